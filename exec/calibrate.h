@@ -1,0 +1,25 @@
+/* Calibration: measures this machine with the kernels and the communicator that training uses, and
+ * writes a topology file with what it found. */
+#pragma once
+
+#include <glib.h>
+
+typedef struct {
+    gboolean quick; /* fewer rows, under 15 s instead of 60 s */
+    const char *topologies_dir;
+    /* Arguments, the program's name first and NULL last, that make this program call
+     * calibrate_rank_part() with the same options and the argument that follows them. */
+    const char *const *rank_command;
+} CalibrateOptions;
+
+/* Measures products, attention, memory-bound ops and collectives under the loads that training has
+ * (one rank, one rank of many threads, a rank a core; groups of 1, 2, 4 and a rank a core), and
+ * writes topology "localhost" with the rows to @output_path, which is replaced when all is done.
+ * Started by hand, as one process; starts ranks of itself under mpirun. */
+gboolean calibrate(const CalibrateOptions *options, const char *output_path,
+                   GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* What such a rank does: measures along with the others; rank 0 writes its rows to @rows_path.
+ * After FALSE the process must end with an exit status other than 0: peers are waiting. */
+gboolean calibrate_rank_part(const CalibrateOptions *options, const char *rows_path,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,34 @@
+/* The communication thread: one a rank, the only one that calls a communicator.  A FIFO of jobs
+ * with fixed capacity; posting never allocates. */
+#pragma once
+
+#include <glib.h>
+
+typedef struct CommQueue CommQueue;
+
+/* Runs on the communication thread.  FALSE (with @error set) stops the queue: later jobs are
+ * dropped. */
+typedef gboolean (*CommJob)(gpointer context, gpointer job, GError **error);
+
+/* @capacity jobs of @job_bytes each (copied in). */
+CommQueue *comm_queue_new(guint capacity, gsize job_bytes, CommJob run, gpointer context);
+
+/* Blocks while the queue is full.  Returns the job's ordinal, counted from 1; 0 once the queue has
+ * failed. */
+guint64 comm_queue_post(CommQueue *queue, gconstpointer job);
+
+/* Blocks until the job with that ordinal (and all before it) is done; FALSE once the queue has
+ * failed. */
+gboolean comm_queue_wait(CommQueue *queue, guint64 ordinal);
+guint64 comm_queue_done(const CommQueue *queue); /* ordinal of the last finished job */
+
+/* For jobs that wait for the computing thread: a counter that only grows. */
+void comm_queue_advance(CommQueue *queue, guint64 value); /* computing thread */
+gboolean comm_queue_await(CommQueue *queue,
+                          guint64 value); /* communication thread, in a job; FALSE when stopped */
+
+/* The first error, or NULL; stays valid until free. */
+const GError *comm_queue_error(const CommQueue *queue);
+void comm_queue_free(
+    CommQueue *queue); /* finishes what is queued unless failed; joins the thread */
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(CommQueue, comm_queue_free)

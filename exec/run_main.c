@@ -1,0 +1,135 @@
+/* fsdp-run: executes a plan; calibrate measures this machine. */
+#include "exec/calibrate.h"
+#include "exec/data.h"
+#include "exec/launch.h"
+#include "exec/run_options.h"
+#include "exec/train.h"
+#include "reports/store.h"
+#include "sim/base/data_dirs.h"
+#include "sim/base/error.h"
+
+#include <locale.h>
+#include <string.h>
+
+/* ---- training ---- */
+
+/* What rank 0 would refuse is refused before any rank is started. */
+static gboolean check_inputs(const Plan *plan, const RunOptions *options, GError **error)
+{
+    g_autoptr(Data) data =
+        data_open(options->data_path, plan->model->vocab, plan->workload.seq_len, error);
+
+    if (data == NULL)
+        return FALSE;
+    if (plan->device != DEVICE_CPU)
+        return fail(error, ERROR_INPUT, "%s: field \"target.device\" = \"%s\": this build runs cpu",
+                    options->plan_path, device_kind_name(plan->device));
+    if (options->db_path == NULL)
+        return TRUE;
+    g_autoptr(Store) store = store_open(options->db_path, FALSE, error);
+    return store != NULL;
+}
+
+static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const ProgramSet *set,
+                    const RunOptions *options, GError **error)
+{
+    const InterpreterOptions interpreter = {
+        .transport = launch->kind == LAUNCH_BY_HAND ? "self" : "mpi",
+        .threads = plan->threads,
+        .device = plan->device,
+    };
+
+    if (!launch_rank_started(launch, error))
+        return error_exit_status(*error);
+    return train(plan, set, &interpreter, &options->train, error);
+}
+
+static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, int argc,
+                    char **argv, GError **error)
+{
+    g_autoptr(Plan) plan = plan_load(options->plan_path, error);
+    g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
+
+    if (set == NULL || !check_inputs(plan, options, error) ||
+        !launch_check_ranks(launch, plan->gpus, error))
+        return error_exit_status(*error);
+    if (launch->kind == LAUNCH_BY_HAND && plan->gpus > 1)
+        return launch_ranks(argc, argv, plan->gpus, plan->threads, error);
+    return run_rank(launch, plan, set, options, error);
+}
+
+static int run_command(const LaunchEnvironment *launch, int argc, char **argv, GError **error)
+{
+    RunOptions options = {0};
+    g_autofree char **typed = g_memdup2(argv, ((gsize)argc + 1) * sizeof *argv);
+    const int typed_count = argc;
+    int status = 2;
+
+    if (run_options_parse(&options, &argc, &argv, error)) {
+        status = 0;
+        if (options.version)
+            g_print("fsdp-run %s\n", FSDP_VERSION);
+        else
+            status = run_plan(launch, &options, typed_count, typed, error);
+    }
+    run_options_clear(&options);
+    return status;
+}
+
+/* ---- calibrate ---- */
+
+static int calibrate_command(int argc, char **argv, GError **error)
+{
+    g_autofree char *output = NULL, *rank_part = NULL;
+    gboolean quick = FALSE;
+    const GOptionEntry entries[] = {
+        {"quick", 0, 0, G_OPTION_ARG_NONE, &quick, "15 s instead of 60 s", NULL},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the topology here", "T"},
+        {"rank-part", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME, &rank_part, NULL, NULL},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new("- measures this machine");
+    g_autoptr(GError) why = NULL;
+    g_autofree char *topologies = data_dir("topologies");
+
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &why)) {
+        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+        return 2;
+    }
+    const char *const full_command[] = {argv[0], "calibrate", "--rank-part", NULL};
+    const char *const quick_command[] = {argv[0], "calibrate", "--quick", "--rank-part", NULL};
+    const CalibrateOptions options = {
+        .quick = quick,
+        .topologies_dir = topologies,
+        .rank_command = quick ? quick_command : full_command,
+    };
+    if (rank_part != NULL)
+        return calibrate_rank_part(&options, rank_part, error) ? 0 : error_exit_status(*error);
+    if (output == NULL || argc != 1) {
+        fail(error, ERROR_INPUT, "calibrate needs -o T and nothing else (see --help)");
+        return 2;
+    }
+    return calibrate(&options, output, error) ? 0 : error_exit_status(*error);
+}
+
+/* A rank other than 0 repeats what rank 0 says; only rank 0 prints it. */
+int main(int argc, char **argv)
+{
+    g_autoptr(GError) error = NULL;
+    LaunchEnvironment launch = {0};
+    int status;
+
+    setlocale(LC_ALL, "C.UTF-8");
+    if (argc > 1 && strcmp(argv[1], "calibrate") == 0) {
+        argv[1] = argv[0];
+        status = calibrate_command(argc - 1, argv + 1, &error);
+    } else if (!launch_environment(&launch, &error)) {
+        status = error_exit_status(error);
+    } else {
+        status = run_command(&launch, argc, argv, &error);
+    }
+    if (error != NULL && launch.rank == 0)
+        g_printerr("fsdp-run: %s\n", error->message);
+    return status;
+}

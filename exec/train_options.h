@@ -1,0 +1,15 @@
+/* What a training run is asked to do beside its plan. */
+#pragma once
+
+#include <glib.h>
+
+typedef struct {
+    const char *data_path, *db_path; /* db NULL: nothing is stored */
+    guint steps;                     /* the step to stop at, counted from the start of training */
+    guint64 seed;
+    double lr, clip_norm; /* clip_norm 0 = off */
+    gboolean cosine;      /* else the rate is constant */
+    guint lr_steps, warmup;
+    guint log_every;
+    gboolean json; /* a JSON line a step instead of text */
+} TrainOptions;

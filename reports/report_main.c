@@ -1,0 +1,103 @@
+/* fsdp-report: predicted beside measured, from the store of runs. */
+#include "reports/html.h"
+#include "reports/report.h"
+#include "sim/base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define VERSION "0.1"
+
+typedef struct {
+    gint64 run; /* 0: the latest */
+    char *html;
+    gboolean json, png, version;
+    char **files;
+} Options;
+
+static void options_clear(Options *options)
+{
+    g_free(options->html);
+    g_strfreev(options->files);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Options, options_clear)
+
+static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
+{
+    const GOptionEntry entries[] = {
+        {"run", 0, 0, G_OPTION_ARG_INT64, &options->run, "The run to show; default: the latest",
+         "ID"},
+        {"html", 0, 0, G_OPTION_ARG_FILENAME, &options->html,
+         "Write DIR/index.html, a page with pictures, and DIR/*.svg", "DIR"},
+        {"png", 0, 0, G_OPTION_ARG_NONE, &options->png, "With --html: the pictures as PNG too",
+         NULL},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &options->json,
+         "Print JSON: all runs, or the one of --run", NULL},
+        {"version", 0, 0, G_OPTION_ARG_NONE, &options->version, "Print the version", NULL},
+        {G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->files, NULL, "DB"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+
+    g_option_context_set_summary(context, "Puts what was predicted for a run beside what was "
+                                          "measured, term by term.");
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, argc, argv, error))
+        return FALSE;
+    if (options->version)
+        return TRUE;
+    if (options->files == NULL || g_strv_length(options->files) != 1)
+        return fail(error, ERROR_INPUT, "one store is needed: fsdp-report DB (see --help)");
+    if (options->run < 0)
+        return fail(error, ERROR_INPUT, "--run %" G_GINT64_FORMAT ": runs count from 1",
+                    options->run);
+    if (options->png && options->html == NULL)
+        return fail(error, ERROR_INPUT, "--png: pictures are written with --html DIR only");
+    return TRUE;
+}
+
+static gboolean print(const char *text, GError **error)
+{
+    if (fputs(text, stdout) < 0 || fflush(stdout) != 0)
+        return fail(error, ERROR_RUNTIME, "standard output can't be written");
+    return TRUE;
+}
+
+static gboolean run_report(const Options *options, GError **error)
+{
+    g_autoptr(Report) report = report_load(options->files[0], error);
+    if (report == NULL)
+        return FALSE;
+
+    const gboolean any = options->json && options->html == NULL && options->run == 0;
+    const ReportRun *run = any ? NULL : report_find(report, options->run, error);
+    if (run == NULL && !any)
+        return FALSE;
+    if (options->html != NULL && !html_write(report, run, options->html, options->png, error))
+        return FALSE;
+    if (options->json) {
+        g_autofree char *json = report_json(report, options->run != 0 ? run : NULL);
+        g_autofree char *line = g_strconcat(json, "\n", NULL);
+
+        return print(line, error);
+    }
+
+    g_autofree char *text = report_text(report, run);
+
+    return print(text, error);
+}
+
+int main(int argc, char **argv)
+{
+    g_auto(Options) options = {0};
+    g_autoptr(GError) error = NULL;
+    gboolean ok = parse(&options, &argc, &argv, &error);
+
+    if (ok)
+        ok = options.version ? print("fsdp-report " VERSION "\n", &error)
+                             : run_report(&options, &error);
+    if (!ok)
+        g_printerr("fsdp-report: %s\n", error->message);
+    return ok ? EXIT_SUCCESS : error_exit_status(error);
+}

@@ -1,0 +1,73 @@
+/* The SQLite store of runs: what was planned, what was measured (DESIGN 7). */
+#pragma once
+
+#include <glib.h>
+
+typedef struct Store Store;
+
+typedef struct {
+    gint64 id;
+    const char *created, *plan_json, *host, *device, *git_revision, *status, *notes;
+    guint ranks;
+    guint64 seed;
+} StoreRun;
+
+typedef struct {
+    gint64 step; /* from 1 */
+    double seconds, loss, grad_norm, tokens, lr;
+    gboolean finite;
+} StoreStep;
+
+typedef struct {
+    guint rank;
+    const char *term;           /* its path in the prediction: "memory_bytes.parameters" */
+    double predicted, measured; /* NAN = could not be measured: NULL in the store */
+    const char *unit;           /* "s", "bytes", "tokens/s", ... */
+} StoreTerm;
+
+typedef struct {
+    guint rank;
+    gint64 step;
+    const char *op, *stream; /* "block.forward layers.3 linear" */
+    double start, end;       /* seconds since that step began */
+    double bytes, flops;
+} StoreOp;
+
+/* Opens or creates @path.  A foreign file or one of a newer version is refused untouched
+ * (ERROR_INPUT). WAL on a local disk, DELETE journal with a busy timeout on a network file system.
+ */
+Store *store_open(const char *path, gboolean read_only, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void store_free(Store *store);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Store, store_free)
+
+/* One writer.  Everything between begin and commit is one transaction; a step's rows are batched.
+ * A reader that begins sees the store as it is at that moment until it commits. */
+gboolean store_begin(Store *store, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean store_commit(Store *store, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Returns the new run's id, 0 on error.  The id is the store's; created = NULL is now, status =
+ * NULL is "running", other texts may be NULL. */
+gint64 store_add_run(Store *store, const StoreRun *run, GError **error);
+/* "running", "done", "stopped", "failed", "non-finite" */
+gboolean store_set_status(Store *store, gint64 run, const char *status,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean store_add_step(Store *store, gint64 run, const StoreStep *step,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean store_add_term(Store *store, gint64 run, const StoreTerm *term,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean store_add_op(Store *store, gint64 run, const StoreOp *op,
+                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Plans that were ranked by a search (fsdp-plan search --db): rank 1 is the best. */
+gboolean store_add_search(Store *store, const char *model, const char *topology, guint gpus,
+                          guint rank, const char *plan_json,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Readers; arrays own their strings (free with g_array_unref / g_ptr_array_unref). */
+GArray *store_runs(Store *store, GError **error);              /* StoreRun, oldest first */
+GArray *store_steps(Store *store, gint64 run, GError **error); /* StoreStep */
+GArray *store_terms(Store *store, gint64 run, GError **error); /* StoreTerm */
+GArray *store_ops(Store *store, gint64 run, gint64 step,
+                  GError **error); /* StoreOp, by step, rank, start; step 0 = all */
+/* StoreOp, by start: the last sampled step, of @rank or else of the lowest rank that has any. */
+GArray *store_sampled_ops(Store *store, gint64 run, guint rank, GError **error);

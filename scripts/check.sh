@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan.  Two at a time; a
+# program's output is shown whole when it fails, its last line when it passes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jobs_at_once=${JOBS:-2}
+build=build/asan
+logs=build/check
+mkdir -p "$logs"
+rm -f "$logs"/*
+
+# Open MPI leaves memory behind at exit, so leaks are looked for in programs without it only.
+export UBSAN_OPTIONS=print_stacktrace=1
+no_leaks=(env "ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0")
+mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
+
+# run NAME SECONDS COMMAND...: in the background, once one of the places is free.
+run() {
+    local name=$1 seconds=$2
+    shift 2
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs_at_once" ]; do
+        wait -n || true
+    done
+    run_one "$name" "$logs/${name//[\/ ]/_}" "$seconds" "$@" &
+}
+
+run_one() {
+    local name=$1 log=$2 seconds=$3 begin=$EPOCHREALTIME status=0 took
+    shift 3
+    timeout -k 10 "$seconds" "$@" >"$log.log" 2>&1 </dev/null &
+    trap 'kill $! 2>/dev/null' TERM
+    wait $! || status=$?
+    took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
+    if [ "$status" -eq 0 ]; then
+        printf '%-4s %-40s %8s  %s\n' ok "$name" "$took" "$(tail -n 1 "$log.log")"
+        return
+    fi
+    [ "$status" -ne 124 ] || echo "(stopped after $seconds s)" >>"$log.log"
+    echo "$name (exit $status)" >"$log.failed"
+    printf '%-4s %-40s %8s  exit %s; its output:\n%s\n' FAIL "$name" "$took" "$status" \
+        "$(sed 's/^/     | /' "$log.log")"
+}
+
+# The test programs of a part: all tests/*/test_*.c, apart from or only those that mpirun starts.
+programs() {
+    for source in tests/*/test_*.c; do
+        case $1:$source in
+        mpi:*_mpi.c) echo "${source%.c}" ;;
+        mpi:* | unit:*_mpi.c) ;;
+        unit:*) echo "${source%.c}" ;;
+        esac
+    done
+}
+
+check_unit() {
+    for program in $(programs unit); do
+        run "${program#tests/}" 300 "$build/$program"
+    done
+}
+
+check_mpi() {
+    for program in $(programs mpi); do
+        for ranks in 1 2 3 4; do
+            run "${program#tests/} -np $ranks" 120 \
+                "${no_leaks[@]}" "${mpirun[@]}" -np "$ranks" "$build/$program"
+        done
+    done
+}
+
+check_e2e() {
+    for script in tests/e2e/*.sh tests/exec/*_death.sh; do
+        [ ! -e "$script" ] || run "${script#tests/}" 300 "${no_leaks[@]}" BUILD="$build" bash "$script"
+    done
+}
+
+# TSan refuses to start where the kernel randomises addresses by more bits than it knows
+# (vm.mmap_rnd_bits); some containers allow neither that nor to switch it off.
+check_tsan() {
+    local fixed=(setarch "$(uname -m)" -R)
+    "${fixed[@]}" true 2>/dev/null || fixed=()
+    run "exec/test_comm_queue (tsan)" 300 \
+        env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" build/tsan/tests/exec/test_comm_queue
+}
+
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+for part in "$@"; do
+    "check_$part"
+done
+wait
+
+passed=$(find "$logs" -name '*.log' | wc -l)
+failed=$(find "$logs" -name '*.failed' | wc -l)
+printf '\n%d passed, %d failed\n' $((passed - failed)) "$failed"
+if [ "$failed" -ne 0 ]; then
+    sed 's/^/FAIL /' "$logs"/*.failed
+    exit 1
+fi

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# Refuses what the project does not want in its tree: lint.sh, from anywhere.  CONTRIBUTING.md says
+# why.  Format, include floors, lengths of functions and files, parameters, shell scripts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mapfile -t code < <(find sim exec reports tests -name '*.[ch]' | sort)
+mapfile -t headers < <(printf '%s\n' "${code[@]}" | grep '\.h$')
+mapfile -t shell < <(find scripts tests .ci -name '*.sh' -o -path .ci/run | sort)
+mapfile -t rest < <(find Makefile ./*.md scripts .ci tests reports/docs -type f \
+    ! -name '*.json' ! -name '*.[ch]' 2>/dev/null | sort)
+
+failed=0
+# refuse RULE, with a line of input for each place that breaks it.
+refuse() {
+    local places
+    places=$(cat)
+    [ -n "$places" ] || return 0
+    printf '%s\n' "$places" | sed "s/\$/: $1/"
+    failed=1
+}
+
+format() {
+    clang-format --dry-run -Werror "${code[@]}" 2>&1 | sed -n 's/:[0-9:]* error: .*//p' | uniq -c |
+        awk '{ print $2 ": " $1 " places" }'
+}
+
+# Who may include whom.  Inside sim/ a file includes its own floor and those below it.
+floors() {
+    awk '
+    function floor(path) {
+        if (path ~ /^sim\/base\//) return 1
+        if (path ~ /^sim\/input\//) return 2
+        if (path ~ /^sim\/layout\//) return 3
+        if (path ~ /^sim\/program\//) return 4
+        if (path ~ /^sim\/cost\//) return 5
+        if (path ~ /^sim\/search\//) return 6
+        return path ~ /^sim\/[^\/]*$/ ? 7 : 0
+    }
+    function say(why) { print FILENAME ":" FNR ": " $0 ": " why }
+    FNR == 1 && FILENAME ~ /^sim\// && !floor(FILENAME) { say("a folder without a floor") }
+    !/^#include "/ { next }
+    {
+        split($0, part, "\""); to = part[2]; from = FILENAME
+        if (system("test -f " to) != 0) say("not a path from the root of the tree")
+        if (from ~ /^sim\//) {
+            if (to ~ /^exec\//) say("sim/ never includes exec/")
+            if (to ~ /^reports\// && floor(from) < 7) say("only the command line includes reports/")
+            if (to ~ /^sim\// && floor(to) > floor(from)) say("a higher floor")
+        }
+        if (from ~ /^reports\// && to !~ /^(sim\/base|reports)\//)
+            say("reports/ includes sim/base/ and itself only")
+        if (from ~ /^exec\// && to ~ /^sim\/(cost\/|search\/search)/)
+            say("exec/ includes neither cost nor search")
+        if (from ~ /^exec\/(comm|device|cpu_)/ &&
+            to ~ /^exec\// && to !~ /^exec\/(comm|device|cpu_)/)
+            say("communicators and devices include nothing of exec/ above them")
+    }' "${code[@]}"
+}
+
+# Functions of clang-formatted code: from a "{" alone in the first column to its "}".  The lines
+# above it, back to an empty line or an end of something, are the signature.  A last GError ** is not
+# counted as a parameter.  Prints FILE:LINE: NAME KIND NUMBER.
+measure() {
+    awk '
+    function parameters(text,    i, c, depth, count) {
+        sub(/, +GError \*\*[a-z_]+\)/, ")", text)
+        count = text ~ /^[^(]*\((void)?\)/ ? 0 : 1
+        for (i = index(text, "("); i <= length(text); i++) {
+            c = substr(text, i, 1)
+            if (c == "(") depth++
+            else if (c == ")" && --depth == 0) break
+            else if (c == "," && depth == 1) count++
+        }
+        return count
+    }
+    FNR == 1 { signature = ""; open = 0 }
+    /^{$/ {
+        open = FNR; name = signature; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name)
+        print FILENAME ":" first ": " name " parameters " parameters(signature)
+    }
+    /^}$/ && open { print FILENAME ":" first ": " name " lines " FNR - first + 1; open = 0 }
+    /^$|^[#}{]|[;}]$|\*\/$/ { signature = ""; next }
+    !open { if (signature == "") first = FNR; signature = signature " " $0 }' "${code[@]}"
+}
+
+over() { awk -v kind="$1" -v limit="$2" '$3 == kind && $4 > limit' <<<"$measured"; }
+
+self_contained() {
+    for header in "${headers[@]}"; do
+        printf '#include "%s"\n' "$header" |
+            mpicc -std=gnu11 -I. "${libraries[@]}" -fsyntax-only -x c - 2>/dev/null || echo "$header"
+    done
+}
+
+for tool in clang-format shellcheck mpicc pkg-config; do
+    command -v "$tool" >/dev/null || { echo "lint: no $tool; 'make deps' installs it" >&2 && exit 1; }
+done
+read -ra libraries < <(pkg-config --cflags json-glib-1.0 sqlite3 openblas check)
+measured=$(measure)
+
+refuse 'not as clang-format -i leaves it' < <(format)
+refuse 'include' < <(floors)
+refuse 'longer than 100 lines' < <(over lines 100)
+refuse 'more than 6 parameters' < <(over parameters 6)
+refuse 'longer than 700 lines' < <(wc -l "${code[@]}" "${shell[@]}" | awk '$1 > 700 && $2 != "total"')
+refuse 'no #pragma once' < <(grep -L '^#pragma once$' "${headers[@]}")
+refuse 'does not compile alone' < <(self_contained)
+refuse 'finish it, or leave it out' < <(grep -nE '\b(TO[D]O|FIX[M]E|XX[X])\b' "${code[@]}" "${rest[@]}")
+refuse 'shellcheck' < <(shellcheck -f gcc "${shell[@]}")
+
+over lines 60 | sed 's/^/note: longer than 60 lines: /'
+if [ "$failed" -ne 0 ]; then
+    echo "lint: failed" >&2
+    exit 1
+fi
+echo "lint: ${#code[@]} C files and ${#shell[@]} scripts are as they should be"

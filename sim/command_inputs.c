@@ -1,0 +1,118 @@
+/* fsdp-plan model, topology: what was read, as it was understood. */
+#include "sim/base/data_dirs.h"
+#include "sim/base/error.h"
+#include "sim/commands.h"
+#include "sim/input/model.h"
+#include "sim/input/topology.h"
+
+#include <json-glib/json-glib.h>
+
+static char *only_argument(const GOptionEntry *entries, const char *verb, int argc, char **argv,
+                           GError **error)
+{
+    g_autofree char *usage = g_strdup_printf("NAME|FILE - %s", verb);
+    g_autoptr(GOptionContext) context = g_option_context_new(usage);
+    g_autoptr(GError) why = NULL;
+
+    if (entries != NULL)
+        g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &why)) {
+        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+        return NULL;
+    }
+    if (argc != 2) {
+        fail(error, ERROR_INPUT, "%s takes one name or file, got %d", verb, argc - 1);
+        return NULL;
+    }
+    return g_strdup(argv[1]);
+}
+
+static void add_tensor(JsonBuilder *json, const ParamShape *tensor)
+{
+    json_builder_begin_object(json);
+    json_builder_set_member_name(json, "name");
+    json_builder_add_string_value(json, tensor->name);
+    json_builder_set_member_name(json, "shape");
+    json_builder_begin_array(json);
+    json_builder_add_int_value(json, (gint64)tensor->rows);
+    if (tensor->dims == 2)
+        json_builder_add_int_value(json, (gint64)tensor->cols);
+    json_builder_end_array(json);
+    json_builder_end_object(json);
+}
+
+static void print_model_json(const Model *model, const GArray *tensors)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    json_builder_set_member_name(json, "name");
+    json_builder_add_string_value(json, model->name);
+    json_builder_set_member_name(json, "parameters");
+    json_builder_add_int_value(json, (gint64)model_parameters(model));
+    json_builder_set_member_name(json, "active_parameters");
+    json_builder_add_int_value(json, (gint64)model_parameters(model));
+    json_builder_set_member_name(json, "tensors");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < tensors->len; i++)
+        add_tensor(json, &g_array_index(tensors, ParamShape, i));
+    json_builder_end_array(json);
+    json_builder_end_object(json);
+    g_autoptr(JsonNode) node = json_builder_get_root(json);
+    g_autofree char *text = json_to_string(node, TRUE);
+    g_print("%s\n", text);
+}
+
+static void print_model(const Model *model, const GArray *tensors)
+{
+    g_print("%s (%s): %" G_GUINT64_FORMAT " parameters in %u tensors%s\n", model->name,
+            model->model_type, model_parameters(model), tensors->len,
+            model->tied ? ", embedding and head tied" : "");
+    g_print("%u layers, hidden %u, %u heads of %u, %u kv heads, ffn %u, vocabulary %u, up to %u "
+            "tokens\n",
+            model->layers, model->hidden, model->heads, model->head_dim, model->kv_heads,
+            model->ffn, model->vocab, model->max_seq);
+    for (guint i = 0; i < tensors->len; i++) {
+        const ParamShape *tensor = &g_array_index(tensors, ParamShape, i);
+
+        if (tensor->dims == 2)
+            g_print("  %-56s (%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT ")\n", tensor->name,
+                    tensor->rows, tensor->cols);
+        else
+            g_print("  %-56s (%" G_GUINT64_FORMAT ")\n", tensor->name, tensor->rows);
+    }
+}
+
+int command_model(int argc, char **argv, GError **error)
+{
+    gboolean json = FALSE;
+    const GOptionEntry entries[] = {
+        {"json", 0, 0, G_OPTION_ARG_NONE, &json, "JSON on stdout", NULL},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autofree char *where = only_argument(entries, "model", argc, argv, error);
+    g_autofree char *models = data_dir("models");
+    g_autoptr(Model) model = where == NULL ? NULL : model_load(where, models, error);
+
+    if (model == NULL)
+        return error_exit_status(*error);
+    g_autoptr(GArray) tensors = model_tensors(model);
+    if (json)
+        print_model_json(model, tensors);
+    else
+        print_model(model, tensors);
+    return 0;
+}
+
+int command_topology(int argc, char **argv, GError **error)
+{
+    g_autofree char *where = only_argument(NULL, "topology", argc, argv, error);
+    g_autofree char *topologies = data_dir("topologies");
+    g_autoptr(Topology) topology = where == NULL ? NULL : topology_load(where, topologies, error);
+
+    if (topology == NULL)
+        return error_exit_status(*error);
+    g_autofree char *text = topology_print(topology);
+    g_print("%s", text);
+    return 0;
+}

@@ -1,0 +1,107 @@
+/* fsdp-plan explain, check, trace: verbs that take a plan file. */
+#include "reports/trace.h"
+#include "sim/base/error.h"
+#include "sim/commands.h"
+#include "sim/explain.h"
+#include "sim/program/check.h"
+#include "sim/search/price.h"
+
+/* The one plan that is named, and options of the verb. */
+static Plan *load_plan(const GOptionEntry *entries, const char *verb, int argc, char **argv,
+                       GError **error)
+{
+    g_autofree char *usage = g_strdup_printf("PLAN - %s", verb);
+    g_autoptr(GOptionContext) context = g_option_context_new(usage);
+    g_autoptr(GError) why = NULL;
+
+    if (entries != NULL)
+        g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &why)) {
+        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+        return NULL;
+    }
+    if (argc != 2) {
+        fail(error, ERROR_INPUT, "%s takes one plan file, got %d", verb, argc - 1);
+        return NULL;
+    }
+    return plan_load(argv[1], error);
+}
+
+int command_explain(int argc, char **argv, GError **error)
+{
+    g_autoptr(Plan) plan = load_plan(NULL, "explain", argc, argv, error);
+
+    if (plan == NULL || !explain_print(plan, error))
+        return error_exit_status(*error);
+    return 0;
+}
+
+int command_check(int argc, char **argv, GError **error)
+{
+    g_autoptr(Plan) plan = load_plan(NULL, "check", argc, argv, error);
+    g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
+
+    if (set == NULL)
+        return error_exit_status(*error);
+    const guint64 limit = plan_memory_limit(plan), own = plan_framework_bytes(plan->topology);
+    g_autoptr(GPtrArray) problems = program_set_check(set, limit > own ? limit - own : 1);
+    for (guint i = 0; i < problems->len; i++)
+        g_print("%s\n", (const char *)g_ptr_array_index(problems, i));
+    if (problems->len > 0)
+        return 1;
+    g_print("proven for %u ranks in %u class(es), %" G_GUINT64_FORMAT
+            " ops a step: no deadlock, groups agree, nothing is read before it is written, no "
+            "arena range is shared without happens-before, it fits\n",
+            set->num_ranks, set->num_classes, plan->ops);
+    return 0;
+}
+
+static void append_event(const Program *program, const SimulatedOp *done, GArray *events)
+{
+    const Call *call = &g_array_index(program->step.calls, Call, done->call);
+    const Segment *segment = program_segment(program, call->segment);
+    const Op *op = &segment->ops[done->op];
+    Volume volume;
+    const TraceEvent event = {
+        .rank = 0,
+        .stream = program_stream(program, op->stream)->name,
+        .name = g_strdup_printf("%s unit %u micro-batch %u %s", segment->name, call->unit,
+                                call->micro_batch, op_kind_name(op->kind)),
+        .start_s = done->start_s,
+        .end_s = done->end_s,
+        .bytes =
+            op_kind_is_communication(op->kind) ? (double)op_volume_bytes(program, op, &volume) : 0,
+        .flops = op_kind_is_communication(op->kind) ? 0 : op_flops(op),
+    };
+
+    g_array_append_val(events, event);
+}
+
+int command_trace(int argc, char **argv, GError **error)
+{
+    g_autofree char *output = NULL;
+    const GOptionEntry entries[] = {
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the trace here", "FILE"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(Plan) plan = load_plan(entries, "trace", argc, argv, error);
+    g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
+
+    if (set == NULL)
+        return error_exit_status(*error);
+    if (output == NULL) {
+        fail(error, ERROR_INPUT, "trace needs -o FILE");
+        return 2;
+    }
+    const SimulateContext context = plan_context(plan);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+    g_autoptr(GArray) events = g_array_new(FALSE, FALSE, sizeof(TraceEvent));
+    simulate_set(set, &context, times, ops);
+    for (guint i = 0; i < ops->len; i++)
+        append_event(set->classes[0], &g_array_index(ops, SimulatedOp, i), events);
+    const gboolean written = trace_write(output, plan->model->name, events, error);
+    for (guint i = 0; i < events->len; i++)
+        g_free((char *)g_array_index(events, TraceEvent, i).name);
+    return written ? 0 : error_exit_status(*error);
+}

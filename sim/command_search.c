@@ -1,0 +1,145 @@
+/* fsdp-plan search, estimate. */
+#include "reports/store.h"
+#include "sim/base/error.h"
+#include "sim/commands.h"
+#include "sim/plan_options.h"
+#include "sim/search/plan_json.h"
+#include "sim/search/price.h"
+#include "sim/table.h"
+
+static void print_json_node(JsonNode *node)
+{
+    g_autofree char *text = json_to_string(node, TRUE);
+
+    g_print("%s\n", text);
+}
+
+/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6). */
+static void print_json_search(const SearchResult *result)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+    g_autoptr(JsonNode) node = NULL;
+
+    json_builder_begin_object(json);
+    json_builder_set_member_name(json, "candidates");
+    json_builder_add_int_value(json, (gint64)result->candidates);
+    json_builder_set_member_name(json, "feasible");
+    json_builder_add_int_value(json, (gint64)result->feasible);
+    json_builder_set_member_name(json, "rejected");
+    json_builder_begin_object(json);
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
+        if (result->rejected[v] == 0)
+            continue;
+        json_builder_set_member_name(json, verdict_name((Verdict)v));
+        json_builder_add_int_value(json, (gint64)result->rejected[v]);
+    }
+    json_builder_end_object(json);
+    json_builder_set_member_name(json, "seconds");
+    json_builder_add_double_value(json, result->seconds);
+    json_builder_set_member_name(json, "plans");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < result->plans->len; i++)
+        json_builder_add_value(json, plan_node(g_ptr_array_index(result->plans, i)));
+    json_builder_end_array(json);
+    json_builder_end_object(json);
+    node = json_builder_get_root(json);
+    print_json_node(node);
+}
+
+static gboolean record_search(const SearchRequest *request, const SearchResult *result,
+                              const char *path, GError **error)
+{
+    g_autoptr(Store) store = store_open(path, FALSE, error);
+
+    if (store == NULL || !store_begin(store, error))
+        return FALSE;
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *plan = plan_print(g_ptr_array_index(result->plans, i));
+
+        if (!store_add_search(store, request->model->name, request->topology->name,
+                              search_gpus(request), i + 1, plan, error))
+            return FALSE;
+    }
+    return store_commit(store, error);
+}
+
+static int nothing_fits(const SearchRequest *request, const SearchResult *result, gboolean json)
+{
+    const guint smallest =
+        result->candidates == 0 ? 0 : search_smallest_gpus(request, search_gpus(request) + 1);
+
+    if (json)
+        print_json_search(result);
+    else
+        table_print_nothing_fits(request, result, smallest);
+    return 1;
+}
+
+static int show_search(const PlanInputs *inputs, const PlanOptions *options, GError **error)
+{
+    SearchRequest request = inputs->request;
+
+    if (inputs->gpus_auto) {
+        request.gpus = search_smallest_gpus(&request, 1);
+        if (request.gpus == 0) {
+            fail(error, ERROR_INFEASIBLE, "no number of GPUs up to 65536 fits");
+            return 1;
+        }
+    }
+    g_autoptr(SearchResult) result = search(&request);
+    if (result->plans->len == 0)
+        return nothing_fits(&request, result, options->json);
+    if (options->output != NULL &&
+        !plan_save(g_ptr_array_index(result->plans, 0), options->output, error))
+        return error_exit_status(*error);
+    if (options->db != NULL && !record_search(&request, result, options->db, error))
+        return error_exit_status(*error);
+    if (options->json)
+        print_json_search(result);
+    else
+        table_print_search(&request, result);
+    return 0;
+}
+
+static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, GError **error)
+{
+    g_autoptr(Plan) plan = search_estimate(&inputs->request, error);
+
+    if (plan == NULL)
+        return error_exit_status(*error);
+    if (options->output != NULL && !plan_save(plan, options->output, error))
+        return error_exit_status(*error);
+    if (options->json) {
+        g_autoptr(JsonNode) node = plan_node(plan);
+
+        print_json_node(node);
+    } else {
+        table_print_plan(plan);
+    }
+    return plan->reasons->len == 0 ? 0 : 1;
+}
+
+static int run(int argc, char **argv, gboolean estimate, GError **error)
+{
+    PlanOptions options = {0};
+    PlanInputs inputs = {0};
+    int status = 2;
+
+    if (plan_options_parse(&options, estimate, &argc, &argv, error) &&
+        plan_inputs_load(&inputs, &options, estimate, error))
+        status = estimate ? show_estimate(&inputs, &options, error)
+                          : show_search(&inputs, &options, error);
+    plan_inputs_clear(&inputs);
+    plan_options_clear(&options);
+    return status;
+}
+
+int command_search(int argc, char **argv, GError **error)
+{
+    return run(argc, argv, FALSE, error);
+}
+
+int command_estimate(int argc, char **argv, GError **error)
+{
+    return run(argc, argv, TRUE, error);
+}

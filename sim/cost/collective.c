@@ -1,0 +1,210 @@
+#include "sim/cost/collective.h"
+
+#include "sim/cost/measured.h"
+
+#include <math.h>
+
+/* What links reach of their nominal rate, and how fast collectives approach it. */
+static const struct {
+    double link_fraction; /* within a job: NVLink 230 of 300 GB/s (A100), 360 to 400 of 450
+                             (H100) in nccl-tests; InfiniBand 0.8 in training runs */
+    double
+        crowding_per_level; /* of a fabric: rate / (1 + this * log2(nodes)), from the same runs */
+    double ramp_bytes;      /* NCCL reaches half of its bus bandwidth at this buffer size and
+                               under (nccl-tests, 8 GPUs of a node) */
+} fabric = {
+    .link_fraction = 0.80,
+    .crowding_per_level = 0.03,
+    .ramp_bytes = 8e6,
+};
+
+/* How many times each kind sends the whole buffer around a ring. */
+static const double rounds[NUM_VOLUMES] = {
+    [VOLUME_ALL_GATHER] = 1, [VOLUME_REDUCE_SCATTER] = 1, [VOLUME_ALL_REDUCE] = 2,
+    [VOLUME_ALL_TO_ALL] = 1, [VOLUME_EXCHANGE] = 1,
+};
+
+static guint stride_of(const CollectiveContext *context)
+{
+    return MAX(1, context->span / context->ranks);
+}
+
+/* Consecutive ranks that a level joins; 0 = all.  A level's span counts GPUs (on a CPU, cores), of
+ * which a node may use fewer, or share them among more ranks. */
+static guint domain_of(const CollectiveContext *context, const NetworkLevel *level)
+{
+    const double ranks_per_gpu = (double)context->ranks_per_node / context->topology->gpus_per_node;
+
+    return (guint)ceil(level->span * ranks_per_gpu);
+}
+
+/* Members of the group among @domain consecutive ranks (0 = all). */
+static guint members_within(const CollectiveContext *context, guint domain)
+{
+    return domain == 0 ? context->ranks : CLAMP(domain / stride_of(context), 1, context->ranks);
+}
+
+/* What one link of the level gives to a rank of this group. */
+static double link_bytes_per_s(const CollectiveContext *context, const NetworkLevel *level)
+{
+    const double local = members_within(context, context->ranks_per_node);
+    const double nodes = ceil(context->ranks / local);
+    const guint domain = domain_of(context, level);
+    const gboolean within_node = domain != 0 && domain <= context->ranks_per_node;
+    const double crowding = within_node ? 1 : 1 + fabric.crowding_per_level * log2(nodes);
+
+    return level->bytes_per_s * fabric.link_fraction / crowding / level->oversubscription;
+}
+
+/* Of the ring that the group forms: what the slowest level lets through, and the latency of its
+ * hops. */
+typedef struct {
+    double bytes_per_s, latency_s;
+} Ring;
+
+/**
+ * ring_of: the hierarchical ring over the levels that the group crosses.
+ *
+ *     B = min over levels (l * b)
+ *     a = sum over levels (joined / l - 1) * latency
+ *
+ *     b  what one GPU's link of the level gives, one direction
+ *     joined  members inside one domain of the level
+ *     l  members inside one domain of the level below: each has a link (NIC) of its own, and as
+ *        many rings run side by side; 1 at the innermost level
+ *
+ * Source: NCCL's rings, one a NIC (nccl-tests, doc/PERFORMANCE.md).  Left out: a last domain that
+ * is partly filled, trees, in-network reduction.
+ */
+static Ring ring_of(const CollectiveContext *context)
+{
+    const GArray *levels = context->topology->networks;
+    Ring ring = {.bytes_per_s = INFINITY};
+    guint inside = 1; /* members in a domain of the level below */
+
+    for (guint i = 0; i < levels->len && inside < context->ranks; i++) {
+        const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
+        const guint domain = i + 1 == levels->len ? 0 : domain_of(context, level);
+        const guint joined = members_within(context, domain);
+        if (joined <= inside)
+            continue;
+        ring.bytes_per_s = MIN(ring.bytes_per_s, inside * link_bytes_per_s(context, level));
+        ring.latency_s += (ceil((double)joined / inside) - 1) * level->latency_s;
+        inside = joined;
+    }
+    return ring;
+}
+
+/**
+ * ring_seconds:
+ *
+ *     t = c (a + (n - 1) / n * S / B)          all-gather, reduce-scatter c = 1; all-reduce c = 2
+ *
+ *     n  ranks     S  bytes of the whole buffer     B, a  of the ring (see ring_of)
+ *
+ * Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, sec. 4.1, with (n - 1) hops of latency
+ * replaced by the hops of a ring in each level (hierarchical).  On GPUs the second term is
+ * lengthened by 1 + r / (r + S), r = ramp_bytes: small buffers don't fill the pipeline.
+ * Left out: other traffic on the links.  Limit: c * a for no bytes; 0 for a group of one.
+ */
+static double ring_seconds(Volume kind, double bytes, const CollectiveContext *context)
+{
+    const Ring ring = ring_of(context);
+    const double n = context->ranks;
+    const gboolean ramps = context->topology->gpu.kind == DEVICE_CUDA;
+    const double ramp = ramps ? 1 + fabric.ramp_bytes / (fabric.ramp_bytes + bytes) : 1;
+
+    return rounds[kind] * (ring.latency_s + (n - 1) / n * bytes / ring.bytes_per_s * ramp);
+}
+
+/* One message between neighbours of the group, over the innermost level that joins all of it: the
+ * pair that is farthest apart decides. */
+static double exchange_seconds(double bytes, const CollectiveContext *context)
+{
+    const GArray *levels = context->topology->networks;
+    guint i = 0;
+
+    while (i + 1 < levels->len &&
+           members_within(context, domain_of(context, &g_array_index(levels, NetworkLevel, i))) <
+               context->ranks)
+        i++;
+    const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
+    return level->latency_s + bytes / link_bytes_per_s(context, level);
+}
+
+/* A group of one: on a CPU gathering and scattering copy the shard (read + write); an all-reduce
+ * has nothing to do. */
+static double alone_seconds(Volume kind, double bytes, const Topology *topology)
+{
+    const gboolean copies = kind == VOLUME_ALL_GATHER || kind == VOLUME_REDUCE_SCATTER;
+
+    if (topology->gpu.kind == DEVICE_CUDA || !copies)
+        return 0;
+    return 2 * bytes / topology->gpu.memory_bytes_per_s;
+}
+
+static double nominal_seconds(Volume kind, double bytes, const CollectiveContext *context)
+{
+    if (context->ranks == 1)
+        return alone_seconds(kind, bytes, context->topology);
+    if (kind == VOLUME_EXCHANGE)
+        return exchange_seconds(bytes, context);
+    return ring_seconds(kind, bytes, context);
+}
+
+/* Time-sharing of a node on which @ranks run. */
+static double sharing(const Topology *topology, guint ranks)
+{
+    const MeasuredLoad load = {.busy = ranks, .threads = 1, .cores = topology->gpus_per_node};
+
+    return measured_time_sharing(&load);
+}
+
+/**
+ * scale_measured: from a group of @measured ranks, alone on its node, to @context's.
+ *
+ *     CPU   t * n / n' * sharing(job) / sharing(group)
+ *     GPU   t * ((n - 1) / n) / ((n' - 1) / n')
+ *
+ *     n, n'    ranks wanted, measured
+ *     sharing  max(1, ranks / cores), of the node's ranks in this job and of the group alone
+ *
+ * Ranks of a CPU node move n S bytes through the one memory that they share; links of GPUs work in
+ * parallel, and only the ring's length counts.  Derived here.  Exact at measured groups that are
+ * alone on the node.
+ */
+static double scale_measured(const CollectiveContext *context, guint measured)
+{
+    const Topology *topology = context->topology;
+    const double n = context->ranks, m = measured;
+
+    if (topology->gpu.kind == DEVICE_CPU)
+        return n / m * sharing(topology, MAX(context->ranks_per_node, context->ranks)) /
+               sharing(topology, context->ranks);
+    return n == m ? 1 : (n - 1) / n / ((m - 1) / m);
+}
+
+/* 0 when nothing of that kind was measured. */
+static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
+                               const CollectiveContext *context)
+{
+    const Measured *measured = &context->topology->measured;
+    guint ranks = 0;
+    double seconds = measured_collective_seconds(measured, volume_name(kind), dtype, context->ranks,
+                                                 bytes, &ranks);
+
+    if (ranks == 0) /* bytes are moved alike, whatever they hold */
+        seconds = measured_collective_seconds(measured, volume_name(kind), DTYPE_FP32,
+                                              context->ranks, bytes, &ranks);
+    return ranks == 0 ? 0 : seconds * scale_measured(context, ranks);
+}
+
+double collective_seconds(Volume kind, guint64 bytes, DType dtype, const CollectiveContext *context)
+{
+    g_assert(context->ranks >= 1 && context->ranks_per_node >= 1);
+
+    const gboolean one_node = context->span <= context->ranks_per_node;
+    const double seconds = one_node ? measured_seconds(kind, bytes, dtype, context) : 0;
+
+    return seconds > 0 ? seconds : nominal_seconds(kind, (double)bytes, context);
+}

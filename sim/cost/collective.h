@@ -1,0 +1,21 @@
+/* Time of one collective or exchange: from what calibration measured, else from nominal links. */
+#pragma once
+
+#include "sim/input/topology.h"
+#include "sim/program/program.h"
+
+#include <glib.h>
+
+/* A group of ranks at equal distances. */
+typedef struct {
+    const Topology *topology;
+    guint ranks;          /* members, at least 1 */
+    guint span;           /* consecutive ranks that it spreads over: stride * ranks */
+    guint ranks_per_node; /* of the whole job, at least 1 */
+} CollectiveContext;
+
+/* Seconds of one @kind over @bytes: the whole buffer (what all-gather ends with, reduce-scatter
+ * starts from), of an exchange the larger of what is sent and received.  A group of one takes 0
+ * on a GPU, a local copy on a CPU. */
+double collective_seconds(Volume kind, guint64 bytes, DType dtype,
+                          const CollectiveContext *context);

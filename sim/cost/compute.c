@@ -1,0 +1,161 @@
+#include "sim/cost/device_cost.h"
+
+/* Of one fp32 logit, moved by softmax and its gradient in OP_HEAD_LOSS: read for maximum and sum,
+ * read again and overwritten by the gradient.  Derived here from what the op must do; frameworks
+ * that keep whole logits move about 30. */
+static const double SOFTMAX_BYTES_PER_LOGIT = 12.0;
+
+static const ComputeClass classes[NUM_OPS] = {
+    [OP_EMBED] = COMPUTE_MEMORY_BOUND,
+    [OP_RMSNORM] = COMPUTE_MEMORY_BOUND,
+    [OP_RMSNORM_APPLY] = COMPUTE_MEMORY_BOUND,
+    [OP_LINEAR] = COMPUTE_GEMM,
+    [OP_ROPE] = COMPUTE_MEMORY_BOUND,
+    [OP_ATTENTION] = COMPUTE_ATTENTION,
+    [OP_SWIGLU] = COMPUTE_MEMORY_BOUND,
+    [OP_HEAD_LOSS] = COMPUTE_GEMM,
+    [OP_EMBED_BACKWARD] = COMPUTE_MEMORY_BOUND,
+    [OP_RMSNORM_BACKWARD] = COMPUTE_MEMORY_BOUND,
+    [OP_LINEAR_BACKWARD_INPUT] = COMPUTE_GEMM,
+    [OP_LINEAR_BACKWARD_WEIGHT] = COMPUTE_GEMM,
+    [OP_ROPE_BACKWARD] = COMPUTE_MEMORY_BOUND,
+    [OP_ATTENTION_BACKWARD] = COMPUTE_ATTENTION,
+    [OP_SWIGLU_BACKWARD] = COMPUTE_MEMORY_BOUND,
+    [OP_COUNT_VALID] = COMPUTE_MEMORY_BOUND,
+    [OP_ACCUMULATE] = COMPUTE_MEMORY_BOUND,
+    [OP_CAST] = COMPUTE_MEMORY_BOUND,
+    [OP_SQUARED_NORM] = COMPUTE_OPTIMIZER,
+    [OP_CLIP] = COMPUTE_OPTIMIZER,
+    [OP_ADAMW] = COMPUTE_OPTIMIZER,
+    [OP_SGD] = COMPUTE_OPTIMIZER,
+};
+
+ComputeClass compute_class(OpKind kind)
+{
+    g_assert(!op_kind_is_communication(kind));
+    return classes[kind];
+}
+
+const char *compute_class_name(ComputeClass compute_class)
+{
+    static const char *const names[NUM_COMPUTE_CLASSES] = {
+        [COMPUTE_GEMM] = "gemm",
+        [COMPUTE_ATTENTION] = "attention",
+        [COMPUTE_MEMORY_BOUND] = "memory_bound",
+        [COMPUTE_OPTIMIZER] = "optimizer",
+    };
+
+    return names[compute_class];
+}
+
+double device_cost_peak_flops(const Gpu *gpu, DType dtype)
+{
+    if (gpu->peak_flops[dtype] > 0)
+        return gpu->peak_flops[dtype];
+    return gpu->peak_flops[DTYPE_FP32];
+}
+
+double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
+{
+    const double m = (double)shape->m, n = (double)shape->n, k = (double)shape->k;
+
+    return (m * k + k * n + m * n) * dtype_bytes(dtype);
+}
+
+static const DeviceCost *device_cost(const Topology *topology)
+{
+    const GArray *gemm = topology->measured.gemm;
+
+    if (topology->gpu.kind == DEVICE_CUDA)
+        return &device_cost_cuda;
+    return gemm != NULL && gemm->len > 0 ? &device_cost_cpu_measured : &device_cost_cpu_nominal;
+}
+
+/* y(N,O) = x(N,I) W(O,I)^T and its two gradients: one product each, of another shape and layout of
+ * operands (NT, NN, TN). */
+static GemmShape linear_shape(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+
+    switch (op->kind) {
+    case OP_LINEAR:
+        return (GemmShape){.m = s->rows, .n = s->out, .k = s->in};
+    case OP_LINEAR_BACKWARD_INPUT:
+        return (GemmShape){.m = s->rows, .n = s->in, .k = s->out};
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        return (GemmShape){.m = s->out, .n = s->in, .k = s->rows};
+    default:
+        g_assert_not_reached();
+    }
+}
+
+/* @rows of logits: x W^T, then dx = dlogits W and dW = dlogits^T x, with softmax between them. */
+static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *topology,
+                                 const ComputeContext *context)
+{
+    const DeviceCost *cost = device_cost(topology);
+    const guint64 hidden = op->sizes.in, vocab = op->sizes.out;
+    const GemmShape shapes[] = {
+        {.m = rows, .n = vocab, .k = hidden},
+        {.m = rows, .n = hidden, .k = vocab},
+        {.m = vocab, .n = hidden, .k = rows},
+    };
+    const MemoryWork softmax = {
+        .op = op_kind_name(OP_HEAD_LOSS),
+        .dtype = op->dtype,
+        .bytes = SOFTMAX_BYTES_PER_LOGIT * (double)rows * (double)vocab,
+    };
+    double seconds = cost->memory(&softmax, topology, context);
+
+    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
+        seconds += cost->gemm(&shapes[i], op->dtype, topology, context);
+    return seconds;
+}
+
+static double head_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const guint64 chunk = MIN(op->sizes.chunk, op->sizes.rows);
+    const guint64 whole = op->sizes.rows / chunk, rest = op->sizes.rows % chunk;
+    double seconds = (double)whole * head_chunk_seconds(op, chunk, topology, context);
+
+    if (rest > 0)
+        seconds += head_chunk_seconds(op, rest, topology, context);
+    return seconds;
+}
+
+static double work_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const DeviceCost *cost = device_cost(topology);
+
+    if (op->kind == OP_HEAD_LOSS)
+        return head_seconds(op, topology, context);
+    if (classes[op->kind] == COMPUTE_GEMM) {
+        const GemmShape shape = linear_shape(op);
+        return cost->gemm(&shape, op->dtype, topology, context);
+    }
+    if (classes[op->kind] == COMPUTE_ATTENTION)
+        return cost->attention(op, topology, context);
+
+    const MemoryWork work = {
+        .op = op_kind_name(op->kind),
+        .dtype = op->dtype,
+        .bytes = op_memory_bytes(op, context->unit_elements),
+    };
+    return cost->memory(&work, topology, context);
+}
+
+/**
+ * compute_op_seconds: work of the op at its device's rate + a fixed cost of every op.
+ *
+ * Left out: caches that an op finds filled by the one before it (a calibrated rate was measured
+ * with buffers in rotation), and the difference between the layouts NT, NN, TN of a product: the
+ * calibrated rate of a shape is the mean of the three.
+ * Limit: an op without elements takes the fixed cost alone.
+ */
+double compute_op_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    g_assert(!op_kind_is_communication(op->kind));
+    g_assert(context->busy >= 1 && context->threads >= 1 && context->cores >= 1);
+
+    return work_seconds(op, topology, context) + device_cost(topology)->overhead(topology, context);
+}

@@ -1,0 +1,31 @@
+/* Time of one compute op on a rank's device: from what calibration measured, else from nominal
+ * figures and the shape. */
+#pragma once
+
+#include "sim/input/topology.h"
+#include "sim/program/op.h"
+
+#include <glib.h>
+
+/* Under what an op runs. */
+typedef struct {
+    guint busy;            /* ranks of this node that compute at once, at least 1 */
+    guint threads;         /* of each rank, at least 1 */
+    guint cores;           /* of a node, at least 1; read only where the device is a CPU */
+    guint64 unit_elements; /* ops on a unit: real elements that this rank holds of it */
+} ComputeContext;
+
+/* What an op's time is listed under. */
+typedef enum {
+    COMPUTE_GEMM,
+    COMPUTE_ATTENTION,
+    COMPUTE_MEMORY_BOUND,
+    COMPUTE_OPTIMIZER, /* adamw, sgd, squared norm, clip */
+    NUM_COMPUTE_CLASSES
+} ComputeClass;
+
+const char *compute_class_name(ComputeClass compute_class); /* "gemm", "attention", ... */
+ComputeClass compute_class(OpKind kind); /* of a compute op; not of communication */
+
+/* Seconds that @op (not communication) keeps its device busy; never negative. */
+double compute_op_seconds(const Op *op, const Topology *topology, const ComputeContext *context);

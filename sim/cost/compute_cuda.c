@@ -1,0 +1,254 @@
+/* GPUs from their data sheets: tiles and waves for products, fractions of peak for attention,
+ * bandwidth for the rest. */
+#include "sim/cost/device_cost.h"
+
+#include <string.h>
+
+/* What the name of a GPU tells beside its topology file; each a property of the generation, none
+ * fitted to a row of training runs. */
+typedef struct {
+    const char *names[3];      /* parts of the GPU's name, any case; none: any GPU */
+    guint multiprocessors;     /* NVIDIA and AMD data sheets */
+    double gemm_fraction;      /* best shape's measured rate / dense peak, bf16 */
+    double sustained_clock;    /* a training step's clock / that of a short benchmark (power) */
+    double k_fill_bytes;       /* of a row of A: pipeline fill and epilogue of a tile */
+    double attention_forward;  /* of dense peak, causal FLOPs, long sequences */
+    double attention_backward; /* the same */
+} GpuFamily;
+
+/* gemm_fraction: best of a shape search, ml-engineering (stas00), "MAMF" tables: A100 SXM 271.2 of
+ *   312, A100 PCIe 252.9 of 312, H100 SXM 794.5 of 989, B200 1745 of 2250, GB200 1822 of 2500, B300
+ *   1769 of 2250, MI300X 668.4 of 1307 TFLOP/s.
+ * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
+ * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
+ *   products with K 512 ... 7168 in DeepGEMM's README.
+ * attention: FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100
+ *   (Shah et al., arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions.
+ * First match counts, so the longer name stands first; the last row is for every other GPU. */
+static const GpuFamily families[] = {
+    {.names = {"a100-pcie"},
+     .multiprocessors = 108,
+     .gemm_fraction = 252.9 / 312,
+     .sustained_clock = 0.90,
+     .k_fill_bytes = 256,
+     .attention_forward = 0.55,
+     .attention_backward = 0.45},
+    {.names = {"a100", "a800"},
+     .multiprocessors = 108,
+     .gemm_fraction = 271.2 / 312,
+     .sustained_clock = 0.90,
+     .k_fill_bytes = 256,
+     .attention_forward = 0.55,
+     .attention_backward = 0.45},
+    {.names = {"h100-pcie"},
+     .multiprocessors = 114,
+     .gemm_fraction = 800.0 / 989,
+     .sustained_clock = 0.85,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"h100", "h200", "h800"}, /* GH200 too */
+     .multiprocessors = 132,
+     .gemm_fraction = 800.0 / 989,
+     .sustained_clock = 0.85,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"gb200"},
+     .multiprocessors = 148,
+     .gemm_fraction = 1822.0 / 2500,
+     .sustained_clock = 0.73,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"b200"},
+     .multiprocessors = 148,
+     .gemm_fraction = 1745.0 / 2250,
+     .sustained_clock = 0.75,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"b300"}, /* GB300 too */
+     .multiprocessors = 160,
+     .gemm_fraction = 1769.0 / 2250,
+     .sustained_clock = 0.85,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"mi300x"},
+     .multiprocessors = 304,
+     .gemm_fraction = 668.4 / 1307,
+     .sustained_clock = 1.0, /* no figure */
+     .k_fill_bytes = 256,    /* no figure: as A100 */
+     .attention_forward = 0.30,
+     .attention_backward = 0.25},
+    {.names = {NULL},
+     .multiprocessors = 108,
+     .gemm_fraction = 0.80,
+     .sustained_clock = 0.85,
+     .k_fill_bytes = 256,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+};
+
+/* The same for all GPUs. */
+static const struct {
+    double gemm_bandwidth;       /* of nominal, while a product streams its matrices */
+    double memory_bandwidth;     /* of nominal, of element-wise kernels */
+    double causal_waste_tokens;  /* sequence at which half of causal attention's rate is lost to
+                                    diagonal tiles and short loops */
+    double launch_s;             /* start of a kernel to the start of the next when both are empty;
+                                    2-4 us are usual */
+    guint64 aligned, misaligned; /* elements of a dimension: full rate, and worst */
+    double unaligned_rate;       /* not a multiple of `aligned` (BLOOM's shapes) */
+    double misaligned_rate;      /* not a multiple of `misaligned` */
+} gpu_common = {
+    .gemm_bandwidth = 0.90,
+    .memory_bandwidth = 0.85,
+    .causal_waste_tokens = 1024,
+    .launch_s = 3e-6,
+    .aligned = 64,
+    .misaligned = 8,
+    .unaligned_rate = 0.88,
+    .misaligned_rate = 0.60,
+};
+
+/* Output tiles of the library's kernels; smaller ones read more and reach less (CUTLASS,
+ * media/docs/efficient_gemm.md says why; the factors follow cuBLAS's choice of tiles). */
+static const struct {
+    guint64 rows, cols;
+    double rate;
+} tiles[] = {{256, 128, 1.0}, {128, 128, 0.93}, {128, 64, 0.80}, {64, 64, 0.60}};
+
+static gboolean family_matches(const GpuFamily *family, const char *lower)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(family->names) && family->names[i] != NULL; i++)
+        if (strstr(lower, family->names[i]) != NULL)
+            return TRUE;
+    return family->names[0] == NULL;
+}
+
+static const GpuFamily *gpu_family(const char *name)
+{
+    g_autofree char *lower = g_ascii_strdown(name, -1);
+    const GpuFamily *family = families;
+
+    while (!family_matches(family, lower))
+        family++;
+    return family;
+}
+
+static guint64 ceil_divide(guint64 a, guint64 b)
+{
+    return (a + b - 1) / b;
+}
+
+/**
+ * quantisation: share of the best rate that the best tile reaches on an (m, n) result.
+ *
+ *     u = m n / (tm tn SMs waves),  waves = ceil(ceil(m/tm) ceil(n/tn) / SMs)
+ *
+ * Each multiprocessor computes one tile at a time; edge tiles and the last wave are partly idle.
+ * Source: NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation).
+ * Left out: split-K and stream-K, which soften the last wave.
+ */
+static double quantisation(const GemmShape *shape, guint multiprocessors)
+{
+    double best = 0;
+
+    for (guint i = 0; i < G_N_ELEMENTS(tiles); i++) {
+        const guint64 count =
+            ceil_divide(shape->m, tiles[i].rows) * ceil_divide(shape->n, tiles[i].cols);
+        const guint64 waves = ceil_divide(count, multiprocessors);
+        const double places =
+            (double)(tiles[i].rows * tiles[i].cols * multiprocessors) * (double)waves;
+        best = MAX(best, tiles[i].rate * (double)shape->m * (double)shape->n / places);
+    }
+    return best;
+}
+
+static double alignment(const GemmShape *shape)
+{
+    const guint64 dims[] = {shape->m, shape->n, shape->k};
+    double rate = 1;
+
+    for (guint i = 0; i < G_N_ELEMENTS(dims); i++) {
+        if (dims[i] % gpu_common.misaligned != 0)
+            rate = MIN(rate, gpu_common.misaligned_rate);
+        else if (dims[i] % gpu_common.aligned != 0)
+            rate = MIN(rate, gpu_common.unaligned_rate);
+    }
+    return rate;
+}
+
+/**
+ * cuda_gemm: seconds of C(m,n) = A(m,k) B(k,n).
+ *
+ *     t = max(2 m n k / (R u k / (k + k0)), bytes / (0.9 HBM))
+ *
+ *     R   sustained rate of the best shape, FLOP/s: peak * gemm_fraction * sustained_clock
+ *     u   tile and wave quantisation, alignment     k0  k_fill_bytes in elements
+ *
+ * Derived here from published products (see the table).  Left out: C read again where it is
+ * accumulated into.  Limit: 2 m n k / R for large multiples of the tiles.
+ */
+static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *topology,
+                        const ComputeContext *context)
+{
+    const GpuFamily *family = gpu_family(topology->gpu.name);
+    const double best = device_cost_peak_flops(&topology->gpu, dtype) * family->gemm_fraction *
+                        family->sustained_clock;
+    const double k = (double)shape->k, k0 = family->k_fill_bytes / dtype_bytes(dtype);
+    const double flops = 2.0 * (double)shape->m * (double)shape->n * k;
+    const double bandwidth = gpu_common.gemm_bandwidth * topology->gpu.memory_bytes_per_s;
+    const double transfer = device_cost_gemm_bytes(shape, dtype) / bandwidth;
+
+    (void)context;
+    if (flops == 0)
+        return transfer;
+    const double used = quantisation(shape, family->multiprocessors) * alignment(shape);
+    return MAX(flops / (best * used * k / (k + k0)), transfer);
+}
+
+/**
+ * cuda_attention: causal flash attention, forward or backward.
+ *
+ *     t = F / (peak * fraction * s / (s + s0))
+ *
+ *     F   FLOPs as issued (causal half)     s  sequence     s0  causal_waste_tokens
+ *
+ * Left out: head dimension (the fractions are for 128), grouped queries.
+ */
+static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const GpuFamily *family = gpu_family(topology->gpu.name);
+    const double fraction =
+        op->kind == OP_ATTENTION ? family->attention_forward : family->attention_backward;
+    const double seq = (double)op->sizes.seq;
+    const double rate = device_cost_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+                        (seq + gpu_common.causal_waste_tokens);
+
+    (void)context;
+    return op_flops(op) / rate;
+}
+
+static double cuda_memory(const MemoryWork *work, const Topology *topology,
+                          const ComputeContext *context)
+{
+    (void)context;
+    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+}
+
+static double cuda_overhead(const Topology *topology, const ComputeContext *context)
+{
+    (void)topology;
+    (void)context;
+    return gpu_common.launch_s;
+}
+
+const DeviceCost device_cost_cuda = {
+    .gemm = cuda_gemm,
+    .attention = cuda_attention,
+    .memory = cuda_memory,
+    .overhead = cuda_overhead,
+};

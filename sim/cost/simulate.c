@@ -1,0 +1,435 @@
+#include "sim/cost/simulate.h"
+
+#include "sim/cost/collective.h"
+
+#include <string.h>
+
+enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
+
+/* ---- durations ---- */
+
+static guint64 unit_elements(const Program *program, const Op *op)
+{
+    const UnitMap *map;
+    guint64 most = 0;
+
+    if (op->unit == NO_UNIT)
+        return 0;
+    map = program_unit(program, (guint)op->unit)->map;
+    for (guint p = 0; p < map->num_params; p++) /* rank 0 holds the most of each */
+        most += unit_map_span(map, p, 0).elements;
+    return most;
+}
+
+static guint64 message_bytes(const Program *program, const Op *op)
+{
+    guint64 sent = 0, received = 0;
+
+    for (guint i = 0; i < op->num_operands; i++) {
+        const guint64 bytes = tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
+
+        if (op->operands[i].access == ACCESS_READ)
+            sent += bytes;
+        else
+            received += bytes;
+    }
+    return MAX(sent, received);
+}
+
+/* Bytes of the whole buffer that a collective is about. */
+static guint64 buffer_bytes(const Program *program, const Op *op)
+{
+    const guint64 element_bytes = dtype_bytes(op->dtype);
+    const Tensor *tensor = program_tensor(program, op->operands[0].tensor);
+
+    if (op->kind == OP_EXCHANGE)
+        return message_bytes(program, op);
+    if (op->unit == NO_UNIT)
+        return op->sizes.elements * element_bytes;
+    const UnitMap *map = program_unit(program, (guint)op->unit)->map;
+    if (op->kind != OP_ALL_REDUCE)
+        return map->full_elements * element_bytes;
+    return (tensor->part == PART_WHOLE && map->ranks > 1 ? map->shard_elements : tensor->elements) *
+           element_bytes;
+}
+
+static double communication_seconds(const Program *program, const Op *op,
+                                    const SimulateContext *context, const guint *spans)
+{
+    const guint group = program_stream(program, op->stream)->group;
+    const CollectiveContext where = {
+        .topology = context->topology,
+        .ranks = op_group_size(program, op),
+        .span = spans[group],
+        .ranks_per_node = context->ranks_per_node,
+    };
+    Volume volume;
+
+    op_volume_bytes(program, op, &volume);
+    return collective_seconds(volume, buffer_bytes(program, op), op->dtype, &where);
+}
+
+double **simulate_durations(const Program *program, const SimulateContext *context,
+                            const guint *spans)
+{
+    double **durations = g_new(double *, program->segments->len);
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        durations[s] = g_new(double, segment->num_ops + 1);
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+            const ComputeContext compute = {
+                .busy = context->ranks_per_node,
+                .threads = context->threads,
+                .cores = context->topology->gpus_per_node,
+                .unit_elements = unit_elements(program, op),
+            };
+
+            durations[s][i] = op_kind_is_communication(op->kind)
+                                  ? communication_seconds(program, op, context, spans)
+                                  : compute_op_seconds(op, context->topology, &compute);
+        }
+    }
+    return durations;
+}
+
+void simulate_durations_free(double **durations, const Program *program)
+{
+    for (guint s = 0; s < program->segments->len; s++)
+        g_free(durations[s]);
+    g_free(durations);
+}
+
+gboolean simulate_overlaps(const SimulateContext *context)
+{
+    if (context->topology->gpu.kind == DEVICE_CUDA)
+        return TRUE;
+    return context->ranks_per_node * (context->threads + 1) <= context->topology->gpus_per_node;
+}
+
+/* ---- clocks ---- */
+
+/* Virtual time of one simulated rank. */
+typedef struct {
+    const Program *program;
+    double **durations;
+    guint32 *first_op; /* by call; one past the end too */
+    guint64 ops_per_step;
+    double *end[2];               /* by op: when it ended in this step, in the one before */
+    double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
+    double issue_s;               /* when the issuing thread is free (CPU) */
+    double queue_s;               /* when the communication thread is free (CPU) */
+    double last_compute_s;        /* end of the newest compute op */
+    double step_start_s;
+    StepTime time;
+    /* the op under way */
+    guint step, call, op;
+    double ready_s;
+    gboolean arrived; /* at a collective, waiting for the others */
+} Clock;
+
+static void clock_init(Clock *clock, const Program *program, double **durations)
+{
+    const GArray *calls = program->step.calls;
+
+    *clock = (Clock){.program = program, .durations = durations};
+    clock->first_op = g_new(guint32, calls->len + 1);
+    for (guint c = 0; c < calls->len; c++) {
+        clock->first_op[c] = (guint32)clock->ops_per_step;
+        clock->ops_per_step +=
+            program_segment(program, g_array_index(calls, Call, c).segment)->num_ops;
+    }
+    clock->first_op[calls->len] = (guint32)clock->ops_per_step;
+    clock->end[0] = g_new0(double, clock->ops_per_step);
+    clock->end[1] = g_new0(double, clock->ops_per_step);
+}
+
+static void clock_clear(Clock *clock)
+{
+    g_free(clock->first_op);
+    g_free(clock->end[0]);
+    g_free(clock->end[1]);
+}
+
+static const Call *current_call(const Clock *clock)
+{
+    return &g_array_index(clock->program->step.calls, Call, clock->call);
+}
+
+static const Op *current_op(const Clock *clock)
+{
+    return &program_segment(clock->program, current_call(clock)->segment)->ops[clock->op];
+}
+
+/* The earliest start of the current op by its stream, its waits and the threads that it needs. */
+static double ready(const Clock *clock, gboolean is_cpu)
+{
+    const Call *call = current_call(clock);
+    const Op *op = current_op(clock);
+    const CallList *list = &clock->program->step;
+    double at = clock->stream_s[op->stream];
+
+    for (guint w = 0; w < op->num_waits; w++)
+        at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
+    for (guint w = 0; w < call->num_waits; w++) {
+        const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);
+        const guint32 event = wait->op == LAST_OP ? clock->first_op[wait->call + 1] - 1
+                                                  : clock->first_op[wait->call] + wait->op;
+
+        if (wait->before == clock->op && (wait->back == 0 || clock->step > 0))
+            at = MAX(at, clock->end[wait->back][event]);
+    }
+    if (is_cpu) /* issued when the main thread comes by, run when its own thread is free */
+        at = MAX(at, MAX(clock->issue_s, op->stream == COMPUTE_STREAM ? 0 : clock->queue_s));
+    return at;
+}
+
+/* Ends the current op and takes the rank to the next one. */
+static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
+{
+    const Op *op = current_op(clock);
+    const double took = clock->durations[current_call(clock)->segment][clock->op];
+    const double end_s = start_s + took;
+
+    clock->end[0][clock->first_op[clock->call] + clock->op] = end_s;
+    clock->stream_s[op->stream] = end_s;
+    if (op->stream == COMPUTE_STREAM) {
+        clock->issue_s = clock->last_compute_s = end_s;
+        clock->time.compute_s[compute_class(op->kind)] += took;
+    } else {
+        clock->queue_s = end_s;
+        clock->time.communication_s += took;
+    }
+    if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
+        clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
+    if (ops != NULL && clock->step == STEPS - 1) {
+        const SimulatedOp done = {class_index, clock->call, clock->op,
+                                  start_s - clock->step_start_s, end_s - clock->step_start_s};
+
+        g_array_append_val(ops, done);
+    }
+    clock->arrived = FALSE;
+    clock->op++;
+}
+
+/* A step ends for the host with its last compute op (it reads the loss then). */
+static void end_step(Clock *clock)
+{
+    double *end = clock->end[1];
+
+    clock->end[1] = clock->end[0];
+    clock->end[0] = end;
+    clock->time.step_s = clock->last_compute_s - clock->step_start_s;
+    clock->step_start_s = clock->last_compute_s;
+    clock->call = clock->op = 0;
+    clock->step++;
+    if (clock->step < STEPS) {
+        memset(clock->time.compute_s, 0, sizeof clock->time.compute_s);
+        clock->time.communication_s = 0;
+    }
+}
+
+/* FALSE when all steps are done. */
+static gboolean settle(Clock *clock)
+{
+    while (clock->step < STEPS) {
+        if (clock->call == clock->program->step.calls->len) {
+            end_step(clock);
+            continue;
+        }
+        if (clock->op < program_segment(clock->program, current_call(clock)->segment)->num_ops)
+            return TRUE;
+        clock->call++;
+        clock->op = 0;
+    }
+    return FALSE;
+}
+
+static StepTime clock_time(const Clock *clock)
+{
+    StepTime time = clock->time;
+
+    time.exposed_s = time.step_s;
+    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
+        time.exposed_s -= time.compute_s[c];
+    time.exposed_s = MAX(time.exposed_s, 0);
+    return time;
+}
+
+StepTime simulate_program(const Program *program, const SimulateContext *context,
+                          const guint *spans)
+{
+    double **durations = simulate_durations(program, context, spans);
+    const gboolean overlaps = simulate_overlaps(context);
+    const gboolean is_cpu = context->topology->gpu.kind == DEVICE_CPU;
+    Clock clock;
+
+    clock_init(&clock, program, durations);
+    while (settle(&clock))
+        finish(&clock, ready(&clock, is_cpu), overlaps, NULL, 0);
+    const StepTime time = clock_time(&clock);
+    clock_clear(&clock);
+    simulate_durations_free(durations, program);
+    return time;
+}
+
+/* ---- several classes ---- */
+
+typedef struct {
+    const ProgramSet *set;
+    Clock *clocks; /* by class */
+    guint *sample; /* by class: the rank that stands for it */
+    gboolean is_cpu, overlaps;
+    GArray *ops;
+} Simulation;
+
+static const char *purpose_of(const Program *program, const Op *op)
+{
+    return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
+        .purpose;
+}
+
+static guint span_of(const Group *group)
+{
+    guint low = G_MAXUINT, high = 0;
+
+    for (guint i = 0; i < group->size; i++) {
+        low = MIN(low, group->ranks[i]);
+        high = MAX(high, group->ranks[i]);
+    }
+    return high - low + 1;
+}
+
+static gboolean sends_between(const Op *op, guint peer)
+{
+    for (guint i = 0; i < op->num_operands; i++)
+        if (op->messages[i].peer == peer)
+            return TRUE;
+    return FALSE;
+}
+
+/* Whether @other must be at its part of the collective that @mine has reached. */
+static gboolean is_partner(const Simulation *simulation, guint mine, guint other)
+{
+    const Program *program = simulation->clocks[mine].program;
+    const Op *op = current_op(&simulation->clocks[mine]);
+    const Group *group =
+        program_set_group(simulation->set, purpose_of(program, op), simulation->sample[mine]);
+
+    for (guint i = 0; group != NULL && i < group->size; i++) {
+        if (simulation->set->class_of[group->ranks[i]] != other)
+            continue;
+        if (op->kind != OP_EXCHANGE || sends_between(op, i))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+static gboolean at_same_collective(const Simulation *simulation, guint mine, guint other)
+{
+    const Clock *clock = &simulation->clocks[other];
+
+    return clock->arrived && strcmp(program_stream(clock->program, current_op(clock)->stream)->name,
+                                    program_stream(simulation->clocks[mine].program,
+                                                   current_op(&simulation->clocks[mine])->stream)
+                                        ->name) == 0;
+}
+
+/* TRUE when all partners have arrived; then *start_s is when the last one did. */
+static gboolean all_arrived(const Simulation *simulation, guint mine, double *start_s)
+{
+    *start_s = simulation->clocks[mine].ready_s;
+    for (guint c = 0; c < simulation->set->num_classes; c++) {
+        if (c == mine || !is_partner(simulation, mine, c))
+            continue;
+        if (!at_same_collective(simulation, mine, c))
+            return FALSE;
+        *start_s = MAX(*start_s, simulation->clocks[c].ready_s);
+    }
+    return TRUE;
+}
+
+static void meet(Simulation *simulation, guint mine, double start_s)
+{
+    g_autofree gboolean *partner = g_new0(gboolean, simulation->set->num_classes);
+
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        partner[c] = c == mine || is_partner(simulation, mine, c);
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (partner[c])
+            finish(&simulation->clocks[c], start_s, simulation->overlaps, simulation->ops, c);
+}
+
+/* Takes one class as far as it gets alone.  FALSE when it could not move. */
+static gboolean advance(Simulation *simulation, guint c)
+{
+    Clock *clock = &simulation->clocks[c];
+    gboolean moved = FALSE;
+
+    while (settle(clock)) {
+        double start_s;
+
+        if (!clock->arrived) {
+            clock->ready_s = ready(clock, simulation->is_cpu);
+            clock->arrived = op_kind_is_communication(current_op(clock)->kind);
+            moved = TRUE;
+        }
+        if (!clock->arrived) {
+            finish(clock, clock->ready_s, simulation->overlaps, simulation->ops, c);
+        } else {
+            if (!all_arrived(simulation, c, &start_s))
+                return moved;
+            meet(simulation, c, start_s);
+            moved = TRUE;
+        }
+    }
+    return moved;
+}
+
+static double **class_durations(const Simulation *simulation, const SimulateContext *context,
+                                guint c)
+{
+    const Program *program = simulation->set->classes[c];
+    g_autofree guint *spans = g_new0(guint, program->groups->len + 1);
+
+    for (guint g = 0; g < program->groups->len; g++)
+        spans[g] = span_of(program_set_group(simulation->set,
+                                             g_array_index(program->groups, GroupRef, g).purpose,
+                                             simulation->sample[c]));
+    return simulate_durations(program, context, spans);
+}
+
+void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTime *times,
+                  GArray *ops)
+{
+    Simulation simulation = {
+        .set = set,
+        .clocks = g_new(Clock, set->num_classes),
+        .sample = g_new0(guint, set->num_classes),
+        .is_cpu = context->topology->gpu.kind == DEVICE_CPU,
+        .overlaps = simulate_overlaps(context),
+        .ops = ops,
+    };
+    gboolean moved = TRUE;
+
+    for (guint rank = set->num_ranks; rank-- > 0;)
+        simulation.sample[set->class_of[rank]] = rank;
+    for (guint c = 0; c < set->num_classes; c++)
+        clock_init(&simulation.clocks[c], set->classes[c],
+                   class_durations(&simulation, context, c));
+    while (moved) {
+        moved = FALSE;
+        for (guint c = 0; c < set->num_classes; c++)
+            moved |= advance(&simulation, c);
+    }
+    for (guint c = 0; c < set->num_classes; c++) {
+        g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
+        times[c] = clock_time(&simulation.clocks[c]);
+        simulate_durations_free(simulation.clocks[c].durations, set->classes[c]);
+        clock_clear(&simulation.clocks[c]);
+    }
+    g_free(simulation.clocks);
+    g_free(simulation.sample);
+}

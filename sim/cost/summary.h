@@ -1,0 +1,19 @@
+/* What a layout costs, by arithmetic on its segments: no calls are listed, nothing is simulated. */
+#pragma once
+
+#include "sim/cost/simulate.h"
+#include "sim/program/compile.h"
+
+typedef struct {
+    guint64 state_bytes; /* exact: parameters, gradients, master, moments, by copies */
+    guint64 floor_bytes; /* the arena is never smaller */
+    guint64 volume_bytes[NUM_VOLUMES]; /* exact */
+    double bound_s;                    /* no simulated step is shorter */
+} Summary;
+
+/* @spans as for simulate_program(), for the groups "shard", "replicate", "data" of the layout. */
+Summary summarise(const ProgramSpec *spec, const SimulateContext *context);
+
+/* Consecutive ranks that the program's groups spread over, for a layout's purposes; the caller's.
+ */
+guint *layout_spans(const Program *program, const Layout *layout);

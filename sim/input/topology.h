@@ -1,0 +1,91 @@
+/* A cluster: GPUs, nodes, network levels, and what calibration measured there. */
+#pragma once
+
+#include "sim/base/dtype.h"
+
+#include <glib.h>
+
+typedef enum { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+const char *device_kind_name(DeviceKind kind); /* "cpu", "cuda" */
+
+/* One accelerator, or (kind cpu) one core as a rank's device. */
+typedef struct {
+    char *name, *source;
+    DeviceKind kind;
+    double peak_flops[NUM_DTYPES]; /* dense; 0 = not stated */
+    guint64 memory_bytes; /* what a rank may use; on a CPU, of the node, shared by its ranks */
+    double memory_bytes_per_s;
+} Gpu;
+
+/* One level of the network, innermost first. */
+typedef struct {
+    char *name, *kind;
+    guint span;                    /* GPUs that it joins; 0 = all */
+    double bytes_per_s, latency_s; /* per GPU, one direction */
+    double oversubscription;       /* 1 = none */
+} NetworkLevel;
+
+/* What `fsdp-run calibrate` wrote.  busy = ranks that computed at once, threads = of each. */
+typedef struct {
+    DType dtype;
+    guint busy, threads;
+    guint64 m, n, k;
+    double flops_per_s;
+} MeasuredGemm; /* C(m,n) = A(m,k) B(k,n) */
+
+typedef struct {
+    char *op; /* op_kind_name(): "rmsnorm", "adamw", ... or "attention", "attention_backward" */
+    DType dtype;
+    guint busy, threads;
+    guint64 size;  /* attention: sequence length; others: bytes moved in one call */
+    guint64 width; /* attention: head_dim; others 0 */
+    double per_s;  /* attention: FLOP/s; others: bytes/s */
+} MeasuredOp;
+
+typedef struct {
+    char *collective; /* "all_gather", "reduce_scatter", "all_reduce", "exchange" */
+    DType dtype;
+    guint ranks;
+    guint64 bytes; /* of the whole buffer */
+    double seconds;
+} MeasuredCollective;
+
+typedef struct {
+    GArray *gemm;            /* MeasuredGemm */
+    GArray *ops;             /* MeasuredOp */
+    GArray *collectives;     /* MeasuredCollective */
+    double op_overhead_s;    /* interpreter + launch, per op; 0 = not measured */
+    guint64 framework_bytes; /* of a rank before its arena exists; 0 = not measured */
+} Measured;
+
+/* A documented key that nothing reads yet: checked, and kept for printing. */
+typedef struct {
+    char *group; /* "gpu" whatever the GPU's name */
+    char *key, *value;
+} TopologyExtra;
+
+typedef struct {
+    char *name, *source;
+    guint nodes;
+    guint gpus_per_node; /* on a CPU: cores; ranks may be more */
+    Gpu gpu;
+    guint64 cpu_memory_bytes; /* of a node */
+    GArray *networks;         /* NetworkLevel, innermost first, at least one */
+    Measured measured;
+    GArray *extras; /* TopologyExtra */
+} Topology;
+
+/* @where: a file, or a name under @topologies_dir.  ERROR_INPUT with file, line or key, value and
+ * what is allowed; unknown keys are errors that name the nearest known one. */
+Topology *topology_load(const char *where, const char *topologies_dir,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+Topology *topology_parse(const char *text, const char *source, const char *topologies_dir,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Self-contained text (the GPU written out); parse -> print -> parse gives the same. */
+char *topology_print(const Topology *topology);
+void topology_free(Topology *topology);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
+
+/* The innermost level that joins @ranks consecutive GPUs. */
+const NetworkLevel *topology_level(const Topology *topology, guint ranks);

@@ -1,0 +1,181 @@
+#include "sim/layout/legality.h"
+
+static const char *const verdict_names[NUM_VERDICTS] = {
+    [VERDICT_OK] = "ok",
+    [VERDICT_AXIS] = "axis",
+    [VERDICT_BATCH] = "batch",
+    [VERDICT_STRATEGY] = "strategy",
+    [VERDICT_RECIPE] = "recipe",
+    [VERDICT_PREFETCH] = "prefetch",
+    [VERDICT_SEQUENCE] = "sequence",
+    [VERDICT_LIMIT] = "limit",
+    [VERDICT_MEMORY] = "memory",
+    [VERDICT_SLOWER] = "slower",
+};
+
+/* Ring indices are 16 bits wide (Call.index), and a step's calls are listed one by one. */
+enum { MAX_MICRO_BATCHES = 4096, MAX_TOKENS_LOG2 = 31 };
+
+const char *verdict_name(Verdict verdict)
+{
+    return verdict_names[verdict];
+}
+
+static Verdict refuse(char **reason, Verdict verdict, const char *format, ...) G_GNUC_PRINTF(3, 4);
+
+static Verdict refuse(char **reason, Verdict verdict, const char *format, ...)
+{
+    va_list arguments;
+
+    if (reason != NULL) {
+        va_start(arguments, format);
+        *reason = g_strdup_vprintf(format, arguments);
+        va_end(arguments);
+    }
+    return verdict;
+}
+
+static Verdict check_axes(const Choice *choice, char **reason)
+{
+    static const Axis later[] = {AXIS_PP, AXIS_CP, AXIS_TP};
+
+    for (guint i = 0; i < G_N_ELEMENTS(later); i++)
+        if (choice->layout->size[later[i]] != 1)
+            return refuse(reason, VERDICT_AXIS,
+                          "%s = %u: only dp_replicate and dp_shard can be larger than 1 so far",
+                          axis_name(later[i]), choice->layout->size[later[i]]);
+    return VERDICT_OK;
+}
+
+static Verdict check_batch(const Choice *choice, char **reason)
+{
+    const guint data_ranks = layout_data_ranks(choice->layout);
+    const guint batch = choice->workload->global_batch;
+    const guint micro = choice->schedule->micro_batch;
+    const guint64 step = (guint64)data_ranks * micro;
+
+    if (batch % step != 0)
+        return refuse(reason, VERDICT_BATCH,
+                      "global batch %u is not a multiple of %u data-parallel ranks x micro-batch "
+                      "%u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
+                      batch, data_ranks, micro, MAX(batch / step, 1) * step,
+                      (batch / step + 1) * step);
+    if (choice->schedule->micro_batches != batch / step)
+        return refuse(reason, VERDICT_BATCH,
+                      "micro_batches = %u: global batch %u over %u ranks x micro-batch %u is %u",
+                      choice->schedule->micro_batches, batch, data_ranks, micro,
+                      (guint)(batch / step));
+    return VERDICT_OK;
+}
+
+static Verdict check_strategy(const Choice *choice, char **reason)
+{
+    const Strategy strategy = choice->sharding->strategy;
+    const guint shard = choice->layout->size[AXIS_DP_SHARD];
+    const guint replicate = choice->layout->size[AXIS_DP_REPLICATE];
+
+    if (strategy == STRATEGY_NO_SHARD && shard != 1)
+        return refuse(reason, VERDICT_STRATEGY,
+                      "no_shard needs dp_shard = 1, not %u: replicas go on dp_replicate", shard);
+    if (strategy == STRATEGY_HYBRID_SHARD && replicate == 1)
+        return refuse(reason, VERDICT_STRATEGY,
+                      "hybrid_shard needs dp_replicate > 1; with 1 it is full_shard");
+    return VERDICT_OK;
+}
+
+/* FSDP2's recipe stores an fp32 shard and gathers bf16 copies of it, so each unit must be sharded.
+ */
+static Verdict check_recipe(const Choice *choice, char **reason)
+{
+    if (choice->workload->recipe->stored == choice->workload->recipe->compute)
+        return VERDICT_OK;
+    for (guint unit = 0; unit <= choice->model->layers; unit++) {
+        const Strategy strategy = sharding_unit_strategy(choice->sharding, unit);
+
+        if (strategy == STRATEGY_NO_SHARD || strategy == STRATEGY_SHARD_OPTIMIZER)
+            return refuse(
+                reason, VERDICT_RECIPE,
+                "recipe %s with %s: it keeps an fp32 shard, so strategies are full_shard, "
+                "hybrid_shard, shard_grad_op",
+                choice->workload->recipe->name, strategy_name(strategy));
+    }
+    return VERDICT_OK;
+}
+
+static Verdict check_units(const Choice *choice, char **reason)
+{
+    const Sharding *sharding = choice->sharding;
+    const guint shard = layout_shard_ranks(choice->layout);
+
+    if (sharding->live_units <= sharding->prefetch)
+        return refuse(reason, VERDICT_PREFETCH,
+                      "live_units = %u: prefetch %u needs at least %u gathered units alive",
+                      sharding->live_units, sharding->prefetch, sharding->prefetch + 1);
+    for (guint i = 0; i < sharding->num_overrides; i++)
+        if (sharding->overrides[i].last > choice->model->layers)
+            return refuse(reason, VERDICT_STRATEGY,
+                          "units: block %u is not one of the model's 0 .. %u",
+                          sharding->overrides[i].last - 1, choice->model->layers - 1);
+    for (guint unit = 0; unit <= choice->model->layers; unit++)
+        if (sharding_unit_strategy(sharding, unit) == STRATEGY_SHARD_OPTIMIZER && shard == 1 &&
+            sharding->strategy != STRATEGY_SHARD_OPTIMIZER)
+            return refuse(reason, VERDICT_STRATEGY,
+                          "units: shard_optimizer for a unit needs dp_shard > 1");
+    return VERDICT_OK;
+}
+
+static Verdict check_sequence(const Choice *choice, char **reason)
+{
+    const guint seq = choice->workload->seq_len;
+
+    if (seq > choice->model->max_seq)
+        return refuse(reason, VERDICT_SEQUENCE,
+                      "seq_len = %u: the model's max_position_embeddings is %u", seq,
+                      choice->model->max_seq);
+    if (choice->model->sliding_window != 0 && seq > choice->model->sliding_window)
+        return refuse(reason, VERDICT_SEQUENCE,
+                      "seq_len = %u: attention within the model's sliding_window of %u only", seq,
+                      choice->model->sliding_window);
+    return VERDICT_OK;
+}
+
+static Verdict check_limits(const Choice *choice, char **reason)
+{
+    const guint64 tokens = (guint64)choice->schedule->micro_batch * choice->workload->seq_len;
+
+    if (choice->schedule->micro_batches > MAX_MICRO_BATCHES)
+        return refuse(reason, VERDICT_LIMIT, "micro_batches = %u: at most %d a step",
+                      choice->schedule->micro_batches, MAX_MICRO_BATCHES);
+    if (tokens >> MAX_TOKENS_LOG2 != 0)
+        return refuse(reason, VERDICT_LIMIT,
+                      "micro-batch %u x seq_len %u: fewer than 2^%d tokens at a time",
+                      choice->schedule->micro_batch, choice->workload->seq_len, MAX_TOKENS_LOG2);
+    if (choice->sharding->live_units > 1024)
+        return refuse(reason, VERDICT_LIMIT, "live_units = %u: at most 1024",
+                      choice->sharding->live_units);
+    return VERDICT_OK;
+}
+
+Verdict legality_check(const Choice *choice, char **reason)
+{
+    static Verdict (*const checks[])(const Choice *, char **) = {
+        check_axes,  check_strategy, check_batch,  check_recipe,
+        check_units, check_sequence, check_limits,
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(checks); i++) {
+        const Verdict verdict = checks[i](choice, reason);
+
+        if (verdict != VERDICT_OK)
+            return verdict;
+    }
+    return VERDICT_OK;
+}
+
+void sharding_normalise(Sharding *sharding, const Layout *layout)
+{
+    if (sharding->strategy == STRATEGY_FULL_SHARD && layout->size[AXIS_DP_REPLICATE] > 1)
+        sharding->strategy = STRATEGY_HYBRID_SHARD;
+    if (sharding->strategy == STRATEGY_NO_SHARD || sharding->strategy == STRATEGY_SHARD_OPTIMIZER)
+        sharding->accumulate_sharded = FALSE;
+}

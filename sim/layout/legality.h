@@ -1,0 +1,40 @@
+/* Which choices are legal, and why the others are not. */
+#pragma once
+
+#include "sim/input/workload.h"
+#include "sim/layout/layout.h"
+#include "sim/layout/schedule.h"
+#include "sim/layout/sharding.h"
+
+typedef enum {
+    VERDICT_OK,
+    VERDICT_AXIS,     /* tp, pp or cp larger than 1 */
+    VERDICT_BATCH,    /* the global batch does not divide */
+    VERDICT_STRATEGY, /* strategy and mesh do not go together */
+    VERDICT_RECIPE,   /* recipe and strategy do not go together */
+    VERDICT_PREFETCH, /* fewer live units than prefetch needs */
+    VERDICT_SEQUENCE, /* longer than the model allows */
+    VERDICT_LIMIT,    /* beyond what a program can count */
+    VERDICT_MEMORY,   /* does not fit */
+    VERDICT_SLOWER,   /* excluded: a proven bound is above the best that was simulated */
+    NUM_VERDICTS
+} Verdict;
+
+/* "axis", "batch", ...: the keys of "rejected" in search --json. */
+const char *verdict_name(Verdict verdict);
+
+typedef struct {
+    const Model *model;
+    const Workload *workload;
+    const Layout *layout;
+    const Sharding *sharding;
+    const Schedule *schedule;
+} Choice;
+
+/* Everything but memory.  *reason (may be NULL) becomes one line that names the field, its value
+ * and what is allowed; the caller's. */
+Verdict legality_check(const Choice *choice, char **reason);
+
+/* full_shard with dp_replicate > 1 *is* hybrid_shard and is called so; strategies that keep whole
+ * gradients accumulate unsharded. */
+void sharding_normalise(Sharding *sharding, const Layout *layout);

@@ -1,0 +1,92 @@
+/* How parameters are sharded: strategy, form, and where each element of a unit lives. */
+#pragma once
+
+#include "sim/input/model.h"
+
+#include <glib.h>
+
+typedef enum {
+    STRATEGY_NO_SHARD,        /* DDP */
+    STRATEGY_SHARD_OPTIMIZER, /* ZeRO-1 */
+    STRATEGY_SHARD_GRAD_OP,   /* ZeRO-2 */
+    STRATEGY_FULL_SHARD,      /* ZeRO-3, FSDP */
+    STRATEGY_HYBRID_SHARD,    /* full_shard within dp_shard, replicated over dp_replicate */
+    NUM_STRATEGIES
+} Strategy;
+
+typedef enum { FORM_PER_PARAMETER, FORM_FLAT, NUM_FORMS } Form;
+
+const char *strategy_name(Strategy strategy);
+gboolean strategy_from_name(const char *name, Strategy *strategy); /* upper case accepted */
+const char *form_name(Form form);
+gboolean form_from_name(const char *name, Form *form);
+
+/* Units are numbered: the root is 0, block i is i + 1. */
+enum { ROOT_UNIT = 0, MAX_UNIT_OVERRIDES = 32 };
+
+/* For units first..last: another strategy, another keep; -1 = as the rest. */
+typedef struct {
+    guint first, last;
+    gint strategy, keep;
+} UnitOverride;
+
+typedef struct {
+    Strategy strategy;
+    Form form;
+    guint prefetch;                /* units gathered ahead of the one in use */
+    guint live_units;              /* gathered blocks alive at once, at least prefetch + 1 */
+    gboolean keep_root, keep_last; /* gathered once: kept between forward and backward */
+    gboolean accumulate_sharded; /* reduce every micro-batch; else whole gradients, reduced once */
+    guint num_overrides;
+    UnitOverride overrides[MAX_UNIT_OVERRIDES];
+} Sharding;
+
+/* One contiguous run that a collective moves: rank r holds elements [r * chunk, (r + 1) * chunk) of
+ * the whole, padding included; all offsets in elements. */
+typedef struct {
+    guint64 shard_offset; /* in a rank's shard of the unit */
+    guint64 full_offset;  /* in the whole unit */
+    guint64 chunk;        /* a rank's elements */
+} ShardPiece;
+
+/* A parameter inside the whole unit. */
+typedef struct {
+    guint64 full_offset, rows, cols;
+    guint dims;
+} UnitParam;
+
+/* The real (unpadded) elements of one parameter that one rank holds; may be empty. */
+typedef struct {
+    guint64 shard_offset, full_offset; /* of its first element, in the shard, in the whole unit */
+    guint64 start;                     /* its first element, counted within the parameter */
+    guint64 elements;
+} ShardSpan;
+
+/* Where the elements of a unit live when @ranks share it. */
+typedef struct {
+    guint ranks;
+    Form form;
+    guint num_params, num_pieces;
+    UnitParam *params;
+    ShardPiece *pieces;
+    guint64 elements;       /* real ones */
+    guint64 full_elements;  /* padded: what a gathered unit takes */
+    guint64 shard_elements; /* padded: what one rank stores; ranks * this == full_elements */
+} UnitMap;
+
+/* per_parameter: each tensor in chunks of ceil(rows / ranks) rows, trailing ranks short or empty
+ * (FSDP2).  flat: the concatenation in chunks of ceil(elements / ranks) (FSDP1).
+ * @params: GArray of ParamShape. */
+UnitMap *unit_map_new(const GArray *params, guint ranks, Form form);
+void unit_map_free(UnitMap *map);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(UnitMap, unit_map_free)
+
+/* What @rank (0 .. map->ranks - 1) holds of @param. */
+ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);
+
+/* Strategy and keep of a unit once overrides are applied; @num_blocks as in the model. */
+Strategy sharding_unit_strategy(const Sharding *sharding, guint unit);
+gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks);
+
+/* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those. */
+gboolean unit_override_parse(const char *text, UnitOverride *unit);

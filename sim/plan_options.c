@@ -1,0 +1,418 @@
+#include "sim/plan_options.h"
+
+#include "sim/base/data_dirs.h"
+#include "sim/base/error.h"
+#include "sim/base/nearest.h"
+#include "sim/base/units.h"
+
+#include <string.h>
+
+enum { MAX_GPUS = 1 << 20, MAX_SEQ = 1 << 28, MAX_BATCH = 1 << 30, MAX_TOP = 1000 };
+
+gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char ***argv,
+                            GError **error)
+{
+    const GOptionEntry entries[] = {
+        {"model", 'm', 0, G_OPTION_ARG_FILENAME, &o->model,
+         "Folder with config.json, that file, or a name under models/", "M"},
+        {"topology", 't', 0, G_OPTION_ARG_FILENAME, &o->topology,
+         "File, or a name under topologies/ (default localhost)", "T"},
+        {"gpus", 'n', 0, G_OPTION_ARG_STRING, &o->gpus,
+         "Ranks; \"auto\": the smallest number that fits (default: the whole cluster)", "N"},
+        {"seq-len", 0, 0, G_OPTION_ARG_INT, &o->seq_len,
+         "Tokens of a sequence (default min(max_position_embeddings, 8192))", "L"},
+        {"global-batch", 'b', 0, G_OPTION_ARG_INT, &o->global_batch,
+         "Sequences of a step (default one micro-batch a data-parallel rank)", "B"},
+        {"precision", 0, 0, G_OPTION_ARG_STRING, &o->precision,
+         "bf16 or fp32 (default bf16; fp32 where the target is a CPU)", "P"},
+        {"recipe", 0, 0, G_OPTION_ARG_STRING, &o->recipe,
+         "What is kept a parameter: zero, fsdp2 or fp32 (default fp32 with fp32, else zero)", "R"},
+        {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy,
+         "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or hybrid_shard", "S"},
+        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer, "adamw (default) or sgd", "O"},
+        {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
+         "Sequences at a time on a rank (default: chosen)", "N"},
+        {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute, "none or full (default: chosen)",
+         "R"},
+        {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
+         "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
+         "keep=none",
+         "K=V,..."},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &o->json, "JSON on stdout", NULL},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &o->output, "Write the (best) plan here", "PLAN"},
+        {"layout", 0, estimate ? 0 : G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->layout,
+         "The mesh: dp_replicate=1,dp_shard=8 (axes that are not named are 1)", "A=N,..."},
+        {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
+         "Plans listed (default 10)", "K"},
+        {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
+         "time (default) or memory", "KEY"},
+        {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
+         "Record the ranked plans in this store", "FILE"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new(NULL);
+    g_autoptr(GError) why = NULL;
+
+    o->seq_len = o->global_batch = o->micro_batch = o->top = G_MININT;
+    g_option_context_set_summary(
+        context, estimate ? "fsdp-plan estimate: prices one layout."
+                          : "fsdp-plan search: prices every legal layout and ranks them.");
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, argc, argv, &why))
+        return fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+    if (*argc > 1)
+        return fail(error, ERROR_INPUT, "unexpected argument \"%s\" (see --help)", (*argv)[1]);
+    if (estimate != (o->layout != NULL))
+        return estimate ? fail(error, ERROR_INPUT, "estimate needs --layout dp_shard=N,...")
+                        : fail(error, ERROR_INPUT, "--layout is estimate's; search has --fix");
+    return TRUE;
+}
+
+void plan_options_clear(PlanOptions *o)
+{
+    char **const strings[] = {&o->model,    &o->topology,  &o->gpus,      &o->precision, &o->recipe,
+                              &o->strategy, &o->optimizer, &o->recompute, &o->fix,       &o->layout,
+                              &o->sort,     &o->output,    &o->db};
+
+    for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
+        g_clear_pointer(strings[i], g_free);
+}
+
+/* ---- values ---- */
+
+static gboolean int_option(const char *name, gint value, gint max, guint *out, GError **error)
+{
+    if (value == G_MININT)
+        return TRUE;
+    if (value < 1 || value > max)
+        return fail(error, ERROR_INPUT, "--%s = %d: must be 1 to %d", name, value, max);
+    *out = (guint)value;
+    return TRUE;
+}
+
+static gboolean bad_option(const char *name, const char *value, const char *allowed, GError **error)
+{
+    return fail(error, ERROR_INPUT, "--%s = \"%s\": must be %s", name, value, allowed);
+}
+
+/* --precision and --recipe confirm each other; defaults are DESIGN 4's. */
+static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    const gboolean cpu = inputs->topology->gpu.kind == DEVICE_CPU;
+    const char *precision = o->precision;
+
+    if (precision != NULL && strcmp(precision, "bf16") != 0 && strcmp(precision, "fp32") != 0)
+        return bad_option("precision", precision, "bf16 or fp32", error);
+    inputs->request.recipe = o->recipe == NULL ? NULL : recipe_from_name(o->recipe);
+    if (o->recipe != NULL && inputs->request.recipe == NULL)
+        return bad_option("recipe", o->recipe, "zero, fsdp2 or fp32", error);
+    if (inputs->request.recipe == NULL) {
+        const gboolean fp32 = precision == NULL ? cpu : strcmp(precision, "fp32") == 0;
+
+        inputs->request.recipe = fp32 ? &recipe_fp32 : &recipe_zero;
+    }
+    const char *computes = dtype_name(inputs->request.recipe->compute);
+    if (precision != NULL && strcmp(precision, computes) != 0)
+        return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", precision,
+                    inputs->request.recipe->name, computes);
+    return TRUE;
+}
+
+static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    Strategy strategy;
+
+    request->strategy = -1;
+    if (o->strategy == NULL || g_ascii_strcasecmp(o->strategy, "auto") == 0)
+        return TRUE;
+    if (!strategy_from_name(o->strategy, &strategy))
+        return bad_option("strategy", o->strategy,
+                          "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or "
+                          "hybrid_shard",
+                          error);
+    request->strategy = (gint)strategy;
+    return TRUE;
+}
+
+static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    SearchRequest *request = &inputs->request;
+    Recompute recompute = RECOMPUTE_NONE;
+
+    if (o->optimizer != NULL && !optimizer_from_name(o->optimizer, &request->optimizer))
+        return bad_option("optimizer", o->optimizer, "adamw or sgd", error);
+    if (o->recompute != NULL && !recompute_from_name(o->recompute, &recompute))
+        return bad_option("recompute", o->recompute, "none or full", error);
+    request->recompute = o->recompute == NULL ? -1 : (gint)recompute;
+    if (o->sort != NULL && strcmp(o->sort, "time") != 0 && strcmp(o->sort, "memory") != 0)
+        return bad_option("sort", o->sort, "time or memory", error);
+    request->sort = o->sort != NULL && strcmp(o->sort, "memory") == 0 ? SORT_MEMORY : SORT_TIME;
+    request->top = 10;
+    return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
+           int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
+           int_option("micro-batch", o->micro_batch, MAX_BATCH, &request->micro_batch, error) &&
+           int_option("top", o->top, MAX_TOP, &request->top, error) &&
+           read_recipe(inputs, o, error) && read_strategy(request, o, error);
+}
+
+static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    guint64 gpus;
+
+    if (o->gpus == NULL)
+        return TRUE;
+    if (strcmp(o->gpus, "auto") == 0) {
+        inputs->gpus_auto = TRUE;
+        return TRUE;
+    }
+    if (!units_parse_count(o->gpus, 1, MAX_GPUS, &gpus, NULL))
+        return fail(error, ERROR_INPUT, "--gpus = \"%s\": must be 1 to %d, or auto", o->gpus,
+                    MAX_GPUS);
+    inputs->gpus_given = TRUE;
+    inputs->request.gpus = (guint)gpus;
+    return TRUE;
+}
+
+/* ---- --fix and --layout: KEY=VALUE,... ---- */
+
+static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, const char *value,
+                         GError **error)
+{
+    guint64 size;
+
+    if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
+        return fail(error, ERROR_INPUT, "--%s: %s = \"%s\": must be 1 to %d", option,
+                    axis_name(axis), value, MAX_GPUS);
+    if (axis != AXIS_DP_REPLICATE && axis != AXIS_DP_SHARD && size != 1)
+        return fail(error, ERROR_INPUT,
+                    "--%s: %s = %s: only dp_replicate and dp_shard can be larger than 1 so far",
+                    option, axis_name(axis), value);
+    request->fixed[axis] = (guint)size;
+    return TRUE;
+}
+
+static gboolean fix_keep(Sharding *sharding, const char *value, GError **error)
+{
+    g_auto(GStrv) names = g_strsplit(value, "+", -1);
+
+    sharding->keep_root = sharding->keep_last = FALSE;
+    for (guint i = 0; names[i] != NULL; i++) {
+        UnitOverride *unit = &sharding->overrides[sharding->num_overrides];
+
+        if (strcmp(names[i], "none") == 0 && names[1] == NULL)
+            return TRUE;
+        if (strcmp(names[i], "root") == 0) {
+            sharding->keep_root = TRUE;
+        } else if (strcmp(names[i], "last") == 0) {
+            sharding->keep_last = TRUE;
+        } else if (sharding->num_overrides < MAX_UNIT_OVERRIDES &&
+                   unit_override_parse(names[i], unit)) {
+            unit->keep = TRUE;
+            sharding->num_overrides++;
+        } else {
+            return fail(error, ERROR_INPUT,
+                        "--fix: keep = \"%s\": must be none, or root, last, layers.N, layers.N-M "
+                        "joined by +",
+                        value);
+        }
+    }
+    return TRUE;
+}
+
+static gboolean fix_count(const char *key, const char *value, guint min, guint *out, GError **error)
+{
+    guint64 count;
+
+    if (!units_parse_count(value, min, 1024, &count, NULL))
+        return fail(error, ERROR_INPUT, "--fix: %s = \"%s\": must be %u to 1024", key, value, min);
+    *out = (guint)count;
+    return TRUE;
+}
+
+static gboolean fix_accumulate(Sharding *sharding, const char *value, GError **error)
+{
+    sharding->accumulate_sharded = strcmp(value, "sharded") == 0;
+    if (!sharding->accumulate_sharded && strcmp(value, "unsharded") != 0)
+        return fail(error, ERROR_INPUT, "--fix: accumulate = \"%s\": must be sharded or unsharded",
+                    value);
+    return TRUE;
+}
+
+/* "root:no_shard" or "layers.0-3:shard_grad_op": another strategy for some units. */
+static gboolean fix_unit(Sharding *sharding, const char *value, GError **error)
+{
+    g_auto(GStrv) parts = g_strsplit(value, ":", -1);
+    UnitOverride *unit = &sharding->overrides[sharding->num_overrides];
+    Strategy strategy;
+
+    if (g_strv_length(parts) != 2 || sharding->num_overrides == MAX_UNIT_OVERRIDES ||
+        !unit_override_parse(parts[0], unit) || !strategy_from_name(parts[1], &strategy))
+        return fail(error, ERROR_INPUT,
+                    "--fix: unit = \"%s\": must be root, layers.N or layers.N-M, a colon, and a "
+                    "strategy (at most %d of them)",
+                    value, MAX_UNIT_OVERRIDES);
+    unit->strategy = (gint)strategy;
+    sharding->num_overrides++;
+    return TRUE;
+}
+
+static gboolean fix_schedule(SearchRequest *request, const char *key, const char *value,
+                             GError **error)
+{
+    Recompute recompute;
+    guint64 count;
+
+    if (strcmp(key, "recompute") == 0) {
+        if (!recompute_from_name(value, &recompute))
+            return fail(error, ERROR_INPUT, "--fix: recompute = \"%s\": must be none or full",
+                        value);
+        request->recompute = (gint)recompute;
+        return TRUE;
+    }
+    if (!units_parse_count(value, 1, MAX_BATCH, &count, NULL))
+        return fail(error, ERROR_INPUT, "--fix: micro_batch = \"%s\": must be 1 to %d", value,
+                    MAX_BATCH);
+    request->micro_batch = (guint)count;
+    return TRUE;
+}
+
+static gboolean fix_strategy(SearchRequest *request, const char *value, GError **error)
+{
+    Strategy strategy;
+
+    if (!strategy_from_name(value, &strategy))
+        return fail(error, ERROR_INPUT,
+                    "--fix: strategy = \"%s\": must be full_shard, shard_grad_op, "
+                    "shard_optimizer, no_shard or hybrid_shard",
+                    value);
+    request->strategy = (gint)strategy;
+    return TRUE;
+}
+
+static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
+                          GError **error)
+{
+    static const char *const known[] = {"dp_replicate", "dp_shard",  "cp",   "tp",
+                                        "pp",           "strategy",  "form", "prefetch",
+                                        "live_units",   "keep",      "unit", "accumulate",
+                                        "micro_batch",  "recompute", NULL};
+    Sharding *sharding = &request->sharding;
+
+    if (strcmp(key, "strategy") == 0)
+        return fix_strategy(request, value, error);
+    if (strcmp(key, "form") == 0)
+        return form_from_name(value, &sharding->form) ||
+               fail(error, ERROR_INPUT, "--fix: form = \"%s\": must be per_parameter or flat",
+                    value);
+    if (strcmp(key, "prefetch") == 0)
+        return fix_count(key, value, 0, &sharding->prefetch, error);
+    if (strcmp(key, "live_units") == 0)
+        return fix_count(key, value, 1, &sharding->live_units, error);
+    if (strcmp(key, "keep") == 0)
+        return fix_keep(sharding, value, error);
+    if (strcmp(key, "unit") == 0)
+        return fix_unit(sharding, value, error);
+    if (strcmp(key, "accumulate") == 0)
+        return fix_accumulate(sharding, value, error);
+    if (strcmp(key, "recompute") == 0 || strcmp(key, "micro_batch") == 0)
+        return fix_schedule(request, key, value, error);
+    g_autofree char *hint = nearest_hint(key, known);
+    return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
+}
+
+/* @axes_only: --layout. */
+static gboolean read_fields(SearchRequest *request, const char *option, const char *text,
+                            gboolean axes_only, GError **error)
+{
+    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", NULL};
+    g_auto(GStrv) fields = g_strsplit(text, ",", -1);
+    Axis axis;
+
+    for (guint i = 0; fields[i] != NULL; i++) {
+        g_auto(GStrv) pair = g_strsplit(fields[i], "=", 2);
+
+        if (g_strv_length(pair) != 2 || pair[1][0] == '\0')
+            return fail(error, ERROR_INPUT, "--%s: \"%s\": must be FIELD=VALUE", option, fields[i]);
+        if (axis_from_name(pair[0], &axis)) {
+            if (!fix_axis(request, axis, option, pair[1], error))
+                return FALSE;
+        } else if (axes_only) {
+            g_autofree char *hint = nearest_hint(pair[0], axes);
+
+            return fail(
+                error, ERROR_INPUT,
+                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp",
+                pair[0], hint);
+        } else if (!fix_field(request, pair[0], pair[1], error)) {
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+/* More prefetch needs more live units; a number that was given stays. */
+static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
+                           GError **error)
+{
+    SearchRequest *request = &inputs->request;
+
+    request->sharding = (Sharding){.form = FORM_PER_PARAMETER,
+                                   .prefetch = 1,
+                                   .keep_root = TRUE,
+                                   .keep_last = TRUE,
+                                   .accumulate_sharded = TRUE};
+    if (o->fix != NULL && !read_fields(request, "fix", o->fix, FALSE, error))
+        return FALSE;
+    if (estimate && !read_fields(request, "layout", o->layout, TRUE, error))
+        return FALSE;
+    if (request->sharding.live_units == 0)
+        request->sharding.live_units = request->sharding.prefetch + 1;
+    if (request->sharding.live_units <= request->sharding.prefetch)
+        return fail(error, ERROR_INPUT,
+                    "--fix: live_units = %u: prefetch %u needs at least %u gathered units alive",
+                    request->sharding.live_units, request->sharding.prefetch,
+                    request->sharding.prefetch + 1);
+    return TRUE;
+}
+
+/* estimate's world is the product of its layout; --gpus may only confirm it. */
+static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
+{
+    guint world = 1;
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        world *= MAX(inputs->request.fixed[a], 1);
+    if (inputs->gpus_auto || (inputs->gpus_given && inputs->request.gpus != world))
+        return fail(error, ERROR_INPUT, "--gpus can only confirm the layout's %u ranks", world);
+    return TRUE;
+}
+
+gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
+                          GError **error)
+{
+    g_autofree char *models = data_dir("models");
+    g_autofree char *topologies = data_dir("topologies");
+
+    *inputs = (PlanInputs){0};
+    if (o->model == NULL)
+        return fail(error, ERROR_INPUT,
+                    "--model is missing: a folder with config.json, that file, "
+                    "or a name under models/");
+    inputs->model = model_load(o->model, models, error);
+    if (inputs->model == NULL)
+        return FALSE;
+    inputs->topology =
+        topology_load(o->topology == NULL ? "localhost" : o->topology, topologies, error);
+    if (inputs->topology == NULL)
+        return FALSE;
+    inputs->request.model = inputs->model;
+    inputs->request.topology = inputs->topology;
+    return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
+           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error));
+}
+
+void plan_inputs_clear(PlanInputs *inputs)
+{
+    model_free(inputs->model);
+    topology_free(inputs->topology);
+}

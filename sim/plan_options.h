@@ -1,0 +1,29 @@
+/* The options of search and estimate: one table, one request. */
+#pragma once
+
+#include "sim/search/search.h"
+
+/* As typed; the strings are owned. */
+typedef struct {
+    char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute, *fix;
+    char *layout, *sort, *output, *db;
+    gint seq_len, global_batch, micro_batch, top;
+    gboolean json, gpus_auto;
+} PlanOptions;
+
+/* What was typed, loaded and checked. */
+typedef struct {
+    Model *model;
+    Topology *topology;
+    SearchRequest request;
+    gboolean gpus_given, gpus_auto;
+} PlanInputs;
+
+/* Takes the options out of argv; @estimate: --layout instead of --fix's axes.  ERROR_INPUT. */
+gboolean plan_options_parse(PlanOptions *options, gboolean estimate, int *argc, char ***argv,
+                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void plan_options_clear(PlanOptions *options);
+
+gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *options, gboolean estimate,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void plan_inputs_clear(PlanInputs *inputs);

@@ -1,0 +1,394 @@
+/* check, across ranks: what one member of a group does, the others do too, and nothing waits in a
+ * circle.
+ *
+ * Ranks of a class do the same, so nodes are (class, instance); a cycle among ranks maps to a
+ * closed walk among classes, hence no cycle here means none there. */
+#include "sim/program/check_parts.h"
+
+#include "sim/program/happens.h"
+
+#include <string.h>
+
+enum { STEPS = 2 };
+
+typedef struct {
+    const ProgramSet *set;
+    GPtrArray *problems;
+    Happens **happens;   /* by class */
+    guint64 *first_node; /* by class; one past the end too */
+    guint64 *root;       /* by node: union-find over contracted nodes */
+} RankCheck;
+
+static guint64 find(RankCheck *check, guint64 node)
+{
+    while (check->root[node] != node) {
+        check->root[node] = check->root[check->root[node]];
+        node = check->root[node];
+    }
+    return node;
+}
+
+static void contract(RankCheck *check, guint64 a, guint64 b)
+{
+    check->root[find(check, a)] = find(check, b);
+}
+
+/* ---- agreement ---- */
+
+/* The communication ops of one class on the streams of one purpose, in issue order. */
+typedef struct {
+    const Op *op;
+    const Call *call;
+    guint64 instance;
+    const char *stream;
+} Issued;
+
+static GArray *issued_ops(const Program *program, const Happens *happens, const char *purpose)
+{
+    GArray *issued = g_array_new(FALSE, FALSE, sizeof(Issued));
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+        const Segment *segment = program_segment(program, call->segment);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+            const Stream *stream = program_stream(program, op->stream);
+            const Issued entry = {op, call, happens->first_op[c] + i, stream->name};
+
+            if (op_kind_is_communication(op->kind) &&
+                strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) ==
+                    0)
+                g_array_append_val(issued, entry);
+        }
+    }
+    return issued;
+}
+
+/* Bytes as the wire sees them; an exchange is matched message by message instead. */
+static guint64 op_bytes(const Program *program, const Op *op)
+{
+    Volume volume;
+
+    return op->kind == OP_EXCHANGE ? 0 : op_volume_bytes(program, op, &volume);
+}
+
+/* Compares stream by stream: two streams of a purpose are two communicators. */
+static void check_agreement(RankCheck *check, const char *purpose, guint a, guint b)
+{
+    const Program *left = check->set->classes[a], *right = check->set->classes[b];
+    g_autoptr(GArray) ours = issued_ops(left, check->happens[a], purpose);
+    g_autoptr(GArray) theirs = issued_ops(right, check->happens[b], purpose);
+    g_autofree gboolean *matched = g_new0(gboolean, theirs->len + 1);
+
+    for (guint i = 0; i < ours->len; i++) {
+        const Issued *mine = &g_array_index(ours, Issued, i);
+        guint j = 0;
+
+        if (mine->op->kind == OP_EXCHANGE)
+            continue;
+        while (j < theirs->len &&
+               (matched[j] || g_array_index(theirs, Issued, j).op->kind == OP_EXCHANGE ||
+                strcmp(g_array_index(theirs, Issued, j).stream, mine->stream) != 0))
+            j++;
+        if (j == theirs->len) {
+            check_problem(check->problems, "%s: class %u issues %s %u times more than class %u",
+                          mine->stream, a, op_kind_name(mine->op->kind), 1, b);
+            return;
+        }
+        const Issued *other = &g_array_index(theirs, Issued, j);
+        matched[j] = TRUE;
+        if (other->op->kind != mine->op->kind || other->op->dtype != mine->op->dtype ||
+            op_bytes(left, mine->op) != op_bytes(right, other->op))
+            check_problem(check->problems,
+                          "%s: op %u is %s of %" G_GUINT64_FORMAT
+                          " bytes in class %u and %s of %" G_GUINT64_FORMAT " bytes in class %u",
+                          mine->stream, i, op_kind_name(mine->op->kind), op_bytes(left, mine->op),
+                          a, op_kind_name(other->op->kind), op_bytes(right, other->op), b);
+        for (guint s = 0; s < STEPS; s++)
+            contract(check,
+                     check->first_node[a] + s * check->happens[a]->ops_per_step + mine->instance,
+                     check->first_node[b] + s * check->happens[b]->ops_per_step + other->instance);
+    }
+    for (guint j = 0; j < theirs->len; j++)
+        if (!matched[j] && g_array_index(theirs, Issued, j).op->kind != OP_EXCHANGE)
+            check_problem(check->problems, "%s: class %u issues %s that class %u does not",
+                          g_array_index(theirs, Issued, j).stream, b,
+                          op_kind_name(g_array_index(theirs, Issued, j).op->kind), a);
+}
+
+/* ---- exchanges ---- */
+
+typedef struct {
+    guint micro_batch, chunk, direction;
+    guint64 bytes;
+    gboolean send;
+    guint peer;
+} Wire;
+
+static Wire wire_of(const Program *program, const Issued *issued, guint operand)
+{
+    const Message *message = &issued->op->messages[operand];
+    const Operand *moved = &issued->op->operands[operand];
+
+    return (Wire){
+        .micro_batch = (guint)((gint)issued->call->micro_batch + message->micro_batch_shift),
+        .chunk = message->chunk,
+        .direction = message->direction,
+        .bytes = tensor_copy_bytes(program_tensor(program, moved->tensor)),
+        .send = moved->access == ACCESS_READ,
+        .peer = message->peer,
+    };
+}
+
+static gboolean find_counterpart(const Program *program, const GArray *theirs, const Wire *wire,
+                                 guint position, guint64 *instance)
+{
+    for (guint i = 0; i < theirs->len; i++) {
+        const Issued *issued = &g_array_index(theirs, Issued, i);
+
+        for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++) {
+            const Wire other = wire_of(program, issued, o);
+
+            if (other.send != wire->send && other.peer == position &&
+                other.micro_batch == wire->micro_batch && other.chunk == wire->chunk &&
+                other.direction == wire->direction && other.bytes == wire->bytes) {
+                *instance = issued->instance;
+                return TRUE;
+            }
+        }
+    }
+    return FALSE;
+}
+
+static void check_message(RankCheck *check, const Group *group, guint position,
+                          const Issued *issued, guint operand)
+{
+    const guint a = check->set->class_of[group->ranks[position]];
+    const Wire wire = wire_of(check->set->classes[a], issued, operand);
+    guint64 instance;
+
+    if (wire.peer >= group->size) {
+        check_problem(check->problems, "%s: peer %u of a group of %u", issued->stream, wire.peer,
+                      group->size);
+        return;
+    }
+    const guint b = check->set->class_of[group->ranks[wire.peer]];
+    g_autoptr(GArray) theirs =
+        issued_ops(check->set->classes[b], check->happens[b],
+                   g_array_index(check->set->classes[a]->groups, GroupRef,
+                                 program_stream(check->set->classes[a], issued->op->stream)->group)
+                       .purpose);
+    if (!find_counterpart(check->set->classes[b], theirs, &wire, position, &instance)) {
+        check_problem(check->problems,
+                      "%s: class %u %s micro-batch %u chunk %u direction %u (%" G_GUINT64_FORMAT
+                      " bytes) %s position %u, which has no counterpart",
+                      issued->stream, a, wire.send ? "sends" : "receives", wire.micro_batch,
+                      wire.chunk, wire.direction, wire.bytes, wire.send ? "to" : "from", wire.peer);
+        return;
+    }
+    for (guint s = 0; s < STEPS; s++)
+        contract(check,
+                 check->first_node[a] + s * check->happens[a]->ops_per_step + issued->instance,
+                 check->first_node[b] + s * check->happens[b]->ops_per_step + instance);
+}
+
+static void check_exchanges(RankCheck *check, const Group *group, const char *purpose)
+{
+    for (guint p = 0; p < group->size; p++) {
+        const guint a = check->set->class_of[group->ranks[p]];
+        g_autoptr(GArray) ours = issued_ops(check->set->classes[a], check->happens[a], purpose);
+
+        for (guint i = 0; i < ours->len; i++) {
+            const Issued *issued = &g_array_index(ours, Issued, i);
+
+            for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++)
+                check_message(check, group, p, issued, o);
+        }
+    }
+}
+
+static guint64 classes_key(const RankCheck *check, const Group *group)
+{
+    guint64 key = 1469598103934665603u;
+
+    for (guint i = 0; i < group->size; i++)
+        key = (key ^ check->set->class_of[group->ranks[i]]) * 1099511628211u;
+    return key;
+}
+
+/* Groups with the same classes at the same positions are checked once. */
+static void check_group_set(RankCheck *check, const GroupSet *groups)
+{
+    g_autoptr(GHashTable) seen = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, NULL);
+
+    for (guint g = 0; g < groups->groups->len; g++) {
+        const Group *group = &g_array_index(groups->groups, Group, g);
+        gint64 key = (gint64)classes_key(check, group);
+
+        if (g_hash_table_contains(seen, &key))
+            continue;
+        g_hash_table_add(seen, g_memdup2(&key, sizeof key));
+        for (guint i = 1; i < group->size; i++) {
+            const guint a = check->set->class_of[group->ranks[0]];
+            const guint b = check->set->class_of[group->ranks[i]];
+
+            if (a != b)
+                check_agreement(check, groups->purpose, a, b);
+        }
+        check_exchanges(check, group, groups->purpose);
+    }
+}
+
+/* Every group that a program names must exist for its ranks and have the size it was built for. */
+static void check_group_refs(RankCheck *check)
+{
+    for (guint rank = 0; rank < check->set->num_ranks; rank++) {
+        const Program *program = check->set->classes[check->set->class_of[rank]];
+
+        for (guint g = 0; g < program->groups->len; g++) {
+            const GroupRef *ref = &g_array_index(program->groups, GroupRef, g);
+            const Group *group = program_set_group(check->set, ref->purpose, rank);
+
+            if (group == NULL || group->size != ref->size)
+                check_problem(check->problems, "rank %u is in no group \"%s\" of %u", rank,
+                              ref->purpose, ref->size);
+        }
+    }
+}
+
+/* ---- cycles ---- */
+
+typedef struct {
+    guint64 from, to;
+} Edge;
+
+static void add_edge(RankCheck *check, GArray *edges, guint64 from, guint64 to)
+{
+    const Edge edge = {find(check, from), find(check, to)};
+
+    g_array_append_val(edges, edge);
+}
+
+/* Issue order: the issuing thread runs compute ops itself on a synchronous device, and one thread
+ * runs all communication of a rank in the order of issue. */
+static void add_issue_edges(RankCheck *check, GArray *edges, guint class_index)
+{
+    const Happens *happens = check->happens[class_index];
+    const guint64 base = check->first_node[class_index];
+    guint64 compute = 0, communication = 0; /* newest of each, plus one */
+
+    for (guint64 i = 0; i < happens->ops_per_step * STEPS; i++) {
+        const gboolean is_compute = happens->stream[i] == COMPUTE_STREAM;
+
+        if (compute != 0)
+            add_edge(check, edges, base + compute - 1, base + i);
+        if (!is_compute && communication != 0)
+            add_edge(check, edges, base + communication - 1, base + i);
+        if (is_compute)
+            compute = i + 1;
+        else
+            communication = i + 1;
+    }
+}
+
+static void add_wait_edges(RankCheck *check, GArray *edges, guint class_index)
+{
+    const Program *program = check->set->classes[class_index];
+    const Happens *happens = check->happens[class_index];
+    const guint64 base = check->first_node[class_index];
+
+    for (guint s = 0; s < STEPS; s++) {
+        for (guint c = 0; c < program->step.calls->len; c++) {
+            const Call *call = &g_array_index(program->step.calls, Call, c);
+            const Segment *segment = program_segment(program, call->segment);
+            const guint64 start = s * happens->ops_per_step + happens->first_op[c];
+
+            for (guint i = 0; i < segment->num_ops; i++)
+                for (guint w = 0; w < segment->ops[i].num_waits; w++)
+                    add_edge(check, edges, base + start + segment->ops[i].waits[w],
+                             base + start + i);
+            for (guint w = 0; w < call->num_waits; w++) {
+                const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w);
+                guint64 event;
+
+                if (happens_event(happens, wait, s, &event))
+                    add_edge(check, edges, base + event, base + start + wait->before);
+            }
+        }
+    }
+}
+
+static gint by_from(gconstpointer a, gconstpointer b)
+{
+    const Edge *left = a, *right = b;
+
+    return left->from < right->from ? -1 : left->from > right->from;
+}
+
+/* Kahn's algorithm over contracted nodes. */
+static void check_acyclic(RankCheck *check, GArray *edges, guint64 num_nodes)
+{
+    g_autofree guint32 *incoming = g_new0(guint32, num_nodes);
+    g_autofree guint64 *first = g_new0(guint64, num_nodes + 1);
+    g_autofree guint64 *ready = g_new(guint64, num_nodes);
+    guint64 num_ready = 0, done = 0, roots = 0;
+
+    g_array_sort(edges, by_from);
+    for (guint e = 0; e < edges->len; e++) {
+        incoming[g_array_index(edges, Edge, e).to]++;
+        first[g_array_index(edges, Edge, e).from + 1]++;
+    }
+    for (guint64 n = 0; n < num_nodes; n++) {
+        first[n + 1] += first[n];
+        if (check->root[n] != n)
+            continue;
+        roots++;
+        if (incoming[n] == 0)
+            ready[num_ready++] = n;
+    }
+    for (; done < num_ready; done++)
+        for (guint64 e = first[ready[done]]; e < first[ready[done] + 1]; e++) {
+            const guint64 to = g_array_index(edges, Edge, e).to;
+
+            if (--incoming[to] == 0)
+                ready[num_ready++] = to;
+        }
+    if (done != roots)
+        check_problem(check->problems,
+                      "deadlock: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                      " operations wait for each other in a circle",
+                      roots - done, roots);
+}
+
+void check_ranks(const ProgramSet *set, GPtrArray *problems)
+{
+    RankCheck check = {.set = set, .problems = problems};
+    g_autoptr(GArray) edges = g_array_new(FALSE, FALSE, sizeof(Edge));
+
+    check.happens = g_new(Happens *, set->num_classes);
+    check.first_node = g_new0(guint64, set->num_classes + 1);
+    for (guint c = 0; c < set->num_classes; c++) {
+        check.happens[c] = happens_new(set->classes[c], STEPS);
+        check.first_node[c + 1] = check.first_node[c] + check.happens[c]->ops_per_step * STEPS;
+    }
+    const guint64 num_nodes = check.first_node[set->num_classes];
+    check.root = g_new(guint64, num_nodes);
+    for (guint64 n = 0; n < num_nodes; n++)
+        check.root[n] = n;
+    check_group_refs(&check);
+    for (guint g = 0; problems->len == 0 && g < set->group_sets->len; g++)
+        check_group_set(&check, &g_array_index(set->group_sets, GroupSet, g));
+    if (problems->len == 0) {
+        for (guint c = 0; c < set->num_classes; c++) {
+            add_issue_edges(&check, edges, c);
+            add_wait_edges(&check, edges, c);
+        }
+        check_acyclic(&check, edges, num_nodes);
+    }
+    for (guint c = 0; c < set->num_classes; c++)
+        happens_free(check.happens[c]);
+    g_free(check.happens);
+    g_free(check.first_node);
+    g_free(check.root);
+}

@@ -1,0 +1,36 @@
+/* From choices to programs: build the plain blocks, then the passes (recompute, shard, optimiser,
+ * order), then place. */
+#pragma once
+
+#include "sim/input/workload.h"
+#include "sim/layout/layout.h"
+#include "sim/layout/schedule.h"
+#include "sim/program/program.h"
+
+/* Everything that a program depends on; all validated before (legality_check()). */
+typedef struct {
+    const Model *model;
+    const Workload *workload;
+    Layout layout;
+    const Sharding *sharding;
+    Schedule schedule;
+    DeviceKind device;
+    guint threads; /* of one rank */
+} ProgramSpec;
+
+/* The program of one rank, placed; enough to price a layout whose ranks are all equal. */
+Program *program_build(const ProgramSpec *spec);
+
+/* Segments and tensors without an ordered list of calls: how often each segment runs is all that sums need.
+ * Some ten times cheaper than program_build(); not placed, and it can't be run. */
+typedef struct {
+    Program *program;
+    guint64 *calls; /* of a step, by segment */
+} Sketch;
+
+Sketch *program_sketch(const ProgramSpec *spec);
+void sketch_free(Sketch *sketch);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Sketch, sketch_free)
+
+/* Programs of all ranks, placed, and their groups. */
+ProgramSet *program_compile(const ProgramSpec *spec);

@@ -1,0 +1,130 @@
+#include "sim/program/happens.h"
+
+#include <string.h>
+
+Happens *happens_new(const Program *program, guint steps)
+{
+    Happens *happens = g_new0(Happens, 1);
+    const guint num_calls = program->step.calls->len;
+    guint32 next[MAX_STREAMS] = {0};
+
+    happens->program = program;
+    happens->num_streams = program->streams->len;
+    happens->first_op = g_new(guint32, num_calls + 1);
+    happens->ops_per_step = 0;
+    for (guint c = 0; c < num_calls; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+
+        happens->first_op[c] = (guint32)happens->ops_per_step;
+        happens->ops_per_step += program_segment(program, call->segment)->num_ops;
+    }
+    happens->first_op[num_calls] = (guint32)happens->ops_per_step;
+
+    const guint64 instances = happens->ops_per_step * steps;
+    happens->position = g_new(guint32, instances);
+    happens->stream = g_new(guint8, instances);
+    happens->clock = g_new0(guint32, instances * happens->num_streams);
+    guint64 instance = 0;
+    for (guint s = 0; s < steps; s++) {
+        for (guint c = 0; c < num_calls; c++) {
+            const Segment *segment =
+                program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+            for (guint i = 0; i < segment->num_ops; i++, instance++) {
+                happens->stream[instance] = (guint8)segment->ops[i].stream;
+                happens->position[instance] = ++next[segment->ops[i].stream];
+            }
+        }
+    }
+    return happens;
+}
+
+void happens_free(Happens *happens)
+{
+    if (happens == NULL)
+        return;
+    g_free(happens->first_op);
+    g_free(happens->position);
+    g_free(happens->stream);
+    g_free(happens->clock);
+    g_free(happens);
+}
+
+static guint32 *clock_of(const Happens *happens, guint64 instance)
+{
+    return happens->clock + instance * happens->num_streams;
+}
+
+void happens_begin(Happens *happens, guint64 instance)
+{
+    const guint8 stream = happens->stream[instance];
+
+    const guint64 newest = happens->newest[stream];
+
+    if (newest > 0) {
+        memcpy(clock_of(happens, instance), clock_of(happens, newest - 1),
+               happens->num_streams * sizeof(guint32));
+        clock_of(happens, instance)[stream] = happens->position[newest - 1];
+    }
+    happens->newest[stream] = instance + 1;
+}
+
+void happens_join(Happens *happens, guint64 instance, guint64 event)
+{
+    guint32 *clock = clock_of(happens, instance);
+    const guint32 *other = clock_of(happens, event);
+    const guint8 stream = happens->stream[event];
+
+    for (guint s = 0; s < happens->num_streams; s++)
+        clock[s] = MAX(clock[s], other[s]);
+    clock[stream] = MAX(clock[stream], happens->position[event]);
+}
+
+gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
+{
+    return clock_of(happens, b)[happens->stream[a]] >= happens->position[a];
+}
+
+gboolean happens_event(const Happens *happens, const Wait *wait, guint step, guint64 *event)
+{
+    const guint32 first = happens->first_op[wait->call];
+    const guint32 last = happens->first_op[wait->call + 1] - 1;
+
+    if (wait->back > step)
+        return FALSE;
+    *event = (step - wait->back) * happens->ops_per_step +
+             (wait->op == LAST_OP ? last : first + wait->op);
+    return TRUE;
+}
+
+static void fill_op(Happens *happens, const Call *call, guint64 call_start, guint step, guint i)
+{
+    const Program *program = happens->program;
+    const Op *op = &program_segment(program, call->segment)->ops[i];
+
+    happens_begin(happens, call_start + i);
+    for (guint w = 0; w < op->num_waits; w++)
+        happens_join(happens, call_start + i, call_start + op->waits[w]);
+    for (guint w = 0; w < call->num_waits; w++) {
+        const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w);
+        guint64 event;
+
+        if (wait->before == i && happens_event(happens, wait, step, &event))
+            happens_join(happens, call_start + i, event);
+    }
+}
+
+void happens_fill(Happens *happens, guint steps)
+{
+    const Program *program = happens->program;
+
+    for (guint s = 0; s < steps; s++) {
+        for (guint c = 0; c < program->step.calls->len; c++) {
+            const Call *call = &g_array_index(program->step.calls, Call, c);
+            const guint64 start = s * happens->ops_per_step + happens->first_op[c];
+
+            for (guint i = 0; i < program_segment(program, call->segment)->num_ops; i++)
+                fill_op(happens, call, start, s, i);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/* Happens-before within one rank: stream order and waits, over the step followed by itself. */
+#pragma once
+
+#include "sim/program/program.h"
+
+/* Instances: op `o` of call `c` of repetition `s` is s * ops_per_step + first_op[c] + o. */
+typedef struct {
+    const Program *program;
+    guint num_streams;
+    guint64 ops_per_step;
+    guint32 *first_op;           /* by call; one past the end too */
+    guint32 *position;           /* by instance: ordinal on its stream, from 1 */
+    guint8 *stream;              /* by instance */
+    guint32 *clock;              /* by instance x stream: the last position known to be done */
+    guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
+} Happens;
+
+/* Lays out @steps repetitions without clocks; happens_run() fills them one instance at a time. */
+Happens *happens_new(const Program *program, guint steps);
+void happens_free(Happens *happens);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Happens, happens_free)
+
+/* Starts @instance's clock from the op before it on its stream (call in issue order). */
+void happens_begin(Happens *happens, guint64 instance);
+
+/* @instance waits for @event. */
+void happens_join(Happens *happens, guint64 instance, guint64 event);
+
+/* TRUE when @a is done before @b starts; FALSE for a == b. */
+gboolean happens_before(const Happens *happens, guint64 a, guint64 b);
+
+/* The event of a wait made by a call of repetition @step; FALSE when it lies before the first one.
+ */
+gboolean happens_event(const Happens *happens, const Wait *wait, guint step, guint64 *event);
+
+/* All clocks of all instances, by the waits that the program has. */
+void happens_fill(Happens *happens, guint steps);

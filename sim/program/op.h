@@ -1,0 +1,139 @@
+/* Ops: what a program is made of.  One kind, one operand order, for every device and every reader.
+ */
+#pragma once
+
+#include "sim/base/dtype.h"
+#include "sim/input/topology.h"
+
+#include <glib.h>
+
+/* N = rows = batch * seq tokens; C hidden, I/O columns, F ffn, V vocab, H/K heads and kv heads,
+ * D head_dim, T seq.  r read, w write, u update, a accumulate (w on the first call of an
+ * accumulation, u on the others).  "scratch" is the shared workspace tensor, of at least
+ * op_workspace_bytes(); "scalar" is one fp64.  Activations and weights have op->dtype (fp32 or
+ * bf16), sums inside a kernel are fp32 or better. */
+typedef enum {
+    /* forward */
+    OP_EMBED,         /* r tokens int32(N)  r W(V,C)  w x(N,C) */
+    OP_RMSNORM,       /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N):  y = x * rstd * w,
+                         rstd = 1 / sqrt(mean(x^2) + eps) */
+    OP_RMSNORM_APPLY, /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
+                       */
+    OP_LINEAR,        /* r x(N,I)  r W(O,I)  w|u y(N,O)  scratch:  y (+)= x W^T */
+    OP_ROPE,          /* u q(N,H*D)  u k(N,K*D)  r table fp32(T,D): cos in [0,D/2), sin in [D/2,D);
+                         pairs (i, i + D/2), as Hugging Face's rotate_half */
+    OP_ATTENTION, /* r q(N,H*D)  r k(N,K*D)  r v(N,K*D)  w o(N,H*D)  w lse fp32(batch,H,T)  scratch:
+                     causal, scale 1/sqrt(D), query head h reads kv head h / (H/K) */
+    OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F):  h = gate * sigmoid(gate) * up */
+    OP_HEAD_LOSS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r valid scalar  u loss scalar  w dx(N,C)
+                     a dW(V,C) in the gradient dtype  scratch (logits):  loss += sum of -log
+                     softmax(x W^T)[label] over labels != -1 (a sum, not a mean); dx and dW are of
+                     loss / max(valid, 1); sizes.chunk rows at a time, so that full logits never
+                     exist */
+    /* backward; d<name> is the gradient of <name> */
+    OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C) */
+    OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
+                                  scratch */
+    OP_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(O,I)  w|u dx(N,I)  scratch:  dx (+)= dy W */
+    OP_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(O,I)  scratch:  dW (+)= dy^T x */
+    OP_ROPE_BACKWARD,          /* u dq(N,H*D)  u dk(N,K*D)  r table: the inverse rotation */
+    OP_ATTENTION_BACKWARD, /* r do(N,H*D)  r q  r k  r v  r o  r lse  w dq  w dk  w dv  scratch */
+    OP_SWIGLU_BACKWARD,    /* r dh(N,F)  u gate -> dgate  u up -> dup, in place */
+    /* between micro-batches and steps */
+    OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
+    OP_ACCUMULATE,   /* r src(elements)  u dst(elements), both op->dtype: dst += src, summed in fp32
+                      */
+    OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
+    OP_SQUARED_NORM, /* r gradient of a unit  a sum scalar: real elements of this rank's span only,
+                        fp64, fixed order */
+    OP_CLIP,         /* r hyper  r loss scalar  w norm scalar  w coef scalar  w finite scalar
+                        r sum scalar [r sum scalar]:  norm = sqrt(sum of sums),
+                        coef = min(1, max_norm / (norm + 1e-6)), 1 when max_norm = 0;
+                        finite = 1 when loss and norm are finite, else 0 */
+    OP_ADAMW, /* u parameter of a unit  r gradient of a unit  u m fp32  u v fp32  r hyper  r coef
+                 scalar [u master fp32]: decoupled weight decay on tensors of 2 dims, eps outside
+                 the root, bias corrected; real elements only; the master (or the fp32 parameter) is
+                 what is updated */
+    OP_SGD,   /* u parameter  r gradient  r hyper  r coef scalar  [u master fp32] */
+    /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
+    OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
+    OP_REDUCE_SCATTER, /* r whole  w shard;  or u whole: own chunk in place */
+    OP_ALL_REDUCE, /* u buffer; a whole unit's tensor whose unit has ranks > 1: own chunks only */
+    OP_EXCHANGE,   /* r sent ... w received ...: op->messages says to whom, from whom */
+    NUM_OPS
+} OpKind;
+
+/* OP_ADAMW, OP_SGD, OP_CLIP: fp64 step scalars bound by the host before a step. */
+enum {
+    HYPER_LR,
+    HYPER_BETA1,
+    HYPER_BETA2,
+    HYPER_EPS,
+    HYPER_WEIGHT_DECAY,
+    HYPER_STEP,
+    HYPER_MAX_NORM,
+    NUM_HYPER
+};
+
+enum { MAX_OPERANDS = 10, MAX_OP_WAITS = 4, WHOLE_TENSOR = -1, NO_UNIT = -1, NO_TENSOR = -1 };
+
+typedef enum { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE, ACCESS_ACCUMULATE } Access;
+
+typedef struct {
+    guint tensor; /* index into the program's tensors */
+    Access access;
+    gint shift; /* added to the index that the call binds in the tensor's space */
+    gint param; /* one parameter of a unit's whole tensor, or WHOLE_TENSOR */
+} Operand;
+
+typedef struct {
+    guint64 rows, in, out; /* linear: I and O; norm, embed: in = C, out = C; swiglu: in = F;
+                              head: in = C, out = V */
+    guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
+    guint64 chunk;                                 /* head: rows of logits at a time */
+    guint64 elements; /* accumulate, cast, and collectives not on a unit */
+    double eps;       /* rmsnorm */
+} OpSizes;
+
+/* One send or receive of an exchange; it pairs with its counterpart by peers and by tag =
+ * (micro-batch, chunk, direction). */
+typedef struct {
+    guint peer;             /* position in the stream's group */
+    gint micro_batch_shift; /* added to the call's micro-batch */
+    guint chunk, direction;
+} Message;
+
+typedef struct {
+    OpKind kind;
+    guint stream;
+    DType dtype,
+        dtype_out; /* dtype_out: of gradients written (weights), of a cast's result; else = dtype */
+    guint num_operands;
+    Operand operands[MAX_OPERANDS];
+    OpSizes sizes;
+    gint unit;      /* unit class, or NO_UNIT */
+    gint predicate; /* scalar tensor: the op is skipped while it is 0; or NO_TENSOR */
+    guint num_waits;
+    guint waits[MAX_OP_WAITS];      /* earlier ops of this segment, on other streams */
+    Message messages[MAX_OPERANDS]; /* OP_EXCHANGE: one an operand */
+} Op;
+
+const char *op_kind_name(OpKind kind); /* "linear_backward_weight", ... */
+gboolean op_kind_is_communication(OpKind kind);
+
+/* The access that holds for this call: ACCESS_ACCUMULATE becomes WRITE when @first, else UPDATE. */
+Access operand_access(const Operand *operand, gboolean first);
+
+/* ---- traits: one table by (kind, device) ---- */
+
+/* Floating-point operations of the op (multiply and add are two), padding and recomputation as
+ * issued. */
+double op_flops(const Op *op);
+
+/* Bytes that the op must move to and from memory at least once; unit ops: @unit_elements of this
+ * rank. */
+double op_memory_bytes(const Op *op, guint64 unit_elements);
+
+/* Upper bound of the scratch that @device needs for this op with @threads threads; a kernel may use
+ * that many bytes and no more.  For OP_HEAD_LOSS the chunk of logits is part of it. */
+guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads);

@@ -1,0 +1,309 @@
+/* Order: gathers move ahead of the calls that need them, rings get their indices, and every call
+ * learns what it must wait for. */
+#include "sim/program/builder.h"
+#include "sim/program/happens.h"
+
+/* ---- prefetch and rings ---- */
+
+/* Copies of a ring that are free, the one that was freed first at the head. */
+typedef struct {
+    GQueue free;
+} Slots;
+
+typedef struct {
+    Builder *builder;
+    Slots *slots;     /* by unit class */
+    guint *slot;      /* by unit: its gathered copy */
+    guint *gradients; /* by unit class: gradient copies opened so far */
+    guint *gradient;  /* by unit: its whole gradient's copy */
+    gboolean *alive;  /* by unit: gathered and not yet released */
+    gboolean *issued; /* by draft: a gather that has moved ahead already */
+} Orderer;
+
+static void slots_fill(Slots *slots, guint count)
+{
+    g_queue_init(&slots->free);
+    for (guint i = 0; i < count; i++)
+        g_queue_push_tail(&slots->free, GUINT_TO_POINTER(i));
+}
+
+static guint class_of(const Orderer *orderer, guint unit)
+{
+    return program_unit_ref(orderer->builder->program, unit)->unit_class;
+}
+
+static void emit_call(Orderer *orderer, const Draft *draft)
+{
+    Builder *builder = orderer->builder;
+    Program *program = builder->program;
+    const UnitRef *ref = program_unit_ref(program, draft->unit);
+    const UnitClass *unit = program_unit(program, ref->unit_class);
+    const ClassSegments *segments = &builder->classes[ref->unit_class];
+    const guint c = call_list_add(&program->step, draft->segment, draft->unit, draft->micro_batch);
+    Call *call = &g_array_index(program->step.calls, Call, c);
+
+    call->first = draft->first;
+    call->last = draft->last;
+    call->index[unit->layer_space] = (guint16)ref->index;
+    call->index[builder->micro_batch_space] = (guint16)draft->micro_batch;
+    call->index[builder->residual_space] = (guint16)draft->residual;
+    call->index[builder->saved_space] = (guint16)draft->saved;
+    if (unit->gathered != NO_TENSOR)
+        call->index[segments->gathered_space] = (guint16)orderer->slot[draft->unit];
+    if (unit->unit_gradient != NO_TENSOR)
+        call->index[segments->gradient_space] = (guint16)orderer->gradient[draft->unit];
+}
+
+/* FALSE when all copies are in use, or the unit's last one still is: the gather then stays where it
+ * is until one is released. */
+static gboolean issue_gather(Orderer *orderer, guint i)
+{
+    const Draft *draft = builder_draft(orderer->builder, i);
+    Slots *slots = &orderer->slots[class_of(orderer, draft->unit)];
+
+    if (orderer->issued[i])
+        return TRUE;
+    if (orderer->alive[draft->unit] || g_queue_is_empty(&slots->free))
+        return FALSE;
+    orderer->slot[draft->unit] = GPOINTER_TO_UINT(g_queue_pop_head(&slots->free));
+    orderer->issued[i] = orderer->alive[draft->unit] = TRUE;
+    emit_call(orderer, draft);
+    return TRUE;
+}
+
+/* Before the use at @i: the gathers of the next uses, as far as prefetch and free copies allow. */
+static void issue_ahead(Orderer *orderer, guint i)
+{
+    const Builder *builder = orderer->builder;
+    guint uses = 0;
+
+    for (guint j = i + 1; j < builder->drafts->len && uses < builder->spec->sharding->prefetch;
+         j++) {
+        const Draft *draft = builder_draft(builder, j);
+
+        if (draft->kind == DRAFT_GATHER && !issue_gather(orderer, j))
+            return;
+        uses += draft->uses_weights ? 1 : 0;
+    }
+}
+
+static void open_gradient(Orderer *orderer, const Draft *draft)
+{
+    const guint index = class_of(orderer, draft->unit);
+    const Program *program = orderer->builder->program;
+    const UnitClass *unit = program_unit(program, index);
+
+    if (unit->unit_gradient == NO_TENSOR)
+        return;
+    const guint space = orderer->builder->classes[index].gradient_space;
+    const guint count = g_array_index(program->spaces, Space, space).count;
+    orderer->gradient[draft->unit] = orderer->gradients[index]++ % count;
+}
+
+static void order_draft(Orderer *orderer, guint i)
+{
+    const Draft *draft = builder_draft(orderer->builder, i);
+
+    if (draft->kind == DRAFT_GATHER) {
+        if (!issue_gather(orderer, i))
+            g_assert_not_reached(); /* legality: live_units > prefetch */
+        return;
+    }
+    if (draft->uses_weights)
+        issue_ahead(orderer, i);
+    if (draft->opens_gradient)
+        open_gradient(orderer, draft);
+    emit_call(orderer, draft);
+    if (draft->releases) {
+        g_queue_push_tail(&orderer->slots[class_of(orderer, draft->unit)].free,
+                          GUINT_TO_POINTER(orderer->slot[draft->unit]));
+        orderer->alive[draft->unit] = FALSE;
+    }
+}
+
+void pass_order(Builder *builder)
+{
+    Program *program = builder->program;
+    const guint num_classes = program->units->len, num_units = program->unit_refs->len;
+    g_autofree Slots *slots = g_new0(Slots, num_classes);
+    g_autofree guint *slot = g_new0(guint, num_units);
+    g_autofree guint *gradient = g_new0(guint, num_units);
+    g_autofree guint *gradients = g_new0(guint, num_classes);
+    g_autofree gboolean *alive = g_new0(gboolean, num_units);
+    g_autofree gboolean *issued = g_new0(gboolean, builder->drafts->len);
+    Orderer orderer = {builder, slots, slot, gradients, gradient, alive, issued};
+
+    for (guint i = 0; i < num_classes; i++)
+        if (program_unit(program, i)->gathered != NO_TENSOR)
+            slots_fill(
+                &slots[i],
+                g_array_index(program->spaces, Space, builder->classes[i].gathered_space).count);
+    for (guint i = 0; i < builder->drafts->len; i++)
+        order_draft(&orderer, i);
+    for (guint i = 0; i < num_classes; i++)
+        g_queue_clear(&slots[i].free);
+    order_add_waits(program);
+}
+
+/* ---- waits by dataflow ---- */
+
+enum { NO_INSTANCE = 0 }; /* instances are stored plus one */
+
+/* Who touched one copy of a tensor last: its writer, and its readers since, one a stream. */
+typedef struct {
+    guint64 writer;
+    guint64 reader[MAX_STREAMS];
+} Touch;
+
+typedef struct {
+    Program *program;
+    Happens *happens;
+    guint *first_copy; /* by tensor */
+    Touch *touches;    /* by tensor copy */
+    GArray **waits;    /* by call: Wait */
+    guint step;
+} Waiter;
+
+static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
+{
+    const Happens *happens = waiter->happens;
+    const guint64 within = event % happens->ops_per_step;
+    const guint back = waiter->step - (guint)(event / happens->ops_per_step);
+    guint low = 0, high = waiter->program->step.calls->len;
+
+    while (high - low > 1) { /* the call whose ops contain @within */
+        const guint middle = (low + high) / 2;
+
+        if (happens->first_op[middle] <= within)
+            low = middle;
+        else
+            high = middle;
+    }
+    while (happens->first_op[low + 1] <= within) /* calls without ops share a start */
+        low++;
+    const Wait wait = {
+        .call = low, .op = (guint)(within - happens->first_op[low]), .before = op, .back = back};
+    if (waiter->waits[call] == NULL)
+        waiter->waits[call] = g_array_new(FALSE, FALSE, sizeof(Wait));
+    g_array_append_val(waiter->waits[call], wait);
+}
+
+static void depend(Waiter *waiter, guint call, guint op, guint64 instance, guint64 event_plus_one)
+{
+    if (event_plus_one == NO_INSTANCE || event_plus_one - 1 == instance)
+        return;
+    if (happens_before(waiter->happens, event_plus_one - 1, instance))
+        return;
+    add_wait(waiter, call, op, event_plus_one - 1);
+    happens_join(waiter->happens, instance, event_plus_one - 1);
+}
+
+static Touch *touch_of(const Waiter *waiter, const Call *call, const Operand *operand)
+{
+    return &waiter->touches[waiter->first_copy[operand->tensor] +
+                            operand_copy(waiter->program, call, operand)];
+}
+
+static void depend_operand(Waiter *waiter, guint c, guint i, guint64 instance,
+                           const Operand *operand)
+{
+    const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
+    const Touch *touch = touch_of(waiter, call, operand);
+
+    depend(waiter, c, i, instance, touch->writer);
+    if (operand->access == ACCESS_READ)
+        return;
+    for (guint s = 0; s < waiter->program->streams->len; s++)
+        depend(waiter, c, i, instance, touch->reader[s]);
+}
+
+static void record_operand(Waiter *waiter, guint c, guint64 instance, const Operand *operand,
+                           guint stream)
+{
+    Touch *touch = touch_of(waiter, &g_array_index(waiter->program->step.calls, Call, c), operand);
+
+    if (operand->access == ACCESS_READ) {
+        touch->reader[stream] = instance + 1;
+    } else {
+        *touch = (Touch){.writer = instance + 1};
+    }
+}
+
+/* A write that follows reads covers them: the later ones wait for it alone. */
+static void visit_op(Waiter *waiter, guint c, guint i)
+{
+    Program *program = waiter->program;
+    const Call *call = &g_array_index(program->step.calls, Call, c);
+    const Op *op = &program_segment(program, call->segment)->ops[i];
+    const guint64 start =
+        waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c];
+    const Operand predicate = {.tensor = (guint)op->predicate, .access = ACCESS_READ};
+
+    happens_begin(waiter->happens, start + i);
+    for (guint w = 0; w < op->num_waits; w++)
+        happens_join(waiter->happens, start + i, start + op->waits[w]);
+    for (guint w = 0; waiter->waits[c] != NULL && w < waiter->waits[c]->len; w++) {
+        const Wait *wait = &g_array_index(waiter->waits[c], Wait, w);
+        guint64 event;
+
+        if (wait->before == i && happens_event(waiter->happens, wait, waiter->step, &event))
+            happens_join(waiter->happens, start + i, event);
+    }
+    if (op->predicate != NO_TENSOR)
+        depend_operand(waiter, c, i, start + i, &predicate);
+    for (guint o = 0; o < op->num_operands; o++)
+        depend_operand(waiter, c, i, start + i, &op->operands[o]);
+    if (op->predicate != NO_TENSOR)
+        record_operand(waiter, c, start + i, &predicate, op->stream);
+    for (guint o = 0; o < op->num_operands; o++)
+        record_operand(waiter, c, start + i, &op->operands[o], op->stream);
+}
+
+static guint *count_copies(const Program *program, guint *total)
+{
+    guint *first_copy = g_new(guint, program->tensors->len);
+
+    *total = 0;
+    for (guint t = 0; t < program->tensors->len; t++) {
+        first_copy[t] = *total;
+        *total += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
+    }
+    return first_copy;
+}
+
+static void store_waits(Waiter *waiter)
+{
+    CallList *step = &waiter->program->step;
+
+    for (guint c = 0; c < step->calls->len; c++) {
+        Call *call = &g_array_index(step->calls, Call, c);
+
+        call->first_wait = step->waits->len;
+        if (waiter->waits[c] == NULL)
+            continue;
+        call->num_waits = waiter->waits[c]->len;
+        g_array_append_vals(step->waits, waiter->waits[c]->data, waiter->waits[c]->len);
+        g_array_unref(waiter->waits[c]);
+    }
+}
+
+void order_add_waits(Program *program)
+{
+    enum { STEPS = 2 }; /* the second finds what crosses the boundary */
+    const guint num_calls = program->step.calls->len;
+    g_autoptr(Happens) happens = happens_new(program, STEPS);
+    guint copies;
+    g_autofree guint *first_copy = count_copies(program, &copies);
+    g_autofree Touch *touches = g_new0(Touch, copies);
+    g_autofree GArray **waits = g_new0(GArray *, num_calls);
+    Waiter waiter = {program, happens, first_copy, touches, waits, 0};
+
+    for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
+        for (guint c = 0; c < num_calls; c++) {
+            const guint segment = g_array_index(program->step.calls, Call, c).segment;
+
+            for (guint i = 0; i < program_segment(program, segment)->num_ops; i++)
+                visit_op(&waiter, c, i);
+        }
+    store_waits(&waiter);
+}

@@ -1,0 +1,349 @@
+#include "sim/program/program.h"
+
+#include <string.h>
+
+static const MemoryTerm kind_term[NUM_TENSOR_KINDS] = {
+    [TENSOR_PARAMETER] = TERM_PARAMETERS,
+    [TENSOR_GATHERED] = TERM_GATHERED,
+    [TENSOR_UNIT_GRADIENT] = TERM_COMMUNICATION,
+    [TENSOR_GRADIENT] = TERM_GRADIENTS,
+    [TENSOR_MASTER] = TERM_MASTER,
+    [TENSOR_MOMENT] = TERM_OPTIMIZER,
+    [TENSOR_ACTIVATION] = TERM_ACTIVATIONS,
+    [TENSOR_LOGITS] = TERM_LOGITS,
+    [TENSOR_COMMUNICATION] = TERM_COMMUNICATION,
+    [TENSOR_WORKSPACE] = TERM_WORKSPACE,
+    [TENSOR_INPUT] = TERM_WORKSPACE,
+    [TENSOR_SCALAR] = TERM_WORKSPACE,
+};
+
+static const char *const term_names[NUM_MEMORY_TERMS] = {
+    [TERM_PARAMETERS] = "parameters", [TERM_GATHERED] = "gathered",
+    [TERM_GRADIENTS] = "gradients",   [TERM_MASTER] = "master",
+    [TERM_OPTIMIZER] = "optimizer",   [TERM_ACTIVATIONS] = "activations",
+    [TERM_LOGITS] = "logits",         [TERM_COMMUNICATION] = "communication",
+    [TERM_WORKSPACE] = "workspace",   [TERM_FRAMEWORK] = "framework",
+};
+
+static const char *const volume_names[NUM_VOLUMES] = {
+    [VOLUME_ALL_GATHER] = "all_gather", [VOLUME_REDUCE_SCATTER] = "reduce_scatter",
+    [VOLUME_ALL_REDUCE] = "all_reduce", [VOLUME_ALL_TO_ALL] = "all_to_all",
+    [VOLUME_EXCHANGE] = "exchange",
+};
+
+static void space_clear(gpointer data)
+{
+    g_free(((Space *)data)->name);
+}
+
+static void tensor_clear(gpointer data)
+{
+    g_free(((Tensor *)data)->name);
+}
+
+static void stream_clear(gpointer data)
+{
+    g_free(((Stream *)data)->name);
+}
+
+static void group_ref_clear(gpointer data)
+{
+    g_free(((GroupRef *)data)->purpose);
+}
+
+static void unit_class_clear(gpointer data)
+{
+    UnitClass *unit = data;
+
+    g_free(unit->name);
+    g_strfreev(unit->param_names);
+    unit_map_free(unit->map);
+}
+
+static void segment_clear(gpointer data)
+{
+    Segment *segment = data;
+
+    g_free(segment->name);
+    g_free(segment->ops);
+}
+
+static GArray *array_new(gsize element_size, GDestroyNotify clear)
+{
+    GArray *array = g_array_new(FALSE, TRUE, (guint)element_size);
+
+    if (clear != NULL)
+        g_array_set_clear_func(array, clear);
+    return array;
+}
+
+static void call_list_init(CallList *list)
+{
+    list->calls = array_new(sizeof(Call), NULL);
+    list->waits = array_new(sizeof(Wait), NULL);
+}
+
+static void call_list_clear(CallList *list)
+{
+    g_array_unref(list->calls);
+    g_array_unref(list->waits);
+}
+
+Program *program_new(void)
+{
+    Program *program = g_new0(Program, 1);
+
+    program->tensors = array_new(sizeof(Tensor), tensor_clear);
+    program->spaces = array_new(sizeof(Space), space_clear);
+    program->streams = array_new(sizeof(Stream), stream_clear);
+    program->groups = array_new(sizeof(GroupRef), group_ref_clear);
+    program->units = array_new(sizeof(UnitClass), unit_class_clear);
+    program->unit_refs = array_new(sizeof(UnitRef), NULL);
+    program->segments = array_new(sizeof(Segment), segment_clear);
+    call_list_init(&program->prologue);
+    call_list_init(&program->step);
+    call_list_init(&program->epilogue);
+    program_add_space(program, "one", 1);
+    program_add_stream(program, "compute", STREAM_COMPUTE, 0);
+    return program;
+}
+
+void program_free(Program *program)
+{
+    if (program == NULL)
+        return;
+    call_list_clear(&program->prologue);
+    call_list_clear(&program->step);
+    call_list_clear(&program->epilogue);
+    g_array_unref(program->tensors);
+    g_array_unref(program->spaces);
+    g_array_unref(program->streams);
+    g_array_unref(program->groups);
+    g_array_unref(program->units);
+    g_array_unref(program->unit_refs);
+    g_array_unref(program->segments);
+    g_free(program);
+}
+
+guint program_add_space(Program *program, const char *name, guint count)
+{
+    const Space space = {.name = g_strdup(name), .count = count};
+
+    g_assert(count >= 1 && count <= G_MAXUINT16 && program->spaces->len < MAX_SPACES);
+    g_array_append_val(program->spaces, space);
+    return program->spaces->len - 1;
+}
+
+guint program_add_tensor(Program *program, const char *name, TensorKind kind, DType dtype,
+                         guint space, guint64 elements)
+{
+    const gboolean state = kind == TENSOR_PARAMETER || kind == TENSOR_GRADIENT ||
+                           kind == TENSOR_MASTER || kind == TENSOR_MOMENT || kind == TENSOR_INPUT ||
+                           kind == TENSOR_SCALAR;
+    const Tensor tensor = {
+        .name = g_strdup(name),
+        .kind = kind,
+        .dtype = dtype,
+        .tier = TIER_DEVICE,
+        .persistence = state ? PERSIST_STATE : PERSIST_STEP,
+        .space = space,
+        .elements = elements,
+        .unit = NO_UNIT,
+        .part = PART_NONE,
+    };
+
+    g_assert(space < program->spaces->len);
+    g_array_append_val(program->tensors, tensor);
+    return program->tensors->len - 1;
+}
+
+guint program_add_group(Program *program, const char *purpose, guint size)
+{
+    const GroupRef group = {.purpose = g_strdup(purpose), .size = size};
+
+    g_array_append_val(program->groups, group);
+    return program->groups->len - 1;
+}
+
+guint program_add_stream(Program *program, const char *name, StreamKind kind, guint group)
+{
+    const Stream stream = {.name = g_strdup(name), .kind = kind, .group = group};
+
+    g_assert(program->streams->len < MAX_STREAMS);
+    g_array_append_val(program->streams, stream);
+    return program->streams->len - 1;
+}
+
+guint program_add_segment(Program *program, const char *name)
+{
+    const Segment segment = {.name = g_strdup(name)};
+
+    g_array_append_val(program->segments, segment);
+    return program->segments->len - 1;
+}
+
+Op *segment_add_op(Program *program, guint segment, OpKind kind, guint stream, DType dtype)
+{
+    Segment *to = program_segment(program, segment);
+
+    to->ops = g_renew(Op, to->ops, to->num_ops + 1);
+    Op *op = &to->ops[to->num_ops++];
+    memset(op, 0, sizeof *op);
+    op->kind = kind;
+    op->stream = stream;
+    op->dtype = dtype;
+    op->dtype_out = dtype;
+    op->unit = NO_UNIT;
+    op->predicate = NO_TENSOR;
+    return op;
+}
+
+void op_add_operand(Op *op, guint tensor, Access access, gint shift, gint param)
+{
+    g_assert(op->num_operands < MAX_OPERANDS);
+    op->operands[op->num_operands++] =
+        (Operand){.tensor = tensor, .access = access, .shift = shift, .param = param};
+}
+
+guint call_list_add(CallList *list, guint segment, guint unit, guint micro_batch)
+{
+    const Call call = {
+        .segment = segment, .unit = unit, .micro_batch = micro_batch, .first = TRUE, .last = TRUE};
+
+    g_array_append_val(list->calls, call);
+    return list->calls->len - 1;
+}
+
+/* The waits of a call are contiguous, so only the newest call takes more. */
+void call_list_wait(CallList *list, guint call, Wait wait)
+{
+    Call *waiting = &g_array_index(list->calls, Call, call);
+
+    if (waiting->num_waits == 0)
+        waiting->first_wait = list->waits->len;
+    g_assert(waiting->first_wait + waiting->num_waits == list->waits->len);
+    waiting->num_waits++;
+    g_array_append_val(list->waits, wait);
+}
+
+guint64 tensor_copy_bytes(const Tensor *tensor)
+{
+    return tensor->elements * dtype_bytes(tensor->dtype);
+}
+
+guint64 tensor_bytes(const Program *program, const Tensor *tensor)
+{
+    return tensor_copy_bytes(tensor) * g_array_index(program->spaces, Space, tensor->space).count;
+}
+
+guint operand_copy(const Program *program, const Call *call, const Operand *operand)
+{
+    const Tensor *tensor = program_tensor(program, operand->tensor);
+    const gint count = (gint)g_array_index(program->spaces, Space, tensor->space).count;
+    const gint copy = ((gint)call->index[tensor->space] + operand->shift) % count;
+
+    return (guint)(copy < 0 ? copy + count : copy);
+}
+
+MemoryTerm tensor_term(const Tensor *tensor)
+{
+    return kind_term[tensor->kind];
+}
+
+const char *memory_term_name(MemoryTerm term)
+{
+    return term_names[term];
+}
+
+const char *volume_name(Volume volume)
+{
+    return volume_names[volume];
+}
+
+guint op_group_size(const Program *program, const Op *op)
+{
+    const Stream *stream = program_stream(program, op->stream);
+
+    g_assert(stream->kind == STREAM_COMMUNICATION);
+    return g_array_index(program->groups, GroupRef, stream->group).size;
+}
+
+/* 2 (n - 1) ceil(e / n), in elements: a reduce-scatter, then an all-gather, of chunks. */
+static guint64 all_reduce_elements(guint64 elements, guint64 ranks)
+{
+    return 2 * (ranks - 1) * ((elements + ranks - 1) / ranks);
+}
+
+static guint64 all_reduce_op_elements(const Program *program, const Op *op, guint ranks)
+{
+    const Tensor *tensor = program_tensor(program, op->operands[0].tensor);
+    guint64 elements = 0;
+
+    if (op->unit == NO_UNIT)
+        return all_reduce_elements(op->sizes.elements, ranks);
+    const UnitMap *map = program_unit(program, (guint)op->unit)->map;
+    if (tensor->part == PART_SHARD || map->ranks == 1)
+        return all_reduce_elements(tensor->elements, ranks);
+    for (guint i = 0; i < map->num_pieces; i++)
+        elements += all_reduce_elements(map->pieces[i].chunk, ranks);
+    return elements;
+}
+
+guint64 op_volume_bytes(const Program *program, const Op *op, Volume *volume)
+{
+    const guint64 element_bytes = dtype_bytes(op->dtype);
+    const guint64 ranks = op_group_size(program, op);
+    guint64 shard_elements;
+
+    switch (op->kind) {
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+        *volume = op->kind == OP_ALL_GATHER ? VOLUME_ALL_GATHER : VOLUME_REDUCE_SCATTER;
+        shard_elements = op->unit == NO_UNIT
+                             ? (op->sizes.elements + ranks - 1) / ranks
+                             : program_unit(program, (guint)op->unit)->map->shard_elements;
+        return (ranks - 1) * shard_elements * element_bytes;
+    case OP_ALL_REDUCE:
+        *volume = VOLUME_ALL_REDUCE;
+        return all_reduce_op_elements(program, op, (guint)ranks) * element_bytes;
+    case OP_EXCHANGE: {
+        guint64 bytes = 0;
+
+        *volume = VOLUME_EXCHANGE;
+        for (guint i = 0; i < op->num_operands; i++)
+            if (op->operands[i].access == ACCESS_WRITE)
+                bytes += tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
+        return bytes;
+    }
+    default:
+        g_assert_not_reached();
+    }
+}
+
+void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
+{
+    memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+        const Segment *segment = program_segment(program, call->segment);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            Volume volume;
+
+            if (!op_kind_is_communication(segment->ops[i].kind))
+                continue;
+            const guint64 received = op_volume_bytes(program, &segment->ops[i], &volume);
+            bytes[volume] += received;
+        }
+    }
+}
+
+guint64 program_num_ops(const Program *program)
+{
+    guint64 ops = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++)
+        ops +=
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment)->num_ops;
+    return ops;
+}

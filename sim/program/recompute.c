@@ -1,0 +1,83 @@
+/* Full recomputation: between forward and backward only the block's input lives; right before a
+ * block's backward its forward runs again, without the ops whose results nobody saves. */
+#include "sim/program/builder.h"
+
+static gboolean is_saved(const Builder *builder, guint tensor)
+{
+    return program_tensor(builder->program, tensor)->space == builder->saved_space;
+}
+
+static gboolean writes_needed(const Op *op, const gboolean *needed)
+{
+    for (guint i = 0; i < op->num_operands; i++)
+        if (op->operands[i].access != ACCESS_READ && needed[op->operands[i].tensor])
+            return TRUE;
+    return FALSE;
+}
+
+/* Walks @forward backwards from the saved tensors: an op is kept when it writes something needed,
+ * and then what it reads is needed too.  The block's output (the residual stream) is not. */
+static guint copy_needed_ops(Builder *builder, gint forward, const char *name)
+{
+    Program *program = builder->program;
+    const guint segment = program_add_segment(program, name);
+    const Segment *from = program_segment(program, (guint)forward);
+    g_autofree gboolean *needed = g_new0(gboolean, program->tensors->len);
+    g_autofree gboolean *kept = g_new0(gboolean, from->num_ops);
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        needed[t] = is_saved(builder, t);
+    for (guint i = from->num_ops; i-- > 0;) {
+        const Op *op = &from->ops[i];
+
+        kept[i] = writes_needed(op, needed);
+        for (guint o = 0; kept[i] && o < op->num_operands; o++)
+            if (op->operands[o].tensor != builder->residual)
+                needed[op->operands[o].tensor] |= op->operands[o].access == ACCESS_READ;
+    }
+    for (guint i = 0; i < from->num_ops; i++) {
+        if (!kept[i])
+            continue;
+        Op *copy = segment_add_op(program, segment, from->ops[i].kind, 0, from->ops[i].dtype);
+        *copy = from->ops[i];
+    }
+    return segment;
+}
+
+static void insert_recompute_calls(Builder *builder)
+{
+    g_autoptr(GArray) plain = builder->drafts;
+
+    builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
+    for (guint i = 0; i < plain->len; i++) {
+        Draft draft = g_array_index(plain, Draft, i);
+        const UnitRef *ref = program_unit_ref(builder->program, draft.unit);
+        const ClassSegments *segments = &builder->classes[ref->unit_class];
+
+        draft.saved = 0;
+        if (draft.unit != ROOT_UNIT && draft.segment == (guint)segments->backward) {
+            Draft recompute = draft;
+
+            recompute.segment = (guint)segments->recompute;
+            recompute.opens_gradient = FALSE;
+            g_array_append_val(builder->drafts, recompute);
+        }
+        g_array_append_val(builder->drafts, draft);
+    }
+}
+
+void pass_recompute(Builder *builder)
+{
+    Program *program = builder->program;
+
+    if (builder->spec->schedule.recompute == RECOMPUTE_NONE)
+        return;
+    g_array_index(program->spaces, Space, builder->saved_space).count = 1;
+    for (guint i = 1; i < program->units->len; i++) {
+        g_autofree char *name = g_strdup_printf("%s.recompute", program_unit(program, i)->name);
+
+        builder->classes[i].recompute =
+            (gint)copy_needed_ops(builder, builder->classes[i].forward, name);
+    }
+    insert_recompute_calls(builder);
+}

@@ -1,0 +1,434 @@
+/* Sharding: gathers before use, frees after, reductions after backward, per unit by its strategy.
+ *
+ *   no_shard         parameters and gradients whole; gradients all-reduced over all data ranks
+ *   shard_optimizer  whole too; gradients reduce-scattered in place, own chunk updated, then
+ * gathered shard_grad_op    shards; gathered once a step, gradients reduce-scattered full_shard
+ * shards; gathered for forward and for backward of every micro-batch (once if kept) hybrid_shard
+ * full_shard within dp_shard, then the shard's gradient is all-reduced
+ */
+#include "sim/program/builder.h"
+
+#include <string.h>
+
+guint builder_stream(Builder *builder, const char *purpose, guint size, const char *direction)
+{
+    Program *program = builder->program;
+    g_autofree char *name = g_strdup_printf("%s.%s", purpose, direction);
+    guint group = program->groups->len;
+
+    for (guint i = 0; i < program->streams->len; i++)
+        if (strcmp(program_stream(program, i)->name, name) == 0)
+            return i;
+    for (guint i = 0; i < program->groups->len; i++)
+        if (strcmp(g_array_index(program->groups, GroupRef, i).purpose, purpose) == 0)
+            group = i;
+    if (group == program->groups->len)
+        program_add_group(program, purpose, size);
+    return program_add_stream(program, name, STREAM_COMMUNICATION, group);
+}
+
+void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
+                               const char *purpose)
+{
+    Program *program = builder->program;
+    const Layout *layout = &builder->spec->layout;
+    const guint size =
+        strcmp(purpose, "shard") == 0 ? layout_shard_ranks(layout) : layout_world(layout);
+    const guint stream = builder_stream(builder, purpose, size, "reduce");
+    const guint segment = program_add_segment(program, name);
+    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
+    const Draft draft = {.kind = DRAFT_OTHER, .segment = segment, .first = TRUE, .last = TRUE};
+
+    op->sizes.elements = 1;
+    op_add_operand(op, scalar, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    g_array_append_val(builder->drafts, draft);
+}
+
+static guint shard_stream(Builder *builder, const char *direction)
+{
+    return builder_stream(builder, "shard", layout_shard_ranks(&builder->spec->layout), direction);
+}
+
+static guint new_segment(Builder *builder, const UnitClass *unit, const char *what)
+{
+    g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
+
+    return program_add_segment(builder->program, name);
+}
+
+static guint unit_tensor(Builder *builder, guint index, const char *what, TensorKind kind,
+                         DType dtype, guint space)
+{
+    Program *program = builder->program;
+    const UnitClass *unit = program_unit(program, index);
+    const UnitPart part =
+        kind == TENSOR_GATHERED || kind == TENSOR_UNIT_GRADIENT ? PART_WHOLE : PART_SHARD;
+    g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
+    const guint64 elements =
+        part == PART_WHOLE ? unit->map->full_elements : unit->map->shard_elements;
+    const guint tensor = program_add_tensor(program, name, kind, dtype, space, elements);
+
+    program_tensor(program, tensor)->unit = (gint)index;
+    program_tensor(program, tensor)->part = part;
+    return tensor;
+}
+
+static Op *unit_op(Builder *builder, guint segment, OpKind kind, guint stream, guint index)
+{
+    const Recipe *recipe = builder->spec->workload->recipe;
+    const DType dtype = kind == OP_ALL_GATHER ? recipe->compute : recipe->gradient;
+    Op *op = segment_add_op(builder->program, segment, kind, stream, dtype);
+
+    op->unit = (gint)index;
+    op->sizes.elements = program_unit(builder->program, index)->map->shard_elements;
+    return op;
+}
+
+/* ---- tensors ---- */
+
+/* Whole tensors stay, but with the padding of @ranks shards. */
+static void remap(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    UnitClass *unit = program_unit(program, index);
+    g_autoptr(GArray) params = model_unit_params(builder->spec->model, unit->kind);
+
+    unit_map_free(unit->map);
+    unit->map = unit_map_new(params, layout_shard_ranks(&builder->spec->layout),
+                             builder->spec->sharding->form);
+    program_tensor(program, (guint)unit->parameter)->elements = unit->map->full_elements;
+    program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
+}
+
+/* Blocks of that class that are kept between forward and backward, the last block not counted. */
+static guint kept_blocks(const Builder *builder, guint index)
+{
+    const guint layers = builder->spec->model->layers;
+    guint kept = 0;
+
+    for (guint i = 1; i < layers; i++)
+        kept += program_unit_ref(builder->program, i)->unit_class == index &&
+                sharding_unit_kept(builder->spec->sharding, i, layers);
+    return kept;
+}
+
+/* The weights that compute ops read become a ring of gathered copies; a shard takes their place as
+ * state. */
+static void shard_parameters(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    const UnitClass *unit = program_unit(program, index);
+    const Recipe *recipe = builder->spec->workload->recipe;
+    g_autofree char *name = g_strdup_printf("%s.gathered", unit->name);
+    guint count = unit->count;
+
+    if (unit->strategy != STRATEGY_SHARD_GRAD_OP)
+        count = MIN(count, builder->spec->sharding->live_units + kept_blocks(builder, index));
+    builder->classes[index].gathered_space = program_add_space(program, name, count);
+    const guint gathered = (guint)unit->parameter;
+    Tensor *tensor = program_tensor(program, gathered);
+    g_free(tensor->name);
+    tensor->name = g_steal_pointer(&name);
+    tensor->kind = TENSOR_GATHERED;
+    tensor->persistence = PERSIST_STEP;
+    tensor->space = builder->classes[index].gathered_space;
+    const guint parameter = unit_tensor(builder, index, "parameters", TENSOR_PARAMETER,
+                                        recipe->stored, unit->layer_space);
+    program_unit(program, index)->gathered = (gint)gathered;
+    program_unit(program, index)->parameter = (gint)parameter;
+}
+
+/* The same for gradients: a ring of whole ones, each reduced into the accumulating shard. */
+static void shard_gradients(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    const UnitClass *unit = program_unit(program, index);
+    g_autofree char *name = g_strdup_printf("%s.unit_gradients", unit->name);
+
+    builder->classes[index].gradient_space =
+        program_add_space(program, name, MIN(unit->count, 2)); /* one written, one in reduction */
+    const guint whole = (guint)unit->gradient;
+    Tensor *tensor = program_tensor(program, whole);
+    g_free(tensor->name);
+    tensor->name = g_steal_pointer(&name);
+    tensor->kind = TENSOR_UNIT_GRADIENT;
+    tensor->persistence = PERSIST_STEP;
+    tensor->space = builder->classes[index].gradient_space;
+    const guint gradient =
+        unit_tensor(builder, index, "gradients", TENSOR_GRADIENT,
+                    builder->spec->workload->recipe->gradient, unit->layer_space);
+    program_unit(program, index)->unit_gradient = (gint)whole;
+    program_unit(program, index)->gradient = (gint)gradient;
+}
+
+/* ---- segments ---- */
+
+static void build_gather(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    const UnitClass unit = *program_unit(program, index);
+    const Recipe *recipe = builder->spec->workload->recipe;
+    const guint stream = shard_stream(builder, "gather");
+    const guint segment = new_segment(builder, &unit, "gather");
+    guint shard = (guint)unit.parameter;
+
+    if (recipe->stored != recipe->compute) { /* cast before the gather: half the bytes move */
+        const guint cast =
+            unit_tensor(builder, index, "cast", TENSOR_COMMUNICATION, recipe->compute, NO_SPACE);
+        Op *op = segment_add_op(program, segment, OP_CAST, stream, recipe->stored);
+
+        op->dtype_out = recipe->compute;
+        op->sizes.elements = unit.map->shard_elements;
+        op_add_operand(op, shard, ACCESS_READ, 0, WHOLE_TENSOR);
+        op_add_operand(op, cast, ACCESS_WRITE, 0, WHOLE_TENSOR);
+        shard = cast;
+    }
+    Op *op = unit_op(builder, segment, OP_ALL_GATHER, stream, index);
+    op_add_operand(op, shard, ACCESS_READ, 0, WHOLE_TENSOR);
+    op_add_operand(op, (guint)unit.gathered, ACCESS_WRITE, 0, WHOLE_TENSOR);
+    builder->classes[index].gather = (gint)segment;
+}
+
+/* The replicas' sum of what @segment has just reduced. */
+static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
+{
+    const guint replicas = builder->spec->layout.size[AXIS_DP_REPLICATE];
+    Program *program = builder->program;
+
+    if (replicas == 1)
+        return;
+    const guint stream = builder_stream(builder, "replicate", replicas, "reduce");
+    Op *op = unit_op(builder, segment, OP_ALL_REDUCE, stream, index);
+    op_add_operand(op, (guint)program_unit(program, index)->gradient, ACCESS_UPDATE, 0,
+                   WHOLE_TENSOR);
+    op->num_waits = 1;
+    op->waits[0] = program_segment(program, segment)->num_ops - 2;
+}
+
+/* Reduces one micro-batch's whole gradients: into the accumulating shard (the first), or beside it
+ * and then added. */
+static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean last)
+{
+    Program *program = builder->program;
+    const UnitClass unit = *program_unit(program, index);
+    const guint stream = shard_stream(builder, "reduce");
+    g_autofree char *name = g_strdup_printf("reduce%s%s", add ? ".add" : "", last ? ".last" : "");
+    const guint segment = new_segment(builder, &unit, name);
+    const DType dtype = builder->spec->workload->recipe->gradient;
+    guint target = (guint)unit.gradient;
+
+    if (add)
+        target = unit_tensor(builder, index, last ? "reduced.last" : "reduced",
+                             TENSOR_COMMUNICATION, dtype, NO_SPACE);
+    Op *op = unit_op(builder, segment, OP_REDUCE_SCATTER, stream, index);
+    op_add_operand(op, (guint)unit.unit_gradient, ACCESS_READ, 0, WHOLE_TENSOR);
+    op_add_operand(op, target, ACCESS_WRITE, 0, WHOLE_TENSOR);
+    if (add) {
+        op = segment_add_op(program, segment, OP_ACCUMULATE, stream, dtype);
+        op->sizes.elements = unit.map->shard_elements;
+        op_add_operand(op, target, ACCESS_READ, 0, WHOLE_TENSOR);
+        op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    }
+    if (last)
+        add_replica_all_reduce(builder, segment, index);
+    return segment;
+}
+
+/* Whole accumulators: reduced once, in place. */
+static guint build_reduce_in_place(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    const UnitClass unit = *program_unit(program, index);
+    const guint segment = new_segment(builder, &unit, "reduce");
+    const gboolean sharded = unit.strategy != STRATEGY_NO_SHARD;
+    const guint data = layout_world(&builder->spec->layout);
+    const guint stream =
+        sharded ? shard_stream(builder, "reduce") : builder_stream(builder, "data", data, "reduce");
+    Op *op = unit_op(builder, segment, sharded ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, stream, index);
+
+    op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    if (sharded)
+        add_replica_all_reduce(builder, segment, index);
+    return segment;
+}
+
+static void build_update_gather(Builder *builder, guint index)
+{
+    const UnitClass unit = *program_unit(builder->program, index);
+    const guint segment = new_segment(builder, &unit, "update_gather");
+    Op *op = unit_op(builder, segment, OP_ALL_GATHER, shard_stream(builder, "gather"), index);
+
+    op_add_operand(op, (guint)unit.parameter, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    builder->classes[index].update_gather = (gint)segment;
+}
+
+static void build_reductions(Builder *builder, guint index)
+{
+    ClassSegments *segments = &builder->classes[index];
+    const gboolean several = builder->spec->schedule.micro_batches > 1;
+
+    if (program_unit(builder->program, index)->unit_gradient == NO_TENSOR) {
+        segments->reduce_last = (gint)build_reduce_in_place(builder, index);
+        return;
+    }
+    if (several) {
+        segments->reduce_first = (gint)build_reduce(builder, index, FALSE, FALSE);
+        segments->reduce_last = (gint)build_reduce(builder, index, TRUE, TRUE);
+    } else {
+        segments->reduce_last = (gint)build_reduce(builder, index, FALSE, TRUE);
+    }
+    if (builder->spec->schedule.micro_batches > 2)
+        segments->reduce_add = (gint)build_reduce(builder, index, TRUE, FALSE);
+}
+
+static void shard_class(Builder *builder, guint index)
+{
+    const Strategy strategy = program_unit(builder->program, index)->strategy;
+
+    if (strategy != STRATEGY_NO_SHARD)
+        remap(builder, index);
+    if (strategy == STRATEGY_SHARD_OPTIMIZER)
+        build_update_gather(builder, index);
+    if (strategy > STRATEGY_SHARD_OPTIMIZER) {
+        shard_parameters(builder, index);
+        build_gather(builder, index);
+        if (builder->spec->sharding->accumulate_sharded)
+            shard_gradients(builder, index);
+    }
+    build_reductions(builder, index);
+}
+
+/* ---- calls ---- */
+
+typedef struct {
+    Builder *builder;
+    const GArray *from;
+    guint *next_use;    /* by draft: the next draft that reads the same unit's weights; 0 = none */
+    gboolean *gathered; /* by unit */
+} Inserter;
+
+static gboolean is_gathered_strategy(const Builder *builder, guint unit)
+{
+    const guint unit_class = program_unit_ref(builder->program, unit)->unit_class;
+
+    return program_unit(builder->program, unit_class)->gathered != NO_TENSOR;
+}
+
+static void find_next_uses(Inserter *inserter)
+{
+    const guint units = inserter->builder->program->unit_refs->len;
+    g_autofree guint *next = g_new0(guint, units);
+
+    for (guint i = inserter->from->len; i-- > 0;) {
+        const Draft *draft = &g_array_index(inserter->from, Draft, i);
+
+        inserter->next_use[i] = next[draft->unit];
+        if (draft->uses_weights)
+            next[draft->unit] = i;
+    }
+}
+
+/* Whether the gathered copy outlives this use: for the recomputed block's backward, for a kept
+ * unit's backward, for the rest of the step under shard_grad_op. */
+static gboolean stays_gathered(const Inserter *inserter, guint i)
+{
+    const Builder *builder = inserter->builder;
+    const Draft *draft = &g_array_index(inserter->from, Draft, i);
+    const guint layers = builder->spec->model->layers;
+    const guint next = inserter->next_use[i];
+
+    if (next == 0)
+        return FALSE;
+    if (next == i + 1 && draft->unit != ROOT_UNIT && !draft->opens_gradient &&
+        draft->segment ==
+            (guint)builder->classes[program_unit_ref(builder->program, draft->unit)->unit_class]
+                .recompute)
+        return TRUE;
+    if (sharding_unit_strategy(builder->spec->sharding, draft->unit) == STRATEGY_SHARD_GRAD_OP)
+        return TRUE;
+    return sharding_unit_kept(builder->spec->sharding, draft->unit, layers) &&
+           g_array_index(inserter->from, Draft, next).micro_batch == draft->micro_batch;
+}
+
+static void append_gather(Inserter *inserter, const Draft *use)
+{
+    Builder *builder = inserter->builder;
+    Draft gather = *use;
+
+    gather.kind = DRAFT_GATHER;
+    gather.segment =
+        (guint)builder->classes[program_unit_ref(builder->program, use->unit)->unit_class].gather;
+    gather.uses_weights = gather.opens_gradient = gather.releases = FALSE;
+    g_array_append_val(builder->drafts, gather);
+    inserter->gathered[use->unit] = TRUE;
+}
+
+static gboolean ends_backward(const Builder *builder, const Draft *draft)
+{
+    if (draft->unit == ROOT_UNIT)
+        return draft->segment == (guint)builder->embed_backward;
+    return draft->opens_gradient;
+}
+
+static void append_reduce(Inserter *inserter, const Draft *backward)
+{
+    Builder *builder = inserter->builder;
+    const guint unit_class = program_unit_ref(builder->program, backward->unit)->unit_class;
+    const ClassSegments *segments = &builder->classes[unit_class];
+    const gboolean sharded = program_unit(builder->program, unit_class)->unit_gradient != NO_TENSOR;
+    Draft reduce = *backward;
+
+    if (!sharded && !backward->last) /* accumulates whole, reduced with the last */
+        return;
+    reduce.kind = DRAFT_REDUCE;
+    reduce.uses_weights = reduce.opens_gradient = reduce.releases = FALSE;
+    reduce.segment = (guint)(backward->last               ? segments->reduce_last
+                             : backward->micro_batch == 0 ? segments->reduce_first
+                                                          : segments->reduce_add);
+    g_array_append_val(builder->drafts, reduce);
+}
+
+/* Sharded accumulation reduces every micro-batch's gradients, so each is written anew. */
+static void append_use(Inserter *inserter, guint i)
+{
+    Builder *builder = inserter->builder;
+    Draft draft = g_array_index(inserter->from, Draft, i);
+    const guint unit_class = program_unit_ref(builder->program, draft.unit)->unit_class;
+
+    if (draft.uses_weights && is_gathered_strategy(builder, draft.unit)) {
+        if (!inserter->gathered[draft.unit])
+            append_gather(inserter, &draft);
+        draft.releases = !stays_gathered(inserter, i);
+        inserter->gathered[draft.unit] = !draft.releases;
+    }
+    if (draft.kind == DRAFT_COMPUTE &&
+        program_unit(builder->program, unit_class)->unit_gradient != NO_TENSOR)
+        draft.first = TRUE;
+    g_array_append_val(builder->drafts, draft);
+    if (draft.segment == (guint)builder->count_valid && draft.last)
+        builder_all_reduce_scalar(builder, "valid.reduce", builder->valid, "data");
+    if (draft.kind == DRAFT_COMPUTE && ends_backward(builder, &draft))
+        append_reduce(inserter, &draft);
+}
+
+static void insert_calls(Builder *builder)
+{
+    g_autoptr(GArray) from = builder->drafts;
+    const guint units = builder->program->unit_refs->len;
+    g_autofree guint *next_use = g_new0(guint, from->len);
+    g_autofree gboolean *gathered = g_new0(gboolean, units);
+    Inserter inserter = {
+        .builder = builder, .from = from, .next_use = next_use, .gathered = gathered};
+
+    find_next_uses(&inserter);
+    builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
+    for (guint i = 0; i < from->len; i++)
+        append_use(&inserter, i);
+}
+
+void pass_shard(Builder *builder)
+{
+    for (guint i = 0; i < builder->program->units->len; i++)
+        shard_class(builder, i);
+    insert_calls(builder);
+}

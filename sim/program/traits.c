@@ -1,0 +1,353 @@
+/* What an op costs: FLOPs, bytes moved, scratch.  Both interpreters read it. */
+#include "sim/program/cpu_blocks.h"
+#include "sim/program/op.h"
+
+/* ---- FLOPs ---- */
+
+/* Products of the op, a multiply and an add being two:
+ *
+ *     linear, and each of its two backward ops    2 N I O
+ *     head_loss (logits, dx, dW)                  3 * 2 N C V
+ *     attention (Q K^T, P V)                      2 * 2 N T H D / 2
+ *     attention_backward (those of the forward    5 * 2 N T H D / 2
+ *         pass's S again, dP, dV, dQ, dK)
+ *
+ *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim
+ *
+ * The halves are the causal mask.  Left out, as in model FLOPs: everything elementwise (those ops
+ * are bound by op_memory_bytes()), and what tiles compute above the diagonal.  Derived here; the
+ * five products of the backward pass are those of Dao, FlashAttention-2, arXiv 2307.08691, alg. 2.
+ */
+double op_flops(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const double product = 2.0 * (double)s->rows * (double)s->in * (double)s->out;
+    const double attention =
+        (double)s->batch * (double)s->seq * (double)s->seq * (double)s->heads * (double)s->head_dim;
+
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_BACKWARD_INPUT:
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        return product;
+    case OP_HEAD_LOSS:
+        return 3 * product;
+    case OP_ATTENTION:
+        return 2 * attention;
+    case OP_ATTENTION_BACKWARD:
+        return 5 * attention;
+    default:
+        return 0;
+    }
+}
+
+/* ---- bytes moved ---- */
+
+/* The shapes of op.h. */
+typedef enum {
+    SHAPE_NOTHING, /* scratch: not memory that the op must move */
+    SHAPE_ONE,
+    SHAPE_HYPER,
+    SHAPE_ROWS,     /* (N) */
+    SHAPE_ROWS_IN,  /* (N, I), (N, C), (N, F) */
+    SHAPE_ROWS_OUT, /* (N, O) */
+    SHAPE_IN,       /* (C) */
+    SHAPE_OUT_IN,   /* (O, I), (V, C) */
+    SHAPE_QUERY,    /* (N, H * D) */
+    SHAPE_KEY,      /* (N, K * D) */
+    SHAPE_LSE,      /* (batch, H, T) */
+    SHAPE_TABLE,    /* (T, D) */
+    SHAPE_ELEMENTS,
+    SHAPE_UNIT,
+} Shape;
+
+typedef enum { TYPE_OP, TYPE_OUT, TYPE_FP32, TYPE_FP64, TYPE_INT32 } ElementType;
+
+typedef struct {
+    Shape shape;
+    ElementType type;
+} OperandShape;
+
+#define INPUT                                                                                      \
+    {                                                                                              \
+        SHAPE_ROWS_IN, TYPE_OP                                                                     \
+    }
+#define OUTPUT                                                                                     \
+    {                                                                                              \
+        SHAPE_ROWS_OUT, TYPE_OP                                                                    \
+    }
+#define WEIGHT                                                                                     \
+    {                                                                                              \
+        SHAPE_OUT_IN, TYPE_OP                                                                      \
+    }
+#define WEIGHT_GRADIENT                                                                            \
+    {                                                                                              \
+        SHAPE_OUT_IN, TYPE_OUT                                                                     \
+    }
+#define NORM                                                                                       \
+    {                                                                                              \
+        SHAPE_IN, TYPE_OP                                                                          \
+    }
+#define RSTD                                                                                       \
+    {                                                                                              \
+        SHAPE_ROWS, TYPE_FP32                                                                      \
+    }
+#define IDS                                                                                        \
+    {                                                                                              \
+        SHAPE_ROWS, TYPE_INT32                                                                     \
+    }
+#define QUERY                                                                                      \
+    {                                                                                              \
+        SHAPE_QUERY, TYPE_OP                                                                       \
+    }
+#define KEY                                                                                        \
+    {                                                                                              \
+        SHAPE_KEY, TYPE_OP                                                                         \
+    }
+#define LSE                                                                                        \
+    {                                                                                              \
+        SHAPE_LSE, TYPE_FP32                                                                       \
+    }
+#define TABLE                                                                                      \
+    {                                                                                              \
+        SHAPE_TABLE, TYPE_FP32                                                                     \
+    }
+#define SCALAR                                                                                     \
+    {                                                                                              \
+        SHAPE_ONE, TYPE_FP64                                                                       \
+    }
+#define HYPER                                                                                      \
+    {                                                                                              \
+        SHAPE_HYPER, TYPE_FP64                                                                     \
+    }
+#define PARAMETER                                                                                  \
+    {                                                                                              \
+        SHAPE_UNIT, TYPE_OP                                                                        \
+    }
+#define GRADIENT                                                                                   \
+    {                                                                                              \
+        SHAPE_UNIT, TYPE_OUT                                                                       \
+    }
+#define STATE                                                                                      \
+    {                                                                                              \
+        SHAPE_UNIT, TYPE_FP32                                                                      \
+    }
+
+/* Operand by operand as in op.h.  A lookup has in = V, out = C, and touches one row of the table a
+ * token. */
+static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
+    [OP_EMBED] = {IDS, OUTPUT, OUTPUT},
+    [OP_RMSNORM] = {INPUT, NORM, INPUT, RSTD},
+    [OP_RMSNORM_APPLY] = {INPUT, NORM, RSTD, INPUT},
+    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT},
+    [OP_ROPE] = {QUERY, KEY, TABLE},
+    [OP_ATTENTION] = {QUERY, KEY, KEY, QUERY, LSE},
+    [OP_SWIGLU] = {INPUT, INPUT, INPUT},
+    [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
+    [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
+    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, {SHAPE_IN, TYPE_OUT}},
+    [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT},
+    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT},
+    [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
+    [OP_ATTENTION_BACKWARD] = {QUERY, QUERY, KEY, KEY, QUERY, LSE, QUERY, KEY, KEY},
+    [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT},
+    [OP_COUNT_VALID] = {IDS, SCALAR},
+    [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
+    [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
+    [OP_SQUARED_NORM] = {GRADIENT, SCALAR},
+    [OP_CLIP] = {HYPER, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR},
+    [OP_ADAMW] = {PARAMETER, GRADIENT, STATE, STATE, HYPER, SCALAR, STATE},
+    [OP_SGD] = {PARAMETER, GRADIENT, HYPER, SCALAR, STATE},
+};
+
+static guint64 shape_elements(const OpSizes *s, Shape shape, guint64 unit_elements)
+{
+    const guint64 tokens = s->batch * s->seq;
+
+    switch (shape) {
+    case SHAPE_NOTHING:
+        return 0;
+    case SHAPE_ONE:
+        return 1;
+    case SHAPE_HYPER:
+        return NUM_HYPER;
+    case SHAPE_ROWS:
+        return s->rows;
+    case SHAPE_ROWS_IN:
+        return s->rows * s->in;
+    case SHAPE_ROWS_OUT:
+        return s->rows * s->out;
+    case SHAPE_IN:
+        return s->in;
+    case SHAPE_OUT_IN:
+        return s->out * s->in;
+    case SHAPE_QUERY:
+        return tokens * s->heads * s->head_dim;
+    case SHAPE_KEY:
+        return tokens * s->kv_heads * s->head_dim;
+    case SHAPE_LSE:
+        return tokens * s->heads;
+    case SHAPE_TABLE:
+        return s->seq * s->head_dim;
+    case SHAPE_ELEMENTS:
+        return s->elements;
+    case SHAPE_UNIT:
+        return unit_elements;
+    }
+    g_assert_not_reached();
+}
+
+static DType element_dtype(const Op *op, ElementType type)
+{
+    switch (type) {
+    case TYPE_OP:
+        return op->dtype;
+    case TYPE_OUT:
+        return op->dtype_out;
+    case TYPE_FP32:
+        return DTYPE_FP32;
+    case TYPE_FP64:
+        return DTYPE_FP64;
+    case TYPE_INT32:
+        return DTYPE_INT32;
+    }
+    g_assert_not_reached();
+}
+
+/* Each operand once: read or written, an update both.  An accumulation counts as its first call (a
+ * write).  Left out: what a kernel reads twice, scratch, and the zeroing of a whole embedding
+ * gradient before its rows are added.  Communication moves what op_volume_bytes() says: 0 here.
+ * Derived here. */
+double op_memory_bytes(const Op *op, guint64 unit_elements)
+{
+    double bytes = 0;
+
+    if (op_kind_is_communication(op->kind))
+        return 0;
+    for (guint i = 0; i < op->num_operands; i++) {
+        const OperandShape *operand = &shapes[op->kind][i];
+        const guint64 elements = shape_elements(&op->sizes, operand->shape, unit_elements);
+        const guint passes = op->operands[i].access == ACCESS_UPDATE ? 2 : 1;
+
+        bytes += (double)passes * (double)elements * dtype_bytes(element_dtype(op, operand->type));
+    }
+    return bytes;
+}
+
+/* ---- scratch of the CPU kernels (exec/cpu_*.c); f(n) = n fp32 values, rounded up to 64 bytes ----
+ */
+
+static guint64 floats(guint64 elements)
+{
+    return cpu_scratch_bytes(elements, sizeof(float));
+}
+
+/* f(O I) + f(R I) + f(R O), R = min(N, CPU_LINEAR_ROWS): the weight (or its gradient's sum) and a
+ * block of both activations in fp32.  What is fp32 already is used where it lies. */
+static guint64 linear_cpu_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const guint64 rows = MIN(s->rows, CPU_LINEAR_ROWS);
+    const DType weight = op->kind == OP_LINEAR_BACKWARD_WEIGHT ? op->dtype_out : op->dtype;
+    guint64 bytes = 0;
+
+    if (weight == DTYPE_BF16)
+        bytes += floats(s->out * s->in);
+    if (op->dtype == DTYPE_BF16)
+        bytes += floats(rows * s->in) + floats(rows * s->out);
+    return bytes;
+}
+
+/* R = min(N, chunk) rows of logits f(R V) and of losses 8 R; bf16 adds x and dx 2 f(R C), a block
+ * of the weight f(min(V, CPU_HEAD_VOCAB) C), and the gradient's sum f(V C) where that is bf16. */
+static guint64 head_cpu_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const guint64 rows = MIN(s->rows, s->chunk);
+    guint64 bytes = floats(rows * s->out) + cpu_scratch_bytes(rows, sizeof(double));
+
+    if (op->dtype == DTYPE_BF16)
+        bytes += 2 * floats(rows * s->in) + floats(MIN(s->out, CPU_HEAD_VOCAB) * s->in);
+    if (op->dtype_out == DTYPE_BF16)
+        bytes += floats(s->out * s->in);
+    return bytes;
+}
+
+/* A thread: tiles of q and o 2 f(Q D), of k and v 2 f(E D), of scores f(Q E), maxima and sums
+ * 2 f(Q); Q = CPU_ATTENTION_QUERIES, E = CPU_ATTENTION_KEYS. */
+static guint64 attention_cpu_bytes(const Op *op, guint threads)
+{
+    const guint64 queries = CPU_ATTENTION_QUERIES, keys = CPU_ATTENTION_KEYS,
+                  dim = op->sizes.head_dim;
+
+    return threads * (2 * floats(queries * dim) + 2 * floats(keys * dim) + floats(queries * keys) +
+                      2 * floats(queries));
+}
+
+/* A thread: k, v, dk, dv of one kv head 4 f(T D), tiles of q, do, o, dq 4 f(Q D), of p and dp
+ * 2 f(Q E), rowsum(do * o) f(Q). */
+static guint64 attention_backward_cpu_bytes(const Op *op, guint threads)
+{
+    const guint64 queries = CPU_ATTENTION_QUERIES, keys = CPU_ATTENTION_KEYS,
+                  dim = op->sizes.head_dim;
+
+    return threads * (4 * floats(op->sizes.seq * dim) + 4 * floats(queries * dim) +
+                      2 * floats(queries * keys) + floats(queries));
+}
+
+static guint64 cpu_workspace_bytes(const Op *op, guint threads)
+{
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_BACKWARD_INPUT:
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        return linear_cpu_bytes(op);
+    case OP_HEAD_LOSS:
+        return head_cpu_bytes(op);
+    case OP_ATTENTION:
+        return attention_cpu_bytes(op, threads);
+    case OP_ATTENTION_BACKWARD:
+        return attention_backward_cpu_bytes(op, threads);
+    case OP_RMSNORM_BACKWARD:
+        return floats(CPU_NORM_PARTIALS * op->sizes.in);
+    default:
+        return 0;
+    }
+}
+
+/* ---- scratch of the CUDA kernels ---- */
+
+/* What cuBLASLt is given as its limit: NVIDIA recommends 32 MiB for Hopper and later. */
+enum { CUBLASLT_BYTES = 32 << 20, CUDA_NORM_PARTIALS = 256 };
+
+/* linear                 the library's
+ * head_loss              the library's + chunk V (4 + 2): logits fp32, dlogits in bf16 beside them
+ * attention_backward     4 N H D for dq summed in fp32 + 4 N H for rowsum(do * o); dk and dv are
+ *                        summed by the block that owns the keys
+ * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw */
+static guint64 cuda_workspace_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const guint64 tokens = s->batch * s->seq;
+
+    switch (op->kind) {
+    case OP_LINEAR:
+    case OP_LINEAR_BACKWARD_INPUT:
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        return CUBLASLT_BYTES;
+    case OP_HEAD_LOSS:
+        return CUBLASLT_BYTES + MIN(s->rows, s->chunk) * s->out * (4 + 2);
+    case OP_ATTENTION_BACKWARD:
+        return 4 * tokens * s->heads * (s->head_dim + 1);
+    case OP_RMSNORM_BACKWARD:
+        return 4 * CUDA_NORM_PARTIALS * s->in;
+    default:
+        return 0;
+    }
+}
+
+guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads)
+{
+    g_assert(threads >= 1);
+    return device == DEVICE_CPU ? cpu_workspace_bytes(op, threads) : cuda_workspace_bytes(op);
+}

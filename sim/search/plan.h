@@ -1,0 +1,63 @@
+/* A plan: every choice, what was predicted for it, and its file (DESIGN 6). */
+#pragma once
+
+#include "sim/input/topology.h"
+#include "sim/layout/legality.h"
+#include "sim/program/compile.h"
+#include "sim/program/place.h"
+
+/* Seconds of a step by what they are spent on; they add up to step_seconds. */
+typedef enum {
+    TIME_GEMM,
+    TIME_ATTENTION,
+    TIME_MEMORY_BOUND,
+    TIME_OPTIMIZER,
+    TIME_COMMUNICATION, /* exposed: not hidden behind compute */
+    NUM_TIME_TERMS
+} TimeTerm;
+const char *time_term_name(TimeTerm term);
+TimeTerm time_term_of(OpKind kind);
+
+typedef struct {
+    double step_seconds, tokens_per_second, tokens_per_second_per_gpu;
+    double model_tflops_per_gpu, mfu; /* DESIGN 4, "Work" */
+    double exposed_communication_seconds, bubble_fraction;
+    double time_seconds[NUM_TIME_TERMS];
+    guint rank; /* the rank with the largest total, which memory and volume are of */
+    guint64 memory_bytes[NUM_MEMORY_TERMS], memory_total;
+    guint64 memory_limit; /* what the device has for it */
+    guint64 communication_bytes[NUM_VOLUMES];
+    char moment[64]; /* the segment that runs when memory peaks */
+} Prediction;
+
+typedef struct {
+    Model *model;       /* owned */
+    Topology *topology; /* owned */
+    guint gpus;
+    DeviceKind device;
+    guint ranks_per_node, threads;
+    Workload workload;
+    Layout layout;
+    Sharding sharding;
+    Schedule schedule;
+    char *hash; /* of the programs; NULL until compiled */
+    guint64 ops, arena_bytes[NUM_TIERS];
+    Prediction prediction;
+    GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
+} Plan;
+
+Plan *plan_new(void);
+void plan_free(Plan *plan);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)
+
+/* A plan file reads back to the same plan.  ERROR_INPUT names file, field, value, what is allowed.
+ */
+Plan *plan_load(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+Plan *plan_parse(const char *text, const char *source, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+char *plan_print(const Plan *plan);
+gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+ProgramSpec plan_spec(const Plan *plan);
+
+/* Compiles the plan again; ERROR_INPUT when the programs are not those that it was made with. */
+ProgramSet *plan_compile(const Plan *plan, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -1,0 +1,285 @@
+/* JSON -> plan: strict, every field checked, nothing filled in silently. */
+#include "sim/base/error.h"
+#include "sim/base/json.h"
+#include "sim/base/text_file.h"
+#include "sim/search/plan.h"
+
+#include <string.h>
+
+static gboolean bad_name(const JsonText *json, const char *field, const char *value,
+                         const char *allowed, GError **error)
+{
+    return fail(error, ERROR_INPUT, "%s: field \"%s\" = \"%s\": must be %s", json_source(json),
+                field, value, allowed);
+}
+
+static gboolean read_format(const JsonText *json, GError **error)
+{
+    const char *format;
+    guint version;
+
+    if (!json_string(json, "format", &format, error) ||
+        !json_uint32(json, "version", 1, G_MAXUINT, &version, error))
+        return FALSE;
+    if (strcmp(format, "fsdp-plan") != 0)
+        return bad_name(json, "format", format, "\"fsdp-plan\"", error);
+    if (version != 1)
+        return fail(error, ERROR_INPUT, "%s: field \"version\" = %u: this program reads version 1",
+                    json_source(json), version);
+    return TRUE;
+}
+
+static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
+{
+    const char *name, *topology;
+    g_autofree char *config = json_object_text(json, "model.config", error);
+    g_autofree char *config_source = g_strdup_printf("%s: model.config", json_source(json));
+    g_autofree char *topology_source = g_strdup_printf("%s: topology.file", json_source(json));
+
+    if (config == NULL || !json_string(json, "model.name", &name, error))
+        return FALSE;
+    plan->model = model_parse(config, config_source, name, error);
+    if (plan->model == NULL || !json_string(json, "topology.file", &topology, error))
+        return FALSE;
+    plan->topology = topology_parse(topology, topology_source, "", error);
+    return plan->topology != NULL &&
+           json_uint32(json, "topology.gpus", 1, 1u << 24, &plan->gpus, error);
+}
+
+static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
+{
+    const char *device;
+
+    if (!json_string(json, "target.device", &device, error) ||
+        !json_uint32(json, "target.ranks_per_node", 1, 1u << 20, &plan->ranks_per_node, error) ||
+        !json_uint32(json, "target.threads", 1, 1024, &plan->threads, error))
+        return FALSE;
+    plan->device = plan->topology->gpu.kind;
+    if (strcmp(device, device_kind_name(plan->device)) != 0)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"target.device\" = \"%s\": its topology's is \"%s\"",
+                    json_source(json), device, device_kind_name(plan->device));
+    return TRUE;
+}
+
+static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
+{
+    Workload *workload = &plan->workload;
+    const char *precision, *recipe, *optimizer;
+
+    if (!json_uint32(json, "workload.global_batch", 1, 1u << 30, &workload->global_batch, error) ||
+        !json_uint32(json, "workload.seq_len", 1, 1u << 28, &workload->seq_len, error) ||
+        !json_string(json, "workload.precision", &precision, error) ||
+        !json_string(json, "workload.recipe", &recipe, error) ||
+        !json_string(json, "workload.optimizer", &optimizer, error))
+        return FALSE;
+    workload->recipe = recipe_from_name(recipe);
+    if (workload->recipe == NULL)
+        return bad_name(json, "workload.recipe", recipe, "zero, fsdp2 or fp32", error);
+    if (strcmp(precision, dtype_name(workload->recipe->compute)) != 0)
+        return bad_name(json, "workload.precision", precision,
+                        dtype_name(workload->recipe->compute), error);
+    if (!optimizer_from_name(optimizer, &workload->optimizer))
+        return bad_name(json, "workload.optimizer", optimizer, "adamw or sgd", error);
+    return TRUE;
+}
+
+static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
+{
+    for (guint a = 0; a < NUM_AXES; a++) {
+        g_autofree char *field = g_strdup_printf("layout.%s", axis_name((Axis)a));
+
+        if (!json_uint32(json, field, 1, 1u << 20, &plan->layout.size[a], error))
+            return FALSE;
+    }
+    if (layout_world(&plan->layout) != plan->gpus)
+        return fail(error, ERROR_INPUT, "%s: field \"topology.gpus\" = %u: the layout has %u ranks",
+                    json_source(json), plan->gpus, layout_world(&plan->layout));
+    return TRUE;
+}
+
+static gboolean read_keep(Sharding *sharding, const JsonText *json, GError **error)
+{
+    guint length;
+
+    if (!json_length(json, "sharding.keep", &length, error))
+        return FALSE;
+    for (guint i = 0; i < length; i++) {
+        g_autofree char *field = g_strdup_printf("sharding.keep.%u", i);
+        const char *name;
+
+        if (!json_string(json, field, &name, error))
+            return FALSE;
+        if (strcmp(name, "root") == 0)
+            sharding->keep_root = TRUE;
+        else if (strcmp(name, "last") == 0)
+            sharding->keep_last = TRUE;
+        else
+            return bad_name(json, field, name, "root or last", error);
+    }
+    return TRUE;
+}
+
+static gboolean read_override(Sharding *sharding, const JsonText *json, guint i, GError **error)
+{
+    UnitOverride *unit = &sharding->overrides[i];
+    g_autofree char *unit_field = g_strdup_printf("sharding.units.%u.unit", i);
+    g_autofree char *strategy_field = g_strdup_printf("sharding.units.%u.strategy", i);
+    g_autofree char *keep_field = g_strdup_printf("sharding.units.%u.keep", i);
+    const char *range, *strategy = NULL;
+    gboolean keep = FALSE;
+    Strategy value;
+
+    if (!json_string(json, unit_field, &range, error) ||
+        !json_optional_string(json, strategy_field, &strategy, error) ||
+        !json_optional_bool(json, keep_field, &keep, error))
+        return FALSE;
+    if (!unit_override_parse(range, unit))
+        return bad_name(json, unit_field, range, "root, layers.N or layers.N-M", error);
+    if (strategy != NULL && !strategy_from_name(strategy, &value))
+        return bad_name(json, strategy_field, strategy,
+                        "no_shard, shard_optimizer, shard_grad_op or full_shard", error);
+    unit->strategy = strategy == NULL ? -1 : (gint)value;
+    unit->keep = json_has(json, keep_field) ? keep : -1;
+    return TRUE;
+}
+
+static gboolean read_sharding(Plan *plan, const JsonText *json, GError **error)
+{
+    Sharding *sharding = &plan->sharding;
+    const char *strategy, *form, *accumulate;
+
+    if (!json_string(json, "sharding.strategy", &strategy, error) ||
+        !json_string(json, "sharding.form", &form, error) ||
+        !json_uint32(json, "sharding.prefetch", 0, 1024, &sharding->prefetch, error) ||
+        !json_uint32(json, "sharding.live_units", 1, 1024, &sharding->live_units, error) ||
+        !json_string(json, "sharding.accumulate", &accumulate, error) ||
+        !read_keep(sharding, json, error) ||
+        !json_length(json, "sharding.units", &sharding->num_overrides, error))
+        return FALSE;
+    if (!strategy_from_name(strategy, &sharding->strategy))
+        return bad_name(json, "sharding.strategy", strategy,
+                        "no_shard, shard_optimizer, shard_grad_op, full_shard or hybrid_shard",
+                        error);
+    if (!form_from_name(form, &sharding->form))
+        return bad_name(json, "sharding.form", form, "per_parameter or flat", error);
+    sharding->accumulate_sharded = strcmp(accumulate, "sharded") == 0;
+    if (!sharding->accumulate_sharded && strcmp(accumulate, "unsharded") != 0)
+        return bad_name(json, "sharding.accumulate", accumulate, "sharded or unsharded", error);
+    if (sharding->num_overrides > MAX_UNIT_OVERRIDES)
+        return fail(error, ERROR_INPUT, "%s: field \"sharding.units\": at most %d entries",
+                    json_source(json), MAX_UNIT_OVERRIDES);
+    for (guint i = 0; i < sharding->num_overrides; i++)
+        if (!read_override(sharding, json, i, error))
+            return FALSE;
+    return TRUE;
+}
+
+static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
+{
+    Schedule *schedule = &plan->schedule;
+    const char *recompute, *hash;
+
+    if (!json_uint32(json, "schedule.micro_batch", 1, 1u << 30, &schedule->micro_batch, error) ||
+        !json_uint32(json, "schedule.micro_batches", 1, 1u << 30, &schedule->micro_batches,
+                     error) ||
+        !json_string(json, "recompute", &recompute, error) ||
+        !json_string(json, "program.hash", &hash, error) ||
+        !json_uint(json, "program.ops", 0, G_MAXINT64, &plan->ops, error) ||
+        !json_uint(json, "program.arena_bytes.device", 0, G_MAXINT64,
+                   &plan->arena_bytes[TIER_DEVICE], error) ||
+        !json_uint(json, "program.arena_bytes.host", 0, G_MAXINT64, &plan->arena_bytes[TIER_HOST],
+                   error))
+        return FALSE;
+    if (!recompute_from_name(recompute, &schedule->recompute))
+        return bad_name(json, "recompute", recompute, "none or full", error);
+    plan->hash = g_strdup(hash);
+    return TRUE;
+}
+
+static gboolean read_terms(Prediction *prediction, const JsonText *json, GError **error)
+{
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++) {
+        g_autofree char *field =
+            g_strdup_printf("prediction.memory_bytes.%s", memory_term_name((MemoryTerm)t));
+
+        if (!json_uint(json, field, 0, G_MAXINT64, &prediction->memory_bytes[t], error))
+            return FALSE;
+    }
+    for (guint v = 0; v < NUM_VOLUMES; v++) {
+        g_autofree char *field =
+            g_strdup_printf("prediction.communication_bytes.%s", volume_name((Volume)v));
+
+        if (!json_uint(json, field, 0, G_MAXINT64, &prediction->communication_bytes[v], error))
+            return FALSE;
+    }
+    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+        g_autofree char *field =
+            g_strdup_printf("prediction.time_seconds.%s", time_term_name((TimeTerm)t));
+
+        if (!json_double(json, field, 0, G_MAXDOUBLE, &prediction->time_seconds[t], error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error)
+{
+    Prediction *p = &plan->prediction;
+    const struct {
+        const char *field;
+        double *value;
+    } numbers[] = {
+        {"prediction.step_seconds", &p->step_seconds},
+        {"prediction.tokens_per_second", &p->tokens_per_second},
+        {"prediction.tokens_per_second_per_gpu", &p->tokens_per_second_per_gpu},
+        {"prediction.model_tflops_per_gpu", &p->model_tflops_per_gpu},
+        {"prediction.mfu", &p->mfu},
+        {"prediction.exposed_communication_seconds", &p->exposed_communication_seconds},
+        {"prediction.bubble_fraction", &p->bubble_fraction},
+    };
+    const char *moment;
+
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
+        if (!json_double(json, numbers[i].field, 0, G_MAXDOUBLE, numbers[i].value, error))
+            return FALSE;
+    if (!json_uint32(json, "prediction.rank", 0, plan->gpus - 1, &p->rank, error) ||
+        !json_uint(json, "prediction.memory_bytes.total", 0, G_MAXINT64, &p->memory_total, error) ||
+        !json_uint(json, "prediction.memory_limit_bytes", 0, G_MAXINT64, &p->memory_limit, error) ||
+        !json_string(json, "prediction.memory_peak_at", &moment, error))
+        return FALSE;
+    g_strlcpy(p->moment, moment, sizeof p->moment);
+    return read_terms(p, json, error);
+}
+
+static gboolean check_legal(const Plan *plan, const JsonText *json, GError **error)
+{
+    const Choice choice = {plan->model, &plan->workload, &plan->layout, &plan->sharding,
+                           &plan->schedule};
+    g_autofree char *reason = NULL;
+
+    if (legality_check(&choice, &reason) != VERDICT_OK)
+        return fail(error, ERROR_INPUT, "%s: %s", json_source(json), reason);
+    return TRUE;
+}
+
+Plan *plan_parse(const char *text, const char *source, GError **error)
+{
+    g_autoptr(JsonText) json = json_parse(text, source, error);
+    g_autoptr(Plan) plan = plan_new();
+
+    if (json == NULL || !read_format(json, error) || !read_inputs(plan, json, error) ||
+        !read_target(plan, json, error) || !read_workload(plan, json, error) ||
+        !read_layout(plan, json, error) || !read_sharding(plan, json, error) ||
+        !read_schedule(plan, json, error) || !read_prediction(plan, json, error) ||
+        !check_legal(plan, json, error))
+        return NULL;
+    return g_steal_pointer(&plan);
+}
+
+Plan *plan_load(const char *path, GError **error)
+{
+    g_autofree char *text = text_file_read(path, error);
+
+    return text == NULL ? NULL : plan_parse(text, path, error);
+}

@@ -1,0 +1,218 @@
+/* Plan -> JSON (DESIGN 6). */
+#include "sim/base/error.h"
+#include "sim/search/plan_json.h"
+
+static void add_string(JsonBuilder *json, const char *name, const char *value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_string_value(json, value);
+}
+
+static void add_uint(JsonBuilder *json, const char *name, guint64 value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_int_value(json, (gint64)value);
+}
+
+static void add_double(JsonBuilder *json, const char *name, double value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_double_value(json, value);
+}
+
+static void begin(JsonBuilder *json, const char *name)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_begin_object(json);
+}
+
+static void add_inputs(JsonBuilder *json, const Plan *plan)
+{
+    g_autofree char *topology = topology_print(plan->topology);
+
+    begin(json, "model");
+    add_string(json, "name", plan->model->name);
+    add_uint(json, "parameters", model_parameters(plan->model));
+    json_builder_set_member_name(json, "config");
+    json_builder_add_value(json, json_from_string(plan->model->config_text, NULL));
+    json_builder_end_object(json);
+    begin(json, "topology");
+    add_string(json, "name", plan->topology->name);
+    add_uint(json, "gpus", plan->gpus);
+    add_string(json, "file", topology);
+    json_builder_end_object(json);
+    begin(json, "target");
+    add_string(json, "device", device_kind_name(plan->device));
+    add_uint(json, "ranks_per_node", plan->ranks_per_node);
+    add_uint(json, "threads", plan->threads);
+    json_builder_end_object(json);
+}
+
+static void add_workload(JsonBuilder *json, const Plan *plan)
+{
+    const Workload *workload = &plan->workload;
+
+    begin(json, "workload");
+    add_uint(json, "global_batch", workload->global_batch);
+    add_uint(json, "seq_len", workload->seq_len);
+    add_string(json, "precision", dtype_name(workload->recipe->compute));
+    add_string(json, "recipe", workload->recipe->name);
+    add_string(json, "optimizer", optimizer_name(workload->optimizer));
+    json_builder_end_object(json);
+    begin(json, "layout");
+    for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */
+        add_uint(json, axis_name((Axis)(a % NUM_AXES)), plan->layout.size[a % NUM_AXES]);
+    json_builder_end_object(json);
+}
+
+static char *unit_range(const UnitOverride *unit)
+{
+    if (unit->last == ROOT_UNIT)
+        return g_strdup("root");
+    if (unit->first == unit->last)
+        return g_strdup_printf("layers.%u", unit->first - 1);
+    return g_strdup_printf("layers.%u-%u", unit->first - 1, unit->last - 1);
+}
+
+static void add_overrides(JsonBuilder *json, const Sharding *sharding)
+{
+    json_builder_set_member_name(json, "units");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < sharding->num_overrides; i++) {
+        const UnitOverride *unit = &sharding->overrides[i];
+        g_autofree char *range = unit_range(unit);
+
+        json_builder_begin_object(json);
+        add_string(json, "unit", range);
+        if (unit->strategy >= 0)
+            add_string(json, "strategy", strategy_name((Strategy)unit->strategy));
+        if (unit->keep >= 0) {
+            json_builder_set_member_name(json, "keep");
+            json_builder_add_boolean_value(json, unit->keep != 0);
+        }
+        json_builder_end_object(json);
+    }
+    json_builder_end_array(json);
+}
+
+static void add_sharding(JsonBuilder *json, const Plan *plan)
+{
+    const Sharding *sharding = &plan->sharding;
+    const Recipe *recipe = plan->workload.recipe;
+
+    begin(json, "sharding");
+    add_string(json, "strategy", strategy_name(sharding->strategy));
+    add_string(json, "form", form_name(sharding->form));
+    add_uint(json, "prefetch", sharding->prefetch);
+    add_uint(json, "live_units", sharding->live_units);
+    json_builder_set_member_name(json, "keep");
+    json_builder_begin_array(json);
+    if (sharding->keep_root)
+        json_builder_add_string_value(json, "root");
+    if (sharding->keep_last)
+        json_builder_add_string_value(json, "last");
+    json_builder_end_array(json);
+    add_string(json, "accumulate", sharding->accumulate_sharded ? "sharded" : "unsharded");
+    add_string(json, "gradient_dtype", dtype_name(recipe->gradient));
+    add_string(json, "reduce_dtype", dtype_name(recipe->gradient));
+    add_overrides(json, sharding);
+    json_builder_end_object(json);
+}
+
+static void add_schedule(JsonBuilder *json, const Plan *plan)
+{
+    begin(json, "schedule");
+    add_uint(json, "micro_batch", plan->schedule.micro_batch);
+    add_uint(json, "micro_batches", plan->schedule.micro_batches);
+    json_builder_end_object(json);
+    add_string(json, "recompute", recompute_name(plan->schedule.recompute));
+    begin(json, "program");
+    add_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
+    add_uint(json, "ops", plan->ops);
+    begin(json, "arena_bytes");
+    add_uint(json, "device", plan->arena_bytes[TIER_DEVICE]);
+    add_uint(json, "host", plan->arena_bytes[TIER_HOST]);
+    json_builder_end_object(json);
+    json_builder_end_object(json);
+}
+
+static void add_times(JsonBuilder *json, const Prediction *prediction)
+{
+    add_double(json, "step_seconds", prediction->step_seconds);
+    add_double(json, "tokens_per_second", prediction->tokens_per_second);
+    add_double(json, "tokens_per_second_per_gpu", prediction->tokens_per_second_per_gpu);
+    add_double(json, "model_tflops_per_gpu", prediction->model_tflops_per_gpu);
+    add_double(json, "mfu", prediction->mfu);
+    add_double(json, "exposed_communication_seconds", prediction->exposed_communication_seconds);
+    add_double(json, "bubble_fraction", prediction->bubble_fraction);
+    begin(json, "time_seconds");
+    for (guint t = 0; t < NUM_TIME_TERMS; t++)
+        add_double(json, time_term_name((TimeTerm)t), prediction->time_seconds[t]);
+    json_builder_end_object(json);
+}
+
+static void add_prediction(JsonBuilder *json, const Prediction *prediction)
+{
+    begin(json, "prediction");
+    add_times(json, prediction);
+    add_uint(json, "rank", prediction->rank);
+    begin(json, "memory_bytes");
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
+        add_uint(json, memory_term_name((MemoryTerm)t), prediction->memory_bytes[t]);
+    add_uint(json, "total", prediction->memory_total);
+    json_builder_end_object(json);
+    add_uint(json, "memory_limit_bytes", prediction->memory_limit);
+    add_string(json, "memory_peak_at", prediction->moment);
+    begin(json, "communication_bytes");
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        add_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
+    json_builder_end_object(json);
+    json_builder_end_object(json);
+}
+
+static void add_feasible(JsonBuilder *json, const Plan *plan)
+{
+    json_builder_set_member_name(json, "feasible");
+    json_builder_add_boolean_value(json, plan->reasons->len == 0);
+    json_builder_set_member_name(json, "reasons");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < plan->reasons->len; i++)
+        json_builder_add_string_value(json, g_ptr_array_index(plan->reasons, i));
+    json_builder_end_array(json);
+}
+
+JsonNode *plan_node(const Plan *plan)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    add_string(json, "format", "fsdp-plan");
+    add_uint(json, "version", 1);
+    add_feasible(json, plan);
+    add_inputs(json, plan);
+    add_workload(json, plan);
+    add_sharding(json, plan);
+    add_schedule(json, plan);
+    add_prediction(json, &plan->prediction);
+    json_builder_end_object(json);
+    return json_builder_get_root(json);
+}
+
+char *plan_print(const Plan *plan)
+{
+    g_autoptr(JsonNode) node = plan_node(plan);
+
+    return json_to_string(node, TRUE);
+}
+
+gboolean plan_save(const Plan *plan, const char *path, GError **error)
+{
+    g_autofree char *json = plan_print(plan);
+    g_autofree char *text = g_strconcat(json, "\n", NULL);
+    g_autoptr(GError) why = NULL;
+
+    /* Written beside and renamed: a reader sees the old plan or the new one. */
+    if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &why))
+        return fail(error, ERROR_RUNTIME, "%s", why->message);
+    return TRUE;
+}

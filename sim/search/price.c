@@ -1,0 +1,132 @@
+#include "sim/search/price.h"
+
+#include "sim/base/text.h"
+#include "sim/cost/summary.h"
+
+#include <string.h>
+
+/* Driver's view of a GPU process beside its own tensors: CUDA context, NCCL buffers, cuBLAS
+ * workspace. 3.5 GB reproduces the driver's figures of Megatron-DeepSpeed runs (BLOOM, 41 rows) to
+ * 5%; it is replaced by framework_memory of a calibrated topology. */
+static const guint64 CUDA_FRAMEWORK_BYTES = G_GUINT64_CONSTANT(3500000000);
+
+/* A rank of fsdp-run before its arena exists: shared libraries, MPI, BLAS buffers; nominal,
+ * replaced by calibration. */
+static const guint64 CPU_FRAMEWORK_BYTES = 64u << 20;
+
+void plan_set_target(Plan *plan)
+{
+    const Topology *topology = plan->topology;
+    const guint world = layout_world(&plan->layout);
+
+    plan->gpus = world;
+    plan->device = topology->gpu.kind;
+    if (plan->device == DEVICE_CUDA) {
+        plan->ranks_per_node = MIN(world, topology->gpus_per_node);
+        plan->threads = 1;
+        return;
+    }
+    plan->ranks_per_node = (world + topology->nodes - 1) / topology->nodes;
+    plan->threads = MAX(1, topology->gpus_per_node / plan->ranks_per_node);
+}
+
+SimulateContext plan_context(const Plan *plan)
+{
+    return (SimulateContext){
+        .topology = plan->topology,
+        .ranks_per_node = plan->ranks_per_node,
+        .threads = plan->threads,
+    };
+}
+
+guint64 plan_framework_bytes(const Topology *topology)
+{
+    if (topology->measured.framework_bytes != 0)
+        return topology->measured.framework_bytes;
+    return topology->gpu.kind == DEVICE_CUDA ? CUDA_FRAMEWORK_BYTES : CPU_FRAMEWORK_BYTES;
+}
+
+guint64 plan_memory_limit(const Plan *plan)
+{
+    const guint64 bytes = plan->topology->gpu.memory_bytes;
+
+    return plan->device == DEVICE_CUDA ? bytes : bytes / plan->ranks_per_node;
+}
+
+static void predict_time(Plan *plan, const StepTime *time)
+{
+    static const TimeTerm term_of[NUM_COMPUTE_CLASSES] = {
+        [COMPUTE_GEMM] = TIME_GEMM,
+        [COMPUTE_ATTENTION] = TIME_ATTENTION,
+        [COMPUTE_MEMORY_BOUND] = TIME_MEMORY_BOUND,
+        [COMPUTE_OPTIMIZER] = TIME_OPTIMIZER,
+    };
+    Prediction *p = &plan->prediction;
+    const double tokens = (double)plan->workload.global_batch * plan->workload.seq_len;
+    const double flops =
+        model_step_flops(plan->model, (guint64)tokens, plan->workload.seq_len) / plan->gpus;
+    const double peak =
+        plan->topology->gpu.peak_flops[plan->workload.recipe->compute] * plan->threads;
+
+    p->step_seconds = time->step_s;
+    p->tokens_per_second = tokens / time->step_s;
+    p->tokens_per_second_per_gpu = p->tokens_per_second / plan->gpus;
+    p->model_tflops_per_gpu = flops / time->step_s / 1e12;
+    p->mfu = flops / time->step_s / peak;
+    p->exposed_communication_seconds = time->exposed_s;
+    p->time_seconds[TIME_COMMUNICATION] = time->exposed_s;
+    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
+        p->time_seconds[term_of[c]] = time->compute_s[c];
+}
+
+static void predict_memory(Plan *plan, const Program *program)
+{
+    Prediction *p = &plan->prediction;
+    const MemoryUse use = program_memory(program);
+
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
+        p->memory_bytes[t] = use.term[t];
+    p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan->topology);
+    p->memory_total = use.total + p->memory_bytes[TERM_FRAMEWORK];
+    p->memory_limit = plan_memory_limit(plan);
+    p->rank = 0; /* all ranks are equal: shards are padded to one size */
+    g_strlcpy(p->moment, use.moment, sizeof p->moment);
+    program_volume(program, p->communication_bytes);
+}
+
+static void add_memory_reason(Plan *plan)
+{
+    const Prediction *p = &plan->prediction;
+    guint largest = 0;
+
+    for (guint t = 1; t < NUM_MEMORY_TERMS; t++)
+        if (p->memory_bytes[t] > p->memory_bytes[largest])
+            largest = t;
+    g_autofree char *total = bytes_text(p->memory_total);
+    g_autofree char *limit = bytes_text(p->memory_limit);
+    g_autofree char *term = bytes_text(p->memory_bytes[largest]);
+    g_ptr_array_add(plan->reasons,
+                    g_strdup_printf("memory: a rank needs %s of %s; the largest term is %s, %s",
+                                    total, limit, memory_term_name((MemoryTerm)largest), term));
+}
+
+gboolean plan_price(Plan *plan)
+{
+    const ProgramSpec spec = plan_spec(plan);
+    const SimulateContext context = plan_context(plan);
+    g_autoptr(ProgramSet) set = program_compile(&spec);
+    const Program *program = set->classes[0];
+    g_autofree guint *spans = layout_spans(program, &plan->layout);
+    const StepTime time = simulate_program(program, &context, spans);
+
+    g_free(plan->hash);
+    plan->hash = program_set_hash(set);
+    plan->ops = program_num_ops(program);
+    memcpy(plan->arena_bytes, program->arena_bytes, sizeof plan->arena_bytes);
+    predict_time(plan, &time);
+    predict_memory(plan, program);
+    g_ptr_array_set_size(plan->reasons, 0);
+    if (plan->prediction.memory_total > plan->prediction.memory_limit)
+        add_memory_reason(plan);
+    return plan->reasons->len == 0;
+}

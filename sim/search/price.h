@@ -1,0 +1,19 @@
+/* Prices one plan: compiles its program, places it, simulates it. */
+#pragma once
+
+#include "sim/cost/simulate.h"
+#include "sim/search/plan.h"
+
+/* Sets device, ranks_per_node and threads from the topology and the layout.  On a CPU a rank is a
+ * process of the one node, with its share of the cores. */
+void plan_set_target(Plan *plan);
+
+SimulateContext plan_context(const Plan *plan);
+
+/* Bytes a rank may use, and what its process holds beside the arena. */
+guint64 plan_memory_limit(const Plan *plan);
+guint64 plan_framework_bytes(const Topology *topology);
+
+/* Fills program and prediction.  When it does not fit, plan->reasons says by how much and which
+ * term is the largest.  The plan must be legal.  Returns whether it fits. */
+gboolean plan_price(Plan *plan);

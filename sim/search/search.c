@@ -1,0 +1,414 @@
+#include "sim/search/search.h"
+
+#include "sim/base/error.h"
+#include "sim/cost/summary.h"
+#include "sim/search/price.h"
+
+#include <string.h>
+
+/* A complete choice and what its summary says. */
+typedef struct {
+    Layout layout;
+    Strategy strategy;
+    Schedule schedule;
+    guint global_batch;
+    Summary summary;
+    guint order; /* of enumeration: makes ties deterministic */
+} Candidate;
+
+typedef struct {
+    const SearchRequest *request;
+    SearchResult *result;
+    GArray *candidates; /* Candidate that passed legality */
+    guint gpus;
+} Search;
+
+guint search_seq_len(const SearchRequest *request)
+{
+    return request->seq_len != 0 ? request->seq_len : MIN(request->model->max_seq, 8192);
+}
+
+guint search_gpus(const SearchRequest *request)
+{
+    return request->gpus != 0 ? request->gpus
+                              : request->topology->nodes * request->topology->gpus_per_node;
+}
+
+/* ---- candidates ---- */
+
+static Plan *candidate_plan(const SearchRequest *request, const Candidate *candidate)
+{
+    Plan *plan = plan_new();
+    const Model *model = request->model;
+    g_autofree char *topology = topology_print(request->topology);
+
+    plan->model = model_parse(model->config_text, model->name, model->name, NULL);
+    plan->topology = topology_parse(topology, request->topology->name, "", NULL);
+    g_assert(plan->model != NULL && plan->topology != NULL); /* they were parsed before */
+    plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
+                                request->optimizer};
+    plan->layout = candidate->layout;
+    plan->sharding = request->sharding;
+    plan->sharding.strategy = candidate->strategy;
+    sharding_normalise(&plan->sharding, &plan->layout);
+    plan->schedule = candidate->schedule;
+    plan_set_target(plan);
+    return plan;
+}
+
+static void reject(Search *search, Verdict verdict, char *reason)
+{
+    search->result->rejected[verdict]++;
+    if (search->result->example[verdict] == NULL)
+        search->result->example[verdict] = reason;
+    else
+        g_free(reason);
+}
+
+/* What the summary and its context need, without a whole plan. */
+static void summarise_candidate(const SearchRequest *request, Candidate *candidate)
+{
+    Plan plan = {.topology = (Topology *)request->topology, .layout = candidate->layout};
+    Sharding sharding = request->sharding;
+    const Workload workload = {candidate->global_batch, search_seq_len(request), request->recipe,
+                               request->optimizer};
+
+    plan_set_target(&plan);
+    sharding.strategy = candidate->strategy;
+    sharding_normalise(&sharding, &candidate->layout);
+    const SimulateContext context = plan_context(&plan);
+    const ProgramSpec spec = {
+        .model = request->model,
+        .workload = &workload,
+        .layout = candidate->layout,
+        .sharding = &sharding,
+        .schedule = candidate->schedule,
+        .device = plan.device,
+        .threads = plan.threads,
+    };
+    candidate->summary = summarise(&spec, &context);
+}
+
+static void add_candidate(Search *search, Candidate candidate)
+{
+    const SearchRequest *request = search->request;
+    Sharding sharding = request->sharding;
+    const Workload workload = {candidate.global_batch, search_seq_len(request), request->recipe,
+                               request->optimizer};
+    char *reason = NULL;
+
+    sharding.strategy = candidate.strategy;
+    sharding_normalise(&sharding, &candidate.layout);
+    const Choice choice = {request->model, &workload, &candidate.layout, &sharding,
+                           &candidate.schedule};
+    const Verdict verdict = legality_check(&choice, &reason);
+    if (verdict != VERDICT_OK) {
+        reject(search, verdict, reason);
+        return;
+    }
+    candidate.order = search->candidates->len;
+    search->result->candidates++;
+    summarise_candidate(request, &candidate);
+    g_array_append_val(search->candidates, candidate);
+}
+
+/* A rank's batch is cut into each micro-batch that divides it. */
+static void add_schedules(Search *search, Candidate candidate)
+{
+    const SearchRequest *request = search->request;
+    const guint ranks = layout_data_ranks(&candidate.layout);
+    const guint micro = MAX(request->micro_batch, 1);
+    const guint batch = request->global_batch != 0 ? request->global_batch : ranks * micro;
+    const guint rank_batch = batch / ranks;
+
+    candidate.global_batch = batch;
+    for (gint r = 0; r < NUM_RECOMPUTES; r++) {
+        if (request->recompute >= 0 && request->recompute != r)
+            continue;
+        candidate.schedule.recompute = (Recompute)r;
+        if (request->micro_batch != 0 || batch % ranks != 0) {
+            candidate.schedule.micro_batch = micro;
+            candidate.schedule.micro_batches = MAX(rank_batch / micro, 1);
+            add_candidate(search, candidate);
+            continue;
+        }
+        for (guint m = 1; m <= rank_batch; m++) {
+            if (rank_batch % m != 0)
+                continue;
+            candidate.schedule.micro_batch = m;
+            candidate.schedule.micro_batches = rank_batch / m;
+            add_candidate(search, candidate);
+        }
+    }
+}
+
+/* Sharding over one rank is what no_shard does with more copies: offered only when asked for. */
+static gboolean is_offered(const SearchRequest *request, const Layout *layout, Strategy strategy)
+{
+    const guint shard = layout->size[AXIS_DP_SHARD];
+    const gboolean replicated = layout->size[AXIS_DP_REPLICATE] > 1;
+    const Strategy named =
+        strategy == STRATEGY_FULL_SHARD && replicated ? STRATEGY_HYBRID_SHARD : strategy;
+
+    if (request->strategy >= 0)
+        return named == (Strategy)request->strategy || strategy == (Strategy)request->strategy;
+    if (strategy == STRATEGY_HYBRID_SHARD) /* enumerated as full_shard */
+        return FALSE;
+    return (strategy == STRATEGY_NO_SHARD) == (shard == 1);
+}
+
+static void add_mesh(Search *search, guint replicate, guint shard)
+{
+    const SearchRequest *request = search->request;
+    const guint fixed_replicate = request->fixed[AXIS_DP_REPLICATE];
+    const guint fixed_shard = request->fixed[AXIS_DP_SHARD];
+    Candidate candidate = {0};
+
+    if ((fixed_replicate != 0 && fixed_replicate != replicate) ||
+        (fixed_shard != 0 && fixed_shard != shard))
+        return;
+    for (guint a = 0; a < NUM_AXES; a++)
+        candidate.layout.size[a] = MAX(request->fixed[a], 1);
+    candidate.layout.size[AXIS_DP_REPLICATE] = replicate;
+    candidate.layout.size[AXIS_DP_SHARD] = shard;
+    for (guint s = 0; s < NUM_STRATEGIES; s++) {
+        candidate.strategy = (Strategy)s;
+        if (is_offered(request, &candidate.layout, candidate.strategy))
+            add_schedules(search, candidate);
+    }
+}
+
+static void enumerate(Search *search)
+{
+    guint other = 1;
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        if (a != AXIS_DP_REPLICATE && a != AXIS_DP_SHARD)
+            other *= MAX(search->request->fixed[a], 1);
+    if (search->gpus % other != 0)
+        return;
+    const guint data = search->gpus / other;
+    for (guint shard = 1; shard <= data; shard++)
+        if (data % shard == 0)
+            add_mesh(search, data / shard, shard);
+}
+
+/* ---- pricing ---- */
+
+static gint by_bound(gconstpointer a, gconstpointer b)
+{
+    const Candidate *left = a, *right = b;
+
+    if (left->summary.bound_s != right->summary.bound_s)
+        return left->summary.bound_s < right->summary.bound_s ? -1 : 1;
+    return left->order < right->order ? -1 : left->order > right->order;
+}
+
+static gint by_floor(gconstpointer a, gconstpointer b)
+{
+    const Candidate *left = a, *right = b;
+
+    if (left->summary.floor_bytes != right->summary.floor_bytes)
+        return left->summary.floor_bytes < right->summary.floor_bytes ? -1 : 1;
+    return left->order < right->order ? -1 : left->order > right->order;
+}
+
+static double plan_key(const SearchRequest *request, const Plan *plan)
+{
+    return request->sort == SORT_MEMORY ? (double)plan->prediction.memory_total
+                                        : plan->prediction.step_seconds;
+}
+
+/* Keeps the best `top` in order; equal ones stay in the order of their bounds. */
+static void keep_plan(const Search *search, Plan *plan)
+{
+    GPtrArray *plans = search->result->plans;
+    guint at = 0;
+
+    while (at < plans->len && plan_key(search->request, g_ptr_array_index(plans, at)) <=
+                                  plan_key(search->request, plan))
+        at++;
+    g_ptr_array_insert(plans, (gint)at, plan);
+    if (plans->len > search->request->top)
+        g_ptr_array_set_size(plans, (gint)search->request->top);
+}
+
+static gboolean exceeds_floor(const Search *search, const Candidate *candidate)
+{
+    Plan plan = {.topology = (Topology *)search->request->topology, .layout = candidate->layout};
+
+    plan_set_target(&plan);
+    return candidate->summary.floor_bytes + plan_framework_bytes(plan.topology) >
+           plan_memory_limit(&plan);
+}
+
+/* Neither this candidate nor any after it can be among the best. */
+static gboolean is_excluded(const Search *search, const Candidate *candidate)
+{
+    const GPtrArray *plans = search->result->plans;
+
+    if (plans->len < search->request->top)
+        return FALSE;
+    const Plan *worst = g_ptr_array_index(plans, plans->len - 1);
+    if (search->request->sort == SORT_MEMORY)
+        return (double)(candidate->summary.floor_bytes +
+                        plan_framework_bytes(search->request->topology)) >
+               plan_key(search->request, worst);
+    return candidate->summary.bound_s > plan_key(search->request, worst);
+}
+
+static void price_candidate(Search *search, const Candidate *candidate)
+{
+    SearchResult *result = search->result;
+    Plan *plan = candidate_plan(search->request, candidate);
+
+    if (plan_price(plan)) {
+        result->feasible++;
+        keep_plan(search, plan);
+        return;
+    }
+    reject(search, VERDICT_MEMORY, g_strdup(g_ptr_array_index(plan->reasons, 0)));
+    plan_free(plan);
+}
+
+static void price_all(Search *search)
+{
+    g_array_sort(search->candidates, search->request->sort == SORT_MEMORY ? by_floor : by_bound);
+    for (guint i = 0; i < search->candidates->len; i++) {
+        const Candidate *candidate = &g_array_index(search->candidates, Candidate, i);
+
+        if (is_excluded(search, candidate))
+            reject(search, VERDICT_SLOWER,
+                   g_strdup("a lower bound of its step time (or memory) "
+                            "is above the last plan that is listed"));
+        else if (exceeds_floor(search, candidate))
+            reject(search, VERDICT_MEMORY, NULL);
+        else
+            price_candidate(search, candidate);
+    }
+}
+
+/* Nothing fits: the candidate that needs least is priced to say what it would need. */
+static void find_closest(Search *search)
+{
+    const Candidate *least = NULL;
+
+    for (guint i = 0; i < search->candidates->len; i++) {
+        const Candidate *candidate = &g_array_index(search->candidates, Candidate, i);
+
+        if (least == NULL || candidate->summary.floor_bytes < least->summary.floor_bytes)
+            least = candidate;
+    }
+    if (least == NULL)
+        return;
+    search->result->closest = candidate_plan(search->request, least);
+    plan_price(search->result->closest);
+}
+
+SearchResult *search(const SearchRequest *request)
+{
+    const gint64 start = g_get_monotonic_time();
+    SearchResult *result = g_new0(SearchResult, 1);
+    Search search = {
+        .request = request,
+        .result = result,
+        .candidates = g_array_new(FALSE, TRUE, sizeof(Candidate)),
+        .gpus = search_gpus(request),
+    };
+
+    result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
+    enumerate(&search);
+    price_all(&search);
+    if (result->plans->len == 0)
+        find_closest(&search);
+    g_array_unref(search.candidates);
+    result->seconds = (double)(g_get_monotonic_time() - start) / 1e6;
+    return result;
+}
+
+void search_result_free(SearchResult *result)
+{
+    if (result == NULL)
+        return;
+    for (guint v = 0; v < NUM_VERDICTS; v++)
+        g_free(result->example[v]);
+    g_ptr_array_unref(result->plans);
+    plan_free(result->closest);
+    g_free(result);
+}
+
+/* ---- one layout ---- */
+
+Plan *search_estimate(const SearchRequest *request, GError **error)
+{
+    SearchRequest one = *request;
+    guint gpus = 1;
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        gpus *= one.fixed[a] = MAX(one.fixed[a], 1);
+    one.gpus = gpus;
+    one.top = 1;
+    /* Without a strategy, those that the mesh allows compete, as in search; with one rank all can.
+     */
+    g_autoptr(SearchResult) result = search(&one);
+    if (result->plans->len > 0)
+        return g_ptr_array_steal_index(result->plans, 0);
+    if (result->closest != NULL)
+        return g_steal_pointer(&result->closest);
+    for (guint v = 0; v < NUM_VERDICTS; v++) {
+        if (result->example[v] == NULL)
+            continue;
+        fail(error, ERROR_INFEASIBLE, "illegal layout: %s", result->example[v]);
+        return NULL;
+    }
+    fail(error, ERROR_INFEASIBLE,
+         "illegal layout: no strategy is legal on this mesh; legal are no_shard with dp_shard = 1, "
+         "shard_optimizer, shard_grad_op and full_shard with any dp_shard, hybrid_shard with "
+         "dp_replicate > 1");
+    return NULL;
+}
+
+/* ---- how many GPUs ---- */
+
+static gboolean fits_on(const SearchRequest *request, guint gpus)
+{
+    SearchRequest one = *request;
+
+    one.gpus = gpus;
+    one.top = 1;
+    one.sort = SORT_MEMORY;
+    g_autoptr(SearchResult) result = search(&one);
+    return result->plans->len > 0;
+}
+
+/* The first number that fits among multiples of the fixed axes; with a batch that was asked for,
+ * among its divisors.  Whether more GPUs fit is monotone as far as state goes, not to the byte
+ * (padding, divisibility), so numbers are tried one by one once the doubling has found the range.
+ */
+guint search_smallest_gpus(const SearchRequest *request, guint from)
+{
+    enum { MOST = 65536 };
+    guint low = MAX(from, 1), high = low;
+
+    while (high < MOST && !fits_on(request, high)) {
+        low = high + 1;
+        high *= 2;
+    }
+    if (request->global_batch != 0) {
+        for (guint gpus = MAX(from, 1); gpus <= MOST; gpus++)
+            if (request->global_batch % gpus == 0 && fits_on(request, gpus))
+                return gpus;
+        return 0;
+    }
+    if (high >= MOST && !fits_on(request, high))
+        return 0;
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        if (fits_on(request, middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return high;
+}

@@ -1,0 +1,50 @@
+/* Search: every complete legal choice is priced, or excluded by a proven bound. */
+#pragma once
+
+#include "sim/search/plan.h"
+
+typedef enum { SORT_TIME, SORT_MEMORY } SortKey;
+
+/* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
+typedef struct {
+    const Model *model;
+    const Topology *topology;
+    guint gpus;         /* 0 = the whole cluster */
+    guint global_batch; /* 0 = one micro-batch a data-parallel rank */
+    guint seq_len;      /* 0 = min(max_position_embeddings, 8192) */
+    const Recipe *recipe;
+    Optimizer optimizer;
+    gint strategy;         /* -1 = all */
+    guint micro_batch;     /* 0 = all divisors of a rank's batch */
+    gint recompute;        /* -1 = all */
+    guint fixed[NUM_AXES]; /* 0 = free */
+    Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
+    guint top;
+    SortKey sort;
+} SearchRequest;
+
+typedef struct {
+    guint64 candidates, feasible;
+    guint64 rejected[NUM_VERDICTS];
+    char *example[NUM_VERDICTS]; /* one reason of each kind, or NULL */
+    double seconds;
+    GPtrArray *plans; /* Plan, best first, at most request->top */
+    Plan *closest;    /* when nothing fits: the one that exceeds memory least; else NULL */
+} SearchResult;
+
+SearchResult *search(const SearchRequest *request);
+void search_result_free(SearchResult *result);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(SearchResult, search_result_free)
+
+/* The smallest number of GPUs, at least @from, on which something fits, up to 65536; 0 = none.
+ * A global batch that was asked for is kept: only divisors of it are tried. */
+guint search_smallest_gpus(const SearchRequest *request, guint from);
+
+/* One layout; micro-batch, recompute and strategy chosen as search would where they are free.  NULL
+ * and ERROR_INFEASIBLE, with the reason and what is legal, when it is illegal.  A plan that does
+ * not fit is returned with its reasons. */
+Plan *search_estimate(const SearchRequest *request, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The request with its defaults filled in. */
+guint search_seq_len(const SearchRequest *request);
+guint search_gpus(const SearchRequest *request);

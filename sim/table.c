@@ -1,0 +1,171 @@
+#include "sim/table.h"
+
+#include "sim/base/text.h"
+
+char *plan_bound_text(const Plan *plan)
+{
+    const Prediction *p = &plan->prediction;
+    guint most = 0;
+
+    for (guint t = 1; t < NUM_TIME_TERMS; t++)
+        if (p->time_seconds[t] > p->time_seconds[most])
+            most = t;
+    return g_strdup_printf("%s %.0f%%", time_term_name((TimeTerm)most),
+                           100 * p->time_seconds[most] / p->step_seconds);
+}
+
+static void print_inputs(const SearchRequest *request)
+{
+    const guint seq = search_seq_len(request);
+
+    g_print("%s, %.4g B parameters; %s, %u x %s; ", request->model->name,
+            (double)model_parameters(request->model) / 1e9, request->topology->name,
+            search_gpus(request), request->topology->gpu.name);
+    if (request->global_batch != 0)
+        g_print("batch %u x %u tokens; ", request->global_batch, seq);
+    else
+        g_print("one micro-batch a rank x %u tokens; ", seq);
+    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->compute), request->recipe->name,
+            optimizer_name(request->optimizer));
+}
+
+static void print_row(guint rank, const Plan *plan)
+{
+    const Prediction *p = &plan->prediction;
+    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *step = seconds_text(p->step_seconds);
+    g_autofree char *total = bytes_text(p->memory_total);
+    g_autofree char *limit = bytes_text(p->memory_limit);
+    g_autofree char *memory = g_strdup_printf("%s of %s", total, limit);
+    g_autofree char *micro =
+        g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
+    g_autofree char *bound = plan_bound_text(plan);
+
+    g_print("%4u  %-27s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, layout,
+            strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
+            step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
+}
+
+static void print_counts(const SearchResult *result)
+{
+    g_print("%" G_GUINT64_FORMAT " candidates, %" G_GUINT64_FORMAT " priced and fitting",
+            result->candidates, result->feasible);
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
+        if (result->rejected[v] > 0)
+            g_print(", %" G_GUINT64_FORMAT " %s", result->rejected[v],
+                    v == VERDICT_SLOWER   ? "excluded by a bound"
+                    : v == VERDICT_MEMORY ? "over memory"
+                                          : verdict_name((Verdict)v));
+    g_print("; %.3f s\n", result->seconds);
+}
+
+void table_print_search(const SearchRequest *request, const SearchResult *result)
+{
+    print_inputs(request);
+    g_print("\nrank  layout                      strategy        micro-batches  recompute    step  "
+            "tokens/s/GPU     MFU  memory                bound by\n");
+    for (guint i = 0; i < result->plans->len; i++)
+        print_row(i + 1, g_ptr_array_index(result->plans, i));
+    g_print("\n");
+    print_counts(result);
+    g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
+            "against the dense %s peak.\n",
+            dtype_name(request->recipe->compute));
+}
+
+static void print_choices(const Plan *plan)
+{
+    const Sharding *s = &plan->sharding;
+    g_autofree char *layout = layout_text(&plan->layout);
+
+    g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
+            strategy_name(s->strategy));
+    if (s->strategy != STRATEGY_NO_SHARD)
+        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s)", form_name(s->form),
+                s->prefetch, s->live_units, s->keep_root ? " root" : "",
+                s->keep_last ? " last" : "", s->keep_root || s->keep_last ? "" : " none",
+                s->accumulate_sharded ? "sharded" : "unsharded");
+    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; recipe %s, %s; "
+            "recompute %s; %u thread(s) a rank\n",
+            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+            plan->schedule.micro_batches, plan->schedule.micro_batch, plan->workload.recipe->name,
+            optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
+            plan->threads);
+}
+
+static void print_time(const Prediction *p)
+{
+    g_autofree char *step = seconds_text(p->step_seconds);
+
+    g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
+            p->tokens_per_second, p->tokens_per_second_per_gpu, p->model_tflops_per_gpu,
+            100 * p->mfu);
+    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+        g_autofree char *time = seconds_text(p->time_seconds[t]);
+
+        g_print("  %-24s %10s %6.1f%%\n",
+                t == TIME_COMMUNICATION ? "exposed communication" : time_term_name((TimeTerm)t),
+                time, 100 * p->time_seconds[t] / p->step_seconds);
+    }
+}
+
+static void print_memory(const Plan *plan)
+{
+    const Prediction *p = &plan->prediction;
+    g_autofree char *total = bytes_text(p->memory_total);
+    g_autofree char *limit = bytes_text(p->memory_limit);
+
+    g_print("\nmemory of a rank at its peak (in %s): %s of %s\n", p->moment, total, limit);
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++) {
+        g_autofree char *bytes = bytes_text(p->memory_bytes[t]);
+
+        g_print("  %-24s %10s %6.1f%%\n", memory_term_name((MemoryTerm)t), bytes,
+                100.0 * (double)p->memory_bytes[t] / (double)p->memory_total);
+    }
+}
+
+static void print_volume(const Prediction *p)
+{
+    g_print("\nbytes that a rank receives in a step\n");
+    for (guint v = 0; v < NUM_VOLUMES; v++) {
+        g_autofree char *bytes = bytes_text(p->communication_bytes[v]);
+
+        if (p->communication_bytes[v] > 0)
+            g_print("  %-24s %10s\n", volume_name((Volume)v), bytes);
+    }
+}
+
+void table_print_plan(const Plan *plan)
+{
+    print_choices(plan);
+    print_time(&plan->prediction);
+    print_memory(plan);
+    print_volume(&plan->prediction);
+    for (guint i = 0; i < plan->reasons->len; i++)
+        g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
+}
+
+void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
+                              guint smallest)
+{
+    print_inputs(request);
+    g_print("\nNothing fits on %u GPUs.\n", search_gpus(request));
+    if (result->closest != NULL && result->closest->reasons->len > 0)
+        g_print("The layout that needs least: %s\n",
+                (const char *)g_ptr_array_index(result->closest->reasons, 0));
+    if (result->closest != NULL)
+        print_memory(result->closest);
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
+        if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
+            g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
+                    result->example[v]);
+    if (smallest != 0)
+        g_print(
+            "\nThe smallest number of GPUs that fits is %u (search --gpus %u). Else: offload of "
+            "optimizer state to the host, or LoRA, which keep less on the GPU and are not "
+            "planned here yet.\n",
+            smallest, smallest);
+    else
+        g_print("\nNo number of GPUs up to 65536 fits%s.\n",
+                request->global_batch != 0 ? " that divides the global batch" : "");
+}

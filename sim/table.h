@@ -1,0 +1,17 @@
+/* Plans as people read them. */
+#pragma once
+
+#include "sim/search/search.h"
+
+/* The ranked table, and the line that says what was counted. */
+void table_print_search(const SearchRequest *request, const SearchResult *result);
+
+/* One plan in full: choices, time by term, memory by term, volume. */
+void table_print_plan(const Plan *plan);
+
+/* Nothing fits: what dominates, and the smallest number of GPUs that fits (0 = none). */
+void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
+                              guint smallest);
+
+/* "gemm 62%": the largest part of the step. */
+char *plan_bound_text(const Plan *plan);

@@ -1,0 +1,533 @@
+/* This program is also the job it tests: `test_launch job MODE` starts ranks of itself. */
+#include "exec/launch.h"
+#include "exec/process.h"
+#include "tests/suite.h"
+
+#include <mpi.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RANKS       3
+#define THREADS     2
+#define END_S       5.0  /* what must be gone is gone within this */
+#define JOB_LIMIT_S 30.0 /* a job that its test has lost ends by itself */
+
+/* ---- The job ---- */
+
+/* Files that this process shares with others must lie in the job's folder. */
+static gboolean maps_only(const char *folder)
+{
+    g_autofree char *maps = NULL;
+
+    g_assert(g_file_get_contents("/proc/self/maps", &maps, NULL, NULL));
+    g_auto(GStrv) lines = g_strsplit(maps, "\n", -1);
+    for (char **line = lines; *line != NULL; line++) {
+        const gboolean shared = strstr(*line, "/dev/shm/") != NULL ||
+                                strstr(*line, "/ompi.") != NULL ||
+                                strstr(*line, "pmix_dstor") != NULL;
+        if (shared && strstr(*line, folder) == NULL) {
+            g_printerr("%s\n", *line);
+            return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+/* Every rank does a step until one of them is asked to stop, as training does. */
+static void loop(gboolean stubborn)
+{
+    const double end_s = clock_s() + JOB_LIMIT_S;
+
+    for (int stop = 0; stop == 0;) {
+        stop = clock_s() > end_s || (process_stop_requested() && !stubborn);
+        MPI_Allreduce(MPI_IN_PLACE, &stop, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+        g_usleep(2000);
+    }
+}
+
+static void introduce(guint rank, const char *word, const char *folder)
+{
+    printf("rank %u pid %d mpirun %d threads %s blas %s word %s folder %s\n", rank, getpid(),
+           getppid(), g_getenv("OMP_NUM_THREADS"), g_getenv("OPENBLAS_NUM_THREADS"), word, folder);
+    fflush(stdout);
+}
+
+static int rank_main(const LaunchEnvironment *launch, int argc, char **argv)
+{
+    const char *mode = argv[2];
+    g_autofree char *folder = g_path_get_dirname(g_getenv("FSDP_RUN_STARTED"));
+    void *memory;
+    MPI_Win window;
+    int status = 0;
+
+    if (g_str_equal(mode, "before MPI")) {
+        introduce(launch->rank, "-", folder);
+        g_usleep((gulong)(1e6 * JOB_LIMIT_S));
+    }
+    MPI_Init(NULL, NULL);
+    MPI_Win_allocate_shared(1 << 20, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
+    memset(memory, 1, 1 << 20);
+    MPI_Barrier(MPI_COMM_WORLD);
+
+    introduce(launch->rank, argc > 3 ? argv[3] : "-", folder);
+    if (g_str_equal(mode, "loop") || g_str_equal(mode, "stubborn"))
+        loop(g_str_equal(mode, "stubborn"));
+    else if (g_str_equal(mode, "maps"))
+        status = maps_only(folder) ? 0 : 1;
+    else if (launch->rank == 1 && g_str_equal(mode, "exit"))
+        _exit(atoi(argv[3]));
+    else if (launch->rank == 1 && g_str_equal(mode, "abort"))
+        MPI_Abort(MPI_COMM_WORLD, atoi(argv[3]));
+
+    MPI_Win_free(&window);
+    MPI_Finalize();
+    return status;
+}
+
+static int job_main(int argc, char **argv)
+{
+    g_autoptr(GError) error = NULL;
+    LaunchEnvironment launch;
+    int status = 0;
+
+    if (!launch_environment(&launch, &error) || !launch_check_ranks(&launch, RANKS, &error))
+        status = 2;
+    else if (launch.kind == LAUNCH_BY_HAND)
+        status = launch_ranks(argc, argv, RANKS, THREADS, &error);
+    else if (!launch_rank_started(&launch, &error))
+        status = 3;
+    else
+        status = rank_main(&launch, argc, argv);
+
+    if (error != NULL)
+        g_printerr("test_launch: %s\n", error->message);
+    return status;
+}
+
+/* ---- Starting and watching it ---- */
+
+typedef struct {
+    GPid pid; /* the process that started the ranks */
+    int out;
+    pid_t mpirun, rank[RANKS];
+    char folder[128];
+    char told[1024]; /* standard error, once it has ended */
+    int err;
+} Running;
+
+static gboolean is_alive(pid_t pid)
+{
+    g_autofree char *path = g_strdup_printf("/proc/%d/stat", pid);
+    g_autofree char *stat = NULL;
+
+    if (!g_file_get_contents(path, &stat, NULL, NULL))
+        return FALSE;
+    return strstr(stat, ") Z ") == NULL && strstr(stat, ") X ") == NULL;
+}
+
+static void reset_signals(gpointer unused)
+{
+    (void)unused;
+    signal(SIGINT, SIG_DFL); /* a test run in the background has it ignored */
+}
+
+static Running start(const char *mode, const char *word)
+{
+    Running job = {0};
+    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
+    char *command[] = {program, g_strdup("job"), g_strdup(mode), g_strdup(word), NULL};
+    g_auto(GStrv) environment = g_get_environ();
+
+    /* Open MPI leaks by design. */
+    environment = g_environ_setenv(environment, "ASAN_OPTIONS", "detect_leaks=0", TRUE);
+    ck_assert(g_spawn_async_with_pipes(NULL, command, environment, G_SPAWN_DO_NOT_REAP_CHILD,
+                                       reset_signals, NULL, &job.pid, NULL, &job.out, &job.err,
+                                       NULL));
+    for (guint i = 1; command[i] != NULL; i++)
+        g_free(command[i]);
+    return job;
+}
+
+/* A line of at most @bytes - 1 characters within 20 s; "" at the end of the output. */
+static void read_line(int fd, char *line, gsize bytes)
+{
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    gsize n = 0;
+
+    while (n + 1 < bytes) {
+        ck_assert_int_eq(poll(&ready, 1, 20000), 1);
+        if (read(fd, line + n, 1) != 1 || line[n] == '\n')
+            break;
+        n++;
+    }
+    line[n] = '\0';
+}
+
+/* Waits until all ranks have said who they are. */
+static void await_ranks(Running *job)
+{
+    for (guint i = 0; i < RANKS; i++) {
+        char line[512], threads[16], blas[16], word[64];
+        guint rank;
+        int pid;
+
+        read_line(job->out, line, sizeof line);
+        ck_assert_msg(sscanf(line,
+                             "rank %u pid %d mpirun %d threads %15s blas %15s word %63s folder "
+                             "%127s",
+                             &rank, &pid, &job->mpirun, threads, blas, word, job->folder) == 7,
+                      "'%s'", line);
+        ck_assert_uint_lt(rank, RANKS);
+        ck_assert_str_eq(threads, G_STRINGIFY(THREADS));
+        ck_assert_str_eq(blas, "1");
+        job->rank[rank] = pid;
+    }
+}
+
+/* Waits for the starting process, and returns its exit status (128 + signal). */
+static int finish(Running *job)
+{
+    const double end_s = clock_s() + 20.0;
+    gsize told = 0;
+    gssize n;
+    int status = 0;
+    pid_t ended;
+
+    while ((ended = waitpid(job->pid, &status, WNOHANG)) == 0 && clock_s() < end_s)
+        g_usleep(5000);
+    ck_assert_int_eq(ended, job->pid);
+    if (WIFEXITED(status)) /* else others may still hold the pipe */
+        while ((n = read(job->err, job->told + told, sizeof job->told - 1 - told)) > 0)
+            told += (gsize)n;
+    close(job->out);
+    close(job->err);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void assert_nobody_left(const Running *job)
+{
+    const double end_s = clock_s() + END_S;
+    gboolean alive = TRUE;
+
+    while (alive && clock_s() < end_s) {
+        alive = is_alive(job->mpirun);
+        for (guint i = 0; i < RANKS; i++)
+            alive = alive || is_alive(job->rank[i]);
+        g_usleep(5000);
+    }
+    ck_assert(!alive);
+}
+
+static void assert_nothing_left(const Running *job)
+{
+    assert_nobody_left(job);
+    ck_assert(!g_file_test(job->folder, G_FILE_TEST_EXISTS));
+}
+
+/* One line, of ours, and nothing of mpirun's. */
+static void assert_told(const Running *job, const char *wanted)
+{
+    const char *newline = strchr(job->told, '\n');
+
+    ck_assert_msg(g_str_has_prefix(job->told, "test_launch: "), "%s", job->told);
+    ck_assert_msg(strstr(job->told, wanted) != NULL, "%s", job->told);
+    ck_assert_msg(newline != NULL && newline[1] == '\0', "%s", job->told);
+}
+
+/* ---- Jobs that end by themselves ---- */
+
+START_TEST(ranks_keep_to_the_folder_and_it_is_removed)
+{
+    Running job = start("maps", "-");
+
+    await_ranks(&job);
+    ck_assert_int_eq(finish(&job), 0);
+    ck_assert_str_eq(job.told, "");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(exit_statuses_pass_through_and_nothing_is_added)
+{
+    static const struct {
+        const char *mode, *word;
+        int status;
+    } ends[] = {{"exit", "1", 1}, {"exit", "2", 2}, {"exit", "4", 4}, {"abort", "3", 3}};
+    Running job = start(ends[_i].mode, ends[_i].word);
+
+    await_ranks(&job);
+    ck_assert_int_eq(finish(&job), ends[_i].status);
+    ck_assert_str_eq(job.told, "");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(other_statuses_become_3_and_are_told)
+{
+    Running job = start("exit", "77");
+
+    await_ranks(&job);
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "status 77");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(arguments_reach_the_ranks_as_they_are)
+{
+    const char *word = "two  words, 'quotes' \\ and $HOME";
+    Running job = start("maps", word);
+    char line[512];
+
+    for (guint i = 0; i < RANKS; i++) {
+        read_line(job.out, line, sizeof line);
+        ck_assert_msg(strstr(line, word) != NULL, "%s", line);
+    }
+    ck_assert_int_eq(finish(&job), 0);
+}
+END_TEST
+
+/* ---- Stopped ---- */
+
+START_TEST(a_signal_to_the_starter_lets_all_ranks_finish)
+{
+    static const int signals[] = {SIGINT, SIGTERM};
+    Running job = start("loop", "-");
+
+    await_ranks(&job);
+    kill(job.pid, signals[_i]);
+    ck_assert_int_eq(finish(&job), 0);
+    ck_assert_str_eq(job.told, "");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(an_interrupt_before_the_ranks_are_there_waits_for_them)
+{
+    Running job = start("loop", "-");
+
+    g_usleep(30000 * (gulong)_i); /* 0 may hit a process that has not come to launch_ranks() */
+    kill(job.pid, SIGINT);
+    const int status = finish(&job);
+    ck_assert(status == 0 || status == 128 + SIGINT);
+    ck_assert_str_eq(job.told, "");
+}
+END_TEST
+
+START_TEST(a_second_interrupt_ends_the_job)
+{
+    Running job = start("stubborn", "-");
+
+    await_ranks(&job);
+    kill(job.pid, SIGINT);
+    g_usleep(200000);
+    ck_assert(is_alive(job.rank[0]));
+    kill(job.pid, SIGINT);
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "interrupted twice");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+/* ---- Killed ---- */
+
+START_TEST(a_killed_rank_ends_the_job)
+{
+    Running job = start("loop", "-");
+
+    await_ranks(&job);
+    kill(job.rank[_i], SIGKILL);
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "a rank was killed by signal 9");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(a_killed_mpirun_ends_the_job)
+{
+    Running job = start(_i == 0 ? "loop" : "before MPI", "-");
+
+    await_ranks(&job);
+    kill(job.mpirun, SIGKILL);
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "mpirun was killed by signal 9");
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(a_killed_starter_ends_the_job_and_the_next_one_removes_its_folder)
+{
+    Running job = start("loop", "-");
+
+    await_ranks(&job);
+    kill(job.pid, SIGKILL);
+    ck_assert_int_eq(finish(&job), 128 + SIGKILL);
+    assert_nobody_left(&job);
+
+    /* mpirun has emptied it. */
+    g_autoptr(GDir) dir = g_dir_open(job.folder, 0, NULL);
+    ck_assert_ptr_nonnull(dir);
+    const char *name = g_dir_read_name(dir);
+    ck_assert_msg(name == NULL, "%s", name);
+
+    Running next = start("maps", "-");
+    await_ranks(&next);
+    ck_assert_int_eq(finish(&next), 0);
+    assert_nothing_left(&next);
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(a_job_that_runs_keeps_its_folder_when_another_starts)
+{
+    Running job = start("loop", "-");
+    await_ranks(&job);
+
+    Running other = start("maps", "-");
+    await_ranks(&other);
+    ck_assert_int_eq(finish(&other), 0);
+    ck_assert(g_file_test(job.folder, G_FILE_TEST_IS_DIR));
+
+    kill(job.pid, SIGINT);
+    ck_assert_int_eq(finish(&job), 0);
+    assert_nothing_left(&job);
+}
+END_TEST
+
+/* ---- The environment ---- */
+
+static void set_environment(const char *const *variables)
+{
+    static const char *const known[] = {"OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "SLURM_PROCID",
+                                        "SLURM_STEP_NUM_TASKS",
+                                        "PMIX_RANK",
+                                        "PMI_SIZE"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(known); i++)
+        g_unsetenv(known[i]);
+    for (guint i = 0; variables[i] != NULL; i += 2)
+        g_setenv(variables[i], variables[i + 1], TRUE);
+}
+
+static const struct {
+    const char *variables[9];
+    LaunchEnvironment launch;
+} good[] = {
+    {{NULL}, {LAUNCH_BY_HAND, 0, 1}},
+    {{"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4"}, {LAUNCH_MPIRUN, 2, 4}},
+    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMIX_RANK", "1"}, {LAUNCH_SRUN, 1, 2}},
+    /* The shell of an allocation, and mpirun inside one. */
+    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {LAUNCH_BY_HAND, 0, 1}},
+    {{"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "SLURM_STEP_NUM_TASKS", "2"},
+     {LAUNCH_MPIRUN, 3, 8}},
+};
+
+START_TEST(the_environment_says_who_started_us)
+{
+    LaunchEnvironment launch;
+
+    set_environment(good[_i].variables);
+    ck_assert(launch_environment(&launch, NULL));
+    ck_assert_int_eq(launch.kind, good[_i].launch.kind);
+    ck_assert_uint_eq(launch.rank, good[_i].launch.rank);
+    ck_assert_uint_eq(launch.size, good[_i].launch.size);
+}
+END_TEST
+
+static const struct {
+    const char *variables[9];
+    const char *told;
+} bad[] = {
+    {{"OMPI_COMM_WORLD_RANK", "4", "OMPI_COMM_WORLD_SIZE", "4"}, "OMPI_COMM_WORLD_RANK=4"},
+    {{"OMPI_COMM_WORLD_RANK", "0"}, "OMPI_COMM_WORLD_SIZE=(unset)"},
+    {{"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "two"}, "OMPI_COMM_WORLD_SIZE=two"},
+    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, "--mpi=pmix -n 2"},
+    {{"PMI_SIZE", "4"}, "PMI_SIZE=4"},
+};
+
+START_TEST(an_environment_that_makes_no_job_is_refused)
+{
+    g_autoptr(GError) error = NULL;
+    LaunchEnvironment launch;
+
+    set_environment(bad[_i].variables);
+    ck_assert(!launch_environment(&launch, &error));
+    ck_assert_msg(strstr(error->message, bad[_i].told) != NULL, "%s", error->message);
+}
+END_TEST
+
+START_TEST(a_job_of_another_size_than_the_plan_is_refused)
+{
+    g_autoptr(GError) error = NULL;
+    const LaunchEnvironment mpirun = {LAUNCH_MPIRUN, 0, 3}, by_hand = {LAUNCH_BY_HAND, 0, 1};
+
+    ck_assert(launch_check_ranks(&mpirun, 3, NULL));
+    ck_assert(launch_check_ranks(&by_hand, 4, NULL));
+    ck_assert(!launch_check_ranks(&mpirun, 4, &error));
+    ck_assert_str_eq(error->message, "the plan has 4 ranks but mpirun started 3; type: mpirun -np "
+                                     "4 fsdp-run ...");
+}
+END_TEST
+
+START_TEST(without_mpirun_one_line_says_so)
+{
+    g_setenv("PATH", "/nonexistent", TRUE);
+    Running job = start("maps", "-");
+
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "mpirun is not in PATH");
+}
+END_TEST
+
+START_TEST(an_mpirun_that_fails_is_told_apart_from_ranks_that_do)
+{
+    g_setenv("OMPI_MCA_plm", "nonsense", TRUE);
+    Running job = start("maps", "-");
+
+    ck_assert_int_eq(finish(&job), 3);
+    assert_told(&job, "could not start the ranks");
+}
+END_TEST
+
+static Suite *make_suite(void)
+{
+    Suite *suite = suite_create("launch");
+    TCase *environment = tcase_create("environment");
+    TCase *job = tcase_create("job");
+
+    tcase_add_loop_test(environment, the_environment_says_who_started_us, 0, G_N_ELEMENTS(good));
+    tcase_add_loop_test(environment, an_environment_that_makes_no_job_is_refused, 0,
+                        G_N_ELEMENTS(bad));
+    tcase_add_test(environment, a_job_of_another_size_than_the_plan_is_refused);
+
+    tcase_set_timeout(job, 60);
+    tcase_add_test(job, without_mpirun_one_line_says_so);
+    tcase_add_test(job, an_mpirun_that_fails_is_told_apart_from_ranks_that_do);
+    tcase_add_test(job, ranks_keep_to_the_folder_and_it_is_removed);
+    tcase_add_test(job, arguments_reach_the_ranks_as_they_are);
+    tcase_add_loop_test(job, exit_statuses_pass_through_and_nothing_is_added, 0, 4);
+    tcase_add_test(job, other_statuses_become_3_and_are_told);
+    tcase_add_loop_test(job, a_signal_to_the_starter_lets_all_ranks_finish, 0, 2);
+    tcase_add_loop_test(job, an_interrupt_before_the_ranks_are_there_waits_for_them, 0, 8);
+    tcase_add_test(job, a_second_interrupt_ends_the_job);
+    tcase_add_loop_test(job, a_killed_rank_ends_the_job, 0, RANKS);
+    tcase_add_loop_test(job, a_killed_mpirun_ends_the_job, 0, 2);
+    tcase_add_test(job, a_killed_starter_ends_the_job_and_the_next_one_removes_its_folder);
+    tcase_add_test(job, a_job_that_runs_keeps_its_folder_when_another_starts);
+    suite_add_tcase(suite, environment);
+    suite_add_tcase(suite, job);
+    return suite;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && g_str_equal(argv[1], "job"))
+        return job_main(argc, argv);
+    return suite_run(make_suite());
+}

@@ -1,0 +1,382 @@
+#include "sim/base/error.h"
+#include "sim/input/topology.h"
+#include "tests/mutate.h"
+#include "tests/suite.h"
+
+#include <string.h>
+
+/* Every documented group and key. */
+static const char *const sample = "[cluster]\n"                                       /* 1 */
+                                  "name = c\n"                                        /* 2 */
+                                  "source = s\\\\t\n"                                 /* 3 */
+                                  "nodes = 4\n"                                       /* 4 */
+                                  "[node]\n"                                          /* 5 */
+                                  "gpus = 8\n"                                        /* 6 */
+                                  "gpu = g\n"                                         /* 7 */
+                                  "cpu_memory = 2 TiB\n"                              /* 8 */
+                                  "nics = 8\n"                                        /* 9 */
+                                  "host_link = 64 GB/s\n"                             /* 10 */
+                                  "storage_read = 10 GB/s\n"                          /* 11 */
+                                  "storage_write = 5 GB/s\n"                          /* 12 */
+                                  "[gpu g]\n"                                         /* 13 */
+                                  "source = s\n"                                      /* 14 */
+                                  "kind = cuda\n"                                     /* 15 */
+                                  "fp32 = 66.9 TFLOP/s\n"                             /* 16 */
+                                  "bf16 = 989.4 TFLOP/s\n"                            /* 17 */
+                                  "fp8 = 1978.9 TFLOP/s\n"                            /* 18 */
+                                  "memory = 80 GiB\n"                                 /* 19 */
+                                  "memory_bandwidth = 3.35 TB/s\n"                    /* 20 */
+                                  "# a comment\n"                                     /* 21 */
+                                  "[network nvlink]\n"                                /* 22 */
+                                  "kind = nvlink\n"                                   /* 23 */
+                                  "span = 8\n"                                        /* 24 */
+                                  "bandwidth = 450 GB/s\n"                            /* 25 */
+                                  "latency = 2 us\n"                                  /* 26 */
+                                  "[network ib]\n"                                    /* 27 */
+                                  "kind = infiniband\n"                               /* 28 */
+                                  "span = all\n"                                      /* 29 */
+                                  "bandwidth = 50 GB/s\n"                             /* 30 */
+                                  "latency = 5 us\n"                                  /* 31 */
+                                  "oversubscription = 1.5\n"                          /* 32 */
+                                  "[memory nvme]\n"                                   /* 33 */
+                                  "capacity = 30 TB\n"                                /* 34 */
+                                  "bandwidth = 6 GB/s\n"                              /* 35 */
+                                  "latency = 80 us\n"                                 /* 36 */
+                                  "[cost]\n"                                          /* 37 */
+                                  "price_per_gpu_hour = 2.5\n"                        /* 38 */
+                                  "power_per_gpu = 700 W\n"                           /* 39 */
+                                  "[reliability]\n"                                   /* 40 */
+                                  "gpu_mtbf = 1e8 s\n"                                /* 41 */
+                                  "[measured machine]\n"                              /* 42 */
+                                  "op_overhead = 1.5 us\n"                            /* 43 */
+                                  "framework_memory = 300 MiB\n"                      /* 44 */
+                                  "[measured gemm]\n"                                 /* 45 */
+                                  "bf16/busy2/threads1/1024x768x256 = 63.1 GFLOP/s\n" /* 46 */
+                                  "[measured ops]\n"                                  /* 47 */
+                                  "rmsnorm/fp32/busy2/threads1/16777216 = 5.1 GB/s\n" /* 48 */
+                                  "attention/fp32/busy1/threads2/512x64 = 40 GFLOP/s\n"
+                                  "[measured collectives]\n"                   /* 50 */
+                                  "all_gather/fp32/ranks2/1048576 = 103 us\n"; /* 51 */
+
+static Topology *parse(const char *text, GError **error)
+{
+    return topology_parse(text, "t", "topologies", error);
+}
+
+/* @text with the first @from replaced. */
+static char *replace(const char *text, const char *from, const char *to)
+{
+    g_auto(GStrv) parts = g_strsplit(text, from, 2);
+
+    ck_assert_msg(g_strv_length(parts) == 2, "%s", from);
+    return g_strjoinv(to, parts);
+}
+
+START_TEST(all_groups_are_read_in_base_units)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Topology) t = parse(sample, &error);
+
+    ck_assert_msg(t != NULL, "%s", error != NULL ? error->message : "");
+    ck_assert_str_eq(t->name, "c");
+    ck_assert_str_eq(t->source, "s\\t");
+    ck_assert_uint_eq(t->nodes, 4);
+    ck_assert_uint_eq(t->gpus_per_node, 8);
+    ck_assert_uint_eq(t->cpu_memory_bytes, G_GUINT64_CONSTANT(2) << 40);
+    ck_assert_str_eq(t->gpu.name, "g");
+    ck_assert_int_eq(t->gpu.kind, DEVICE_CUDA);
+    ck_assert_double_eq(t->gpu.peak_flops[DTYPE_FP32], 66.9e12);
+    ck_assert_double_eq(t->gpu.peak_flops[DTYPE_BF16], 989.4e12);
+    ck_assert_double_eq(t->gpu.peak_flops[DTYPE_FP64], 0.0);
+    ck_assert_uint_eq(t->gpu.memory_bytes, 85899345920);
+    ck_assert_double_eq(t->gpu.memory_bytes_per_s, 3.35e12);
+    ck_assert_uint_eq(t->networks->len, 2);
+}
+END_TEST
+
+START_TEST(network_levels_keep_their_order)
+{
+    g_autoptr(Topology) t = parse(sample, NULL);
+    const NetworkLevel *inner = &g_array_index(t->networks, NetworkLevel, 0);
+    const NetworkLevel *outer = &g_array_index(t->networks, NetworkLevel, 1);
+
+    ck_assert_str_eq(inner->name, "nvlink");
+    ck_assert_uint_eq(inner->span, 8);
+    ck_assert_double_eq(inner->bytes_per_s, 450e9);
+    ck_assert_double_eq(inner->latency_s, 2e-6);
+    ck_assert_double_eq(inner->oversubscription, 1.0);
+    ck_assert_str_eq(outer->kind, "infiniband");
+    ck_assert_uint_eq(outer->span, 0);
+    ck_assert_double_eq(outer->oversubscription, 1.5);
+}
+END_TEST
+
+START_TEST(the_innermost_level_that_joins_the_ranks_is_taken)
+{
+    g_autoptr(Topology) t = parse(sample, NULL);
+
+    ck_assert_str_eq(topology_level(t, 1)->name, "nvlink");
+    ck_assert_str_eq(topology_level(t, 8)->name, "nvlink");
+    ck_assert_str_eq(topology_level(t, 9)->name, "ib");
+    ck_assert_str_eq(topology_level(t, 100000)->name, "ib");
+}
+END_TEST
+
+START_TEST(measured_rows_are_read_from_their_keys)
+{
+    g_autoptr(Topology) t = parse(sample, NULL);
+    const MeasuredGemm *gemm = &g_array_index(t->measured.gemm, MeasuredGemm, 0);
+    const MeasuredOp *norm = &g_array_index(t->measured.ops, MeasuredOp, 0);
+    const MeasuredOp *attention = &g_array_index(t->measured.ops, MeasuredOp, 1);
+    const MeasuredCollective *gather =
+        &g_array_index(t->measured.collectives, MeasuredCollective, 0);
+
+    ck_assert(gemm->dtype == DTYPE_BF16 && gemm->busy == 2 && gemm->threads == 1);
+    ck_assert(gemm->m == 1024 && gemm->n == 768 && gemm->k == 256);
+    ck_assert_double_eq(gemm->flops_per_s, 63.1e9);
+    ck_assert_str_eq(norm->op, "rmsnorm");
+    ck_assert(norm->size == 16777216 && norm->width == 0);
+    ck_assert_double_eq(norm->per_s, 5.1e9);
+    ck_assert(attention->size == 512 && attention->width == 64 && attention->threads == 2);
+    ck_assert_double_eq(attention->per_s, 40e9);
+    ck_assert_str_eq(gather->collective, "all_gather");
+    ck_assert(gather->ranks == 2 && gather->bytes == 1048576);
+    ck_assert_double_eq(gather->seconds, 103e-6);
+    ck_assert_double_eq(t->measured.op_overhead_s, 1.5e-6);
+    ck_assert_uint_eq(t->measured.framework_bytes, 314572800);
+}
+END_TEST
+
+/* Parse, print, parse, print: the two prints must be equal; the first is returned. */
+static char *check_round_trip(const Topology *topology)
+{
+    char *text = topology_print(topology);
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Topology) again = topology_parse(text, "printed", "nowhere", &error);
+
+    ck_assert_msg(again != NULL, "%s\n%s", error != NULL ? error->message : "", text);
+
+    g_autofree char *text_again = topology_print(again);
+
+    ck_assert_str_eq(text_again, text);
+    return text;
+}
+
+START_TEST(printing_loses_nothing)
+{
+    g_autoptr(Topology) t = parse(sample, NULL);
+    g_autofree char *text = check_round_trip(t);
+    g_auto(GStrv) lines = g_strsplit(sample, "\n", -1);
+
+    for (guint i = 0; lines[i] != NULL; i++) {
+        g_autofree char *printed =
+            lines[i][0] == '['
+                ? g_strdup(lines[i])
+                : replace(lines[i][0] == '\0' || lines[i][0] == '#' ? "[cluster] = " : lines[i],
+                          " = ", "=");
+
+        /* What is the default, or reads better in another unit, is written otherwise. */
+        if (strstr(printed, "span=all") != NULL || strstr(printed, "1e8") != NULL ||
+            g_str_equal(printed, "[cluster]="))
+            continue;
+        ck_assert_msg(strstr(text, printed) != NULL, "%s\n%s", printed, text);
+    }
+}
+END_TEST
+
+START_TEST(measured_values_survive_to_the_last_bit)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(5);
+    g_autoptr(Topology) t = parse(sample, NULL);
+    MeasuredGemm *gemm = &g_array_index(t->measured.gemm, MeasuredGemm, 0);
+    MeasuredCollective *gather = &g_array_index(t->measured.collectives, MeasuredCollective, 0);
+
+    for (guint i = 0; i < 200; i++) {
+        gemm->flops_per_s = 1e9 + 1e11 * g_rand_double(random);
+        gather->seconds = 1e-6 + 1e-3 * g_rand_double(random);
+
+        g_autofree char *text = topology_print(t);
+        g_autoptr(Topology) again = parse(text, NULL);
+
+        ck_assert_double_eq(g_array_index(again->measured.gemm, MeasuredGemm, 0).flops_per_s,
+                            gemm->flops_per_s);
+        ck_assert_double_eq(
+            g_array_index(again->measured.collectives, MeasuredCollective, 0).seconds,
+            gather->seconds);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *from, *to, *message;
+} refused[] = {
+    {"latency = 2 us", "latancy = 2 us",
+     "t:26: [network nvlink] latancy: unknown key (did you mean \"latency\"?)"},
+    {"[cost]", "[costs]", "t:37: [costs]: unknown group (did you mean \"cost\"?)"},
+    {"[measured gemm]", "[measured gem]", "t:45: [measured gem]: unknown group"},
+    {"[network ib]", "[network nvlink]", "t:27: [network nvlink] is already in line 22"},
+    {"nodes = 4", "nodes = 4\nnodes = 5", "t:5: [cluster] nodes is already in line 4"},
+    {"nodes = 4\n", "", "t:1: [cluster]: key \"nodes\" is missing"},
+    {"nodes = 4", "nodes = 0", "t:4: [cluster] nodes: \"0\": allowed: an integer from 1"},
+    {"nodes = 4", "nodes =", "t:4: \"nodes =\": the value is missing"},
+    {"nodes = 4", "nodes 4", "t:4: \"nodes 4\""},
+    {"gpus = 8", "gpus = auto", "t:6: [node] gpus: auto is for a GPU of kind = cpu"},
+    {"gpus = 8", "gpus = many",
+     "t:6: [node] gpus: \"many\": allowed: an integer from 1 to 4096, or auto"},
+    {"memory = 80 GiB", "memory = auto", "t:19: [gpu g] memory: auto is for kind = cpu"},
+    {"memory = 80 GiB", "memory = 80",
+     "t:19: [gpu g] memory: \"80\": allowed: a number >= 0 and B"},
+    {"450 GB/s", "450 Gb/s", "t:25: [network nvlink] bandwidth: \"450 Gb/s\""},
+    {"450 GB/s", "0 GB/s", "allowed: at least 1 B/s"},
+    {"span = 8", "span = 1", "t:24: [network nvlink] span: \"1\""},
+    {"span = all", "span = 8", "t:29: [network ib] span: levels come innermost first"},
+    {"span = all", "span = 16",
+     "[network ib] span: 16 of 32 GPUs; allowed for the outermost level: all"},
+    {"span = 8", "span = all",
+     "innermost first; allowed: a larger span than the level before (which joins all)"},
+    {"oversubscription = 1.5", "oversubscription = 0.5",
+     "t:32: [network ib] oversubscription: \"0.5\": allowed: at least 1"},
+    {"kind = cuda", "kind = tpu", "t:15: [gpu g] kind: \"tpu\": allowed: cpu, cuda"},
+    {"gpu = g", "gpu = h", "t:13: [gpu g]: [node] has gpu = h; allowed: one kind of GPU"},
+    {"[gpu g]", "[gpu]", "t:13: [gpu]: unknown group"},
+    {"bf16/busy2/threads1/1024x768x256", "bf16/busy2/threads1/1024x768",
+     "t:46: [measured gemm] bf16/busy2/threads1/1024x768: unknown key; allowed: DTYPE/"},
+    {"bf16/busy2", "bf17/busy2", "unknown key"},
+    {"bf16/busy2", "bf16/busy0", "unknown key"},
+    {"63.1 GFLOP/s", "0 GFLOP/s", "allowed: more than 0"},
+    {"63.1 GFLOP/s", "63.1 GB/s", "FLOP/s"},
+    {"attention/fp32/busy1/threads2/512x64", "attention/fp32/busy1/threads2/512", "unknown key"},
+    {"16777216 = 5.1 GB/s", "16777216x4 = 5.1 GB/s", "unknown key"},
+    {"all_gather/fp32", "allgather/fp32", "all_gather, reduce_scatter, all_reduce, exchange"},
+    {"[cluster]", "x = 1\n[cluster]", "t:1: \"x = 1\" comes before the first [group]"},
+    {"[node]", "[node", "t:5: \"[node\": allowed: [group]"},
+    {"source = s\\\\t", "source = \\q", "t:3:"},
+    {"name = c", "name = \xff", "not UTF-8"},
+};
+
+START_TEST(mistakes_are_refused_with_line_key_value_and_what_is_allowed)
+{
+    g_autofree char *text = replace(sample, refused[_i].from, refused[_i].to);
+    g_autoptr(GError) error = NULL;
+
+    ck_assert_ptr_null(parse(text, &error));
+    ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
+    ck_assert_msg(strstr(error->message, refused[_i].message) != NULL, "%s", error->message);
+    ck_assert_ptr_null(strchr(error->message, '\n'));
+}
+END_TEST
+
+START_TEST(missing_groups_are_refused)
+{
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"", "[cluster] is missing"},
+        {"# nothing\n\n", "[cluster] is missing"},
+        {"[cluster]\nname = a\nsource = b\nnodes = 1\n", "[node] is missing"},
+        {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = h100-sxm-80gb\n",
+         "no [network NAME]"},
+        {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = h101\n",
+         "t:7: [node] gpu: \"h101\" is unknown"},
+        {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = ../localhost\n",
+         "\"../localhost\" is unknown"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(GError) error = NULL;
+
+        ck_assert_ptr_null(parse(cases[i].text, &error));
+        ck_assert_msg(strstr(error->message, cases[i].message) != NULL, "%s", error->message);
+    }
+}
+END_TEST
+
+START_TEST(shipped_files_load_and_survive_printing)
+{
+    GDir *dir = g_dir_open("topologies", 0, NULL);
+    guint num = 0;
+
+    ck_assert_ptr_nonnull(dir);
+    for (const char *name; (name = g_dir_read_name(dir)) != NULL;) {
+        if (g_str_equal(name, "gpus"))
+            continue;
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Topology) topology = topology_load(name, "topologies", &error);
+
+        ck_assert_msg(topology != NULL, "%s", error != NULL ? error->message : "");
+        ck_assert_str_eq(topology->name, name);
+        g_free(check_round_trip(topology));
+        num++;
+    }
+    g_dir_close(dir);
+    ck_assert_uint_ge(num, 2);
+}
+END_TEST
+
+START_TEST(localhost_is_this_machine)
+{
+    g_autoptr(Topology) topology = topology_load("localhost", "topologies", NULL);
+
+    ck_assert_int_eq(topology->gpu.kind, DEVICE_CPU);
+    ck_assert_uint_eq(topology->gpus_per_node, g_get_num_processors());
+    ck_assert_uint_gt(topology->cpu_memory_bytes, G_GUINT64_CONSTANT(1) << 28);
+    ck_assert_uint_eq(topology->gpu.memory_bytes, topology->cpu_memory_bytes);
+    ck_assert_uint_eq(topology->networks->len, 1);
+    ck_assert_str_eq(g_array_index(topology->networks, NetworkLevel, 0).kind, "shared_memory");
+}
+END_TEST
+
+START_TEST(unknown_names_are_refused_with_those_that_ship)
+{
+    g_autoptr(GError) error = NULL;
+
+    ck_assert_ptr_null(topology_load("dgx-h200", "topologies", &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "dgx-h200"));
+    ck_assert_ptr_nonnull(strstr(error->message, "localhost"));
+}
+END_TEST
+
+START_TEST(damaged_files_give_an_error_or_a_topology_never_a_crash)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(31);
+    guint accepted = 0;
+
+    for (guint i = 0; i < 3000; i++) {
+        g_autofree char *text = i % 8 == 0 ? random_bytes(random, i % 200) : mutate(sample, random);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Topology) topology = parse(text, &error);
+
+        ck_assert_msg((topology == NULL) == (error != NULL), "%s", text);
+        if (topology == NULL)
+            continue;
+        accepted++;
+        g_free(check_round_trip(topology));
+        ck_assert_ptr_nonnull(topology_level(topology, 1000));
+    }
+    ck_assert_uint_gt(accepted, 0); /* else the damage hides what comes after the syntax */
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("topology");
+    TCase *tcase = tcase_create("topology");
+
+    g_log_set_always_fatal(G_LOG_LEVEL_CRITICAL | G_LOG_FLAG_FATAL);
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, all_groups_are_read_in_base_units);
+    tcase_add_test(tcase, network_levels_keep_their_order);
+    tcase_add_test(tcase, the_innermost_level_that_joins_the_ranks_is_taken);
+    tcase_add_test(tcase, measured_rows_are_read_from_their_keys);
+    tcase_add_test(tcase, printing_loses_nothing);
+    tcase_add_test(tcase, measured_values_survive_to_the_last_bit);
+    tcase_add_loop_test(tcase, mistakes_are_refused_with_line_key_value_and_what_is_allowed, 0,
+                        G_N_ELEMENTS(refused));
+    tcase_add_test(tcase, missing_groups_are_refused);
+    tcase_add_test(tcase, shipped_files_load_and_survive_printing);
+    tcase_add_test(tcase, localhost_is_this_machine);
+    tcase_add_test(tcase, unknown_names_are_refused_with_those_that_ship);
+    tcase_add_test(tcase, damaged_files_give_an_error_or_a_topology_never_a_crash);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
