@@ -64,7 +64,7 @@ COMPILE = $(CC) -std=gnu11 -I. -MMD -MP $(WARNINGS) $(OPTIMIZE) $(LOCAL) $(SIM_C
 
 $(BUILD)/reports/%.o: LOCAL += $(STORE_CFLAGS)
 $(BUILD)/exec/%.o: LOCAL += $(EXEC_CFLAGS)
-$(BUILD)/exec/cpu_%.o: LOCAL += -march=$(ARCH)
+$(BUILD)/exec/cpu_%.o: LOCAL += -march=$(ARCH) -fno-math-errno
 $(BUILD)/tests/%.o: LOCAL += $(CHECK_CFLAGS) $(STORE_CFLAGS)
 $(BUILD)/tests/exec/%.o: LOCAL += $(EXEC_CFLAGS)
 $(BUILD)/tests/bench/%.o: LOCAL += $(EXEC_CFLAGS)

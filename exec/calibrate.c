@@ -16,7 +16,7 @@
  * budget. */
 static const struct {
     double ops_s, collectives_s;
-} full_budget = {.ops_s = 8.0, .collectives_s = 4.0},
+} full_budget = {.ops_s = 7.0, .collectives_s = 4.0},
   quick_budget = {.ops_s = 2.0, .collectives_s = 0.8};
 
 /* ---- one process's part ---- */

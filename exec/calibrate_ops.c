@@ -13,6 +13,7 @@ enum {
     MOST_SAMPLES = 400,
     TINY_ELEMENTS = 16, /* of the op that shows the fixed cost */
     TINY_CALLS = 2000,
+    WAKE_ELEMENTS = 65536, /* enough for every thread to get some */
 };
 
 /* ---- memory ---- */
@@ -29,6 +30,7 @@ enum { RING_MIB = 64, PATTERN_BYTES = 4096 };
 typedef struct {
     Ring read, written;
     char *scratch;
+    char *idle; /* of WAKE_ELEMENTS */
     gint32 *ids;
     double scalars[MAX_OPERANDS], hyper[NUM_HYPER];
 } Memory;
@@ -80,13 +82,15 @@ static Needs tasks_need(const GArray *tasks, guint threads)
 static gboolean memory_open(Memory *memory, Session *session, const Needs *needs, GError **error)
 {
     const gsize ring_bytes = RING_MIB * MIB, scratch_bytes = needs->scratch_bytes;
-    char *all = session_alloc(session, 2 * ring_bytes + scratch_bytes, error);
+    const gsize idle_bytes = WAKE_ELEMENTS * sizeof(float);
+    char *all = session_alloc(session, 2 * ring_bytes + idle_bytes + scratch_bytes, error);
 
     if (all == NULL)
         return FALSE;
     *memory = (Memory){.read = {all, ring_bytes, 0},
                        .written = {all + ring_bytes, ring_bytes, 0},
-                       .scratch = all + 2 * ring_bytes,
+                       .idle = all + 2 * ring_bytes,
+                       .scratch = all + 2 * ring_bytes + idle_bytes,
                        .ids = g_new(gint32, needs->ids),
                        .hyper = {[HYPER_LR] = 1e-6,
                                  [HYPER_BETA1] = 0.9,
@@ -192,10 +196,27 @@ static void trial_prepare(Trial *trial)
         trial->launch.operand[i] = place_operand(trial, i);
 }
 
+/* Threads that have slept since the last call are slow to start; in a step they have just worked.
+ */
+static void wake_threads(const Memory *memory, Device *device)
+{
+    const Op op = {.kind = OP_CAST,
+                   .dtype = DTYPE_FP32,
+                   .dtype_out = DTYPE_FP32,
+                   .num_operands = 2,
+                   .operands = {{.access = ACCESS_READ}, {.access = ACCESS_WRITE}},
+                   .sizes = {.elements = WAKE_ELEMENTS}};
+    const Launch launch = {.op = &op, .operand = {memory->read.base, memory->idle}};
+
+    device_run(device, &launch);
+}
+
 static gboolean trial_call(const Trial *trial, Device *device, double *seconds, GError **error)
 {
-    const double start = clock_s();
+    if (device->threads > 1)
+        wake_threads(trial->memory, device);
 
+    const double start = clock_s();
     device_run(device, &trial->launch);
     if (!device_sync(device, error))
         return FALSE;

@@ -20,10 +20,10 @@ static const Weight quick_weights[] = {
     {128, 64},  {128, 128}, {128, 384}, {384, 128},  {256, 256},
     {256, 768}, {768, 256}, {384, 384}, {384, 1024}, {1024, 384},
 };
-static const guint64 MOST_PRODUCT = 1000000000; /* m n k; the rate grows no more beyond */
+static const guint64 MOST_PRODUCT = 450000000; /* m n k: the rate grows no more beyond */
 static const guint64 tokens[] = {64, 256, 1024, 2048};
 static const guint64 quick_tokens[] = {256, 1024};
-static const guint64 sequences[] = {32, 64, 128, 256, 512, 1024, 2048};
+static const guint64 sequences[] = {32, 64, 128, 256, 512, 1024};
 static const guint64 quick_sequences[] = {64, 256, 1024};
 static const guint64 head_dims[] = {32, 64, 128};
 static const guint64 quick_head_dims[] = {32, 64};
@@ -158,7 +158,7 @@ static void add_gemms(GArray *tasks, DType dtype, gboolean quick)
                 add_linear(tasks, dtype, rows[r], list[w]);
 }
 
-/* 4 heads over 1024 tokens, or one longer sequence. */
+/* 4 heads over 1024 tokens. */
 static void add_attention(GArray *tasks, DType dtype, gboolean quick)
 {
     const guint64 *seqs = quick ? quick_sequences : sequences;
@@ -168,7 +168,7 @@ static void add_attention(GArray *tasks, DType dtype, gboolean quick)
 
     for (guint s = 0; s < num_seqs; s++)
         for (guint d = 0; d < num_dims; d++) {
-            const guint64 batch = MAX(1, 1024 / seqs[s]);
+            const guint64 batch = 1024 / seqs[s];
             const OpSizes sizes = {.rows = batch * seqs[s],
                                    .batch = batch,
                                    .seq = seqs[s],

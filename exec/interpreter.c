@@ -4,21 +4,16 @@
  * issue, which every wait respects (check proves that it can't deadlock). */
 #include "exec/interpreter.h"
 
-#include "exec/comm_queue.h"
 #include "exec/process.h"
 #include "sim/base/error.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-enum { QUEUE_JOBS = 256 };
 
 static const guint32 POISON = 0xFFA5FFA5u; /* a NaN as fp32, two NaNs as bf16 */
 
-/* What the communication thread does: an op, or a control call of the main thread. */
+/* An op for the communication thread. */
 typedef struct {
-    gboolean (*control)(Interpreter *interpreter, gpointer data, GError **error); /* NULL: an op */
-    gpointer data;
+    Interpreter *interpreter;
     Launch launch;
     guint stream, micro_batch;
     OpTime *time; /* NULL: not sampled */
@@ -30,13 +25,10 @@ typedef struct {
 } UnitRuns;
 
 struct Interpreter {
+    Runtime *runtime;
     const ProgramSet *set;
     const Program *program;
-    InterpreterOptions options;
     guint rank;
-    Device *device;
-    Comm *comm; /* opened, used and freed by the communication thread */
-    CommQueue *queue;
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
     guint8 *arena;
@@ -159,7 +151,7 @@ static gboolean run_exchange(const Interpreter *interpreter, const Job *job, GEr
     return group->comm->ops->exchange(group, messages, op->num_operands, error);
 }
 
-static gboolean run_op(Interpreter *interpreter, const Job *job, GError **error)
+static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
 {
     switch (job->launch.op->kind) {
     case OP_ALL_GATHER:
@@ -170,53 +162,36 @@ static gboolean run_op(Interpreter *interpreter, const Job *job, GError **error)
     case OP_EXCHANGE:
         return run_exchange(interpreter, job, error);
     default: /* a cast before a gather, a sum after a reduction */
-        device_run(interpreter->device, &job->launch);
+        device_run(runtime_device(interpreter->runtime), &job->launch);
         return TRUE;
     }
 }
 
-static gboolean run_job(gpointer context, gpointer data, GError **error)
+static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
 {
-    Interpreter *interpreter = context;
     const Job *job = data;
+    const double step_start = job->interpreter->step_start_s;
     const double start = clock_s();
 
-    if (job->control != NULL)
-        return job->control(interpreter, job->data, error);
-    if (!run_op(interpreter, job, error)) {
+    (void)comm;
+    if (!run_op(job->interpreter, job, error)) {
         g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
         return FALSE;
     }
     if (job->time != NULL)
-        *job->time =
-            (OpTime){start - interpreter->step_start_s, clock_s() - interpreter->step_start_s};
+        *job->time = (OpTime){start - step_start, clock_s() - step_start};
     return TRUE;
 }
 
-static gboolean queue_failed(const Interpreter *interpreter, GError **error)
+static guint64 post(Interpreter *interpreter, const Job *job)
 {
-    const GError *why = comm_queue_error(interpreter->queue);
-
-    return fail(error, ERROR_RUNTIME, "%s",
-                why == NULL ? "the communication thread stopped" : why->message);
-}
-
-/* Runs @control on the communication thread and waits for it. */
-static gboolean control(Interpreter *interpreter,
-                        gboolean (*run)(Interpreter *, gpointer, GError **), gpointer data,
-                        GError **error)
-{
-    const Job job = {.control = run, .data = data};
-    const guint64 ordinal = comm_queue_post(interpreter->queue, &job);
-
-    if (ordinal == 0 || !comm_queue_wait(interpreter->queue, ordinal))
-        return queue_failed(interpreter, error);
-    return TRUE;
+    G_STATIC_ASSERT(sizeof *job <= RUNTIME_JOB_BYTES);
+    return runtime_post(interpreter->runtime, run_job, job, sizeof *job);
 }
 
 /* ---- setting up ---- */
 
-static gboolean open_groups(Interpreter *interpreter, GError **error)
+static gboolean open_groups(Interpreter *interpreter, Comm *comm, GError **error)
 {
     const ProgramSet *set = interpreter->set;
 
@@ -238,8 +213,8 @@ static gboolean open_groups(Interpreter *interpreter, GError **error)
                 const Group *group = &g_array_index(groups->groups, Group, g);
                 CommGroup *made = NULL;
 
-                if (!interpreter->comm->ops->group(interpreter->comm, group->ranks, group->size,
-                                                   groups->purpose, &made, error))
+                if (!comm->ops->group(comm, group->ranks, group->size, groups->purpose, &made,
+                                      error))
                     return FALSE;
                 if (ours && groups->of_rank[interpreter->rank] == (gint)g)
                     interpreter->groups[stream] = made;
@@ -249,30 +224,13 @@ static gboolean open_groups(Interpreter *interpreter, GError **error)
     return TRUE;
 }
 
-static gboolean open_comm(Interpreter *interpreter, gpointer data, GError **error)
+static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
 {
-    (void)data;
-    interpreter->comm =
-        comm_open(interpreter->options.transport, interpreter->options.ranks_per_node, error);
-    if (interpreter->comm == NULL)
-        return FALSE;
-    interpreter->rank = interpreter->comm->rank;
-    if (interpreter->comm->size != interpreter->set->num_ranks)
-        return fail(error, ERROR_INPUT, "the plan has %u ranks, this job %u",
-                    interpreter->set->num_ranks, interpreter->comm->size);
-    interpreter->program = interpreter->set->classes[interpreter->set->class_of[interpreter->rank]];
-    interpreter->arena = interpreter->comm->ops->alloc(
-        interpreter->comm, interpreter->program->arena_bytes[TIER_DEVICE], error);
-    return interpreter->arena != NULL && open_groups(interpreter, error);
-}
+    Interpreter *interpreter = *(Interpreter *const *)job;
 
-static gboolean close_comm(Interpreter *interpreter, gpointer data, GError **error)
-{
-    (void)data;
-    (void)error;
-    comm_free(interpreter->comm);
-    interpreter->comm = NULL;
-    return TRUE;
+    interpreter->arena =
+        comm->ops->alloc(comm, interpreter->program->arena_bytes[TIER_DEVICE], error);
+    return interpreter->arena != NULL && open_groups(interpreter, comm, error);
 }
 
 static void make_runs(Interpreter *interpreter)
@@ -325,23 +283,26 @@ static void fill_arena(Interpreter *interpreter)
     }
 }
 
-Interpreter *interpreter_new(const ProgramSet *set, const InterpreterOptions *options,
-                             GError **error)
+Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
 {
     g_autoptr(Interpreter) interpreter = g_new0(Interpreter, 1);
+    Interpreter *self = interpreter;
 
+    if (runtime_size(runtime) != set->num_ranks) {
+        fail(error, ERROR_INPUT, "the plan has %u ranks, this job %u", set->num_ranks,
+             runtime_size(runtime));
+        return NULL;
+    }
+    interpreter->runtime = runtime;
     interpreter->set = set;
-    interpreter->options = *options;
-    interpreter->device = device_open(options->device, options->threads, error);
-    if (interpreter->device == NULL)
-        return NULL;
-    interpreter->queue = comm_queue_new(QUEUE_JOBS, sizeof(Job), run_job, interpreter);
-    if (!control(interpreter, open_comm, NULL, error))
-        return NULL;
+    interpreter->rank = runtime_rank(runtime);
+    interpreter->program = set->classes[set->class_of[interpreter->rank]];
     const Group *shard = program_set_group(set, "shard", interpreter->rank);
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
     make_runs(interpreter);
     count_ops(interpreter);
+    if (!runtime_do(runtime, open_arena, &self, sizeof self, error))
+        return NULL;
     fill_arena(interpreter);
     return g_steal_pointer(&interpreter);
 }
@@ -350,14 +311,6 @@ void interpreter_free(Interpreter *interpreter)
 {
     if (interpreter == NULL)
         return;
-    if (interpreter->comm != NULL) {
-        g_autoptr(GError) ignored = NULL;
-
-        if (!control(interpreter, close_comm, NULL, &ignored))
-            g_debug("closing the communicator: %s", ignored->message);
-    }
-    comm_queue_free(interpreter->queue);
-    device_free(interpreter->device);
     for (guint u = 0; interpreter->runs != NULL && u < interpreter->program->units->len; u++)
         g_free(interpreter->runs[u].own_chunks);
     g_free(interpreter->runs);
@@ -381,7 +334,7 @@ static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op, c
                                                   : interpreter->first_op[wait->call] + wait->op;
         const guint64 ordinal = interpreter->ordinals[wait->back][event];
 
-        if (ordinal != 0 && !comm_queue_wait(interpreter->queue, ordinal))
+        if (!runtime_wait(interpreter->runtime, ordinal))
             return FALSE;
     }
     return TRUE;
@@ -392,7 +345,7 @@ static gboolean wait_within(Interpreter *interpreter, const Op *op, guint32 firs
     for (guint w = 0; w < op->num_waits; w++) {
         const guint64 ordinal = interpreter->ordinals[0][first + op->waits[w]];
 
-        if (ordinal != 0 && !comm_queue_wait(interpreter->queue, ordinal))
+        if (!runtime_wait(interpreter->runtime, ordinal))
             return FALSE;
     }
     return TRUE;
@@ -406,11 +359,11 @@ static void compute(Interpreter *interpreter, const Call *call, const Op *op, Op
         return;
     resolve(interpreter, call, op, &launch);
     if (time == NULL) {
-        device_run(interpreter->device, &launch);
+        device_run(runtime_device(interpreter->runtime), &launch);
         return;
     }
     const double start = clock_s();
-    device_run(interpreter->device, &launch);
+    device_run(runtime_device(interpreter->runtime), &launch);
     *time = (OpTime){start - interpreter->step_start_s, clock_s() - interpreter->step_start_s};
 }
 
@@ -424,7 +377,10 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
     for (guint i = 0; i < segment->num_ops; i++) {
         const Op *op = &segment->ops[i];
         OpTime *time = sample ? &interpreter->times[first + i] : NULL;
-        Job job = {.stream = op->stream, .micro_batch = call->micro_batch, .time = time};
+        Job job = {.interpreter = interpreter,
+                   .stream = op->stream,
+                   .micro_batch = call->micro_batch,
+                   .time = time};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
@@ -437,7 +393,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         if (is_skipped(interpreter, op))
             continue;
         resolve(interpreter, call, op, &job.launch);
-        interpreter->ordinals[0][first + i] = comm_queue_post(interpreter->queue, &job);
+        interpreter->ordinals[0][first + i] = post(interpreter, &job);
         if (interpreter->ordinals[0][first + i] == 0)
             return FALSE;
     }
@@ -452,15 +408,16 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list)
         const Segment *segment = program_segment(interpreter->program, call->segment);
 
         for (guint i = 0; i < segment->num_ops; i++) {
-            Job job = {.stream = segment->ops[i].stream, .micro_batch = call->micro_batch};
+            Job job = {.interpreter = interpreter,
+                       .stream = segment->ops[i].stream,
+                       .micro_batch = call->micro_batch};
 
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
             resolve(interpreter, call, &segment->ops[i], &job.launch);
             if (job.stream == COMPUTE_STREAM)
-                device_run(interpreter->device, &job.launch);
-            else if (!comm_queue_wait(interpreter->queue,
-                                      comm_queue_post(interpreter->queue, &job)))
+                device_run(runtime_device(interpreter->runtime), &job.launch);
+            else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
                 return FALSE;
         }
     }
@@ -469,18 +426,18 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list)
 
 static void note_call(Interpreter *interpreter, const Call *call)
 {
-    char text[sizeof interpreter->comm->last_op];
+    char text[96];
 
     g_snprintf(text, sizeof text, "step %" G_GUINT64_FORMAT " micro-batch %u %s unit %u",
                interpreter->step, call->micro_batch,
                program_segment(interpreter->program, call->segment)->name, call->unit);
-    comm_note(interpreter->comm, text);
+    runtime_note(interpreter->runtime, text);
 }
 
-static gboolean nothing(Interpreter *interpreter, gpointer data, GError **error)
+static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
 {
-    (void)interpreter;
-    (void)data;
+    (void)comm;
+    (void)job;
     (void)error;
     return TRUE;
 }
@@ -491,7 +448,7 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     guint64 *previous = interpreter->ordinals[1];
 
     if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue))
-        return queue_failed(interpreter, error);
+        return runtime_failed(interpreter->runtime, error);
     interpreter->primed = TRUE;
     interpreter->ordinals[1] = interpreter->ordinals[0];
     interpreter->ordinals[0] = previous;
@@ -503,19 +460,20 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     for (guint c = 0; c < calls->len; c++) {
         note_call(interpreter, &g_array_index(calls, Call, c));
         if (!run_call(interpreter, c, sample))
-            return queue_failed(interpreter, error);
+            return runtime_failed(interpreter->runtime, error);
     }
-    if (!device_sync(interpreter->device, error))
+    if (!device_sync(runtime_device(interpreter->runtime), error))
         return FALSE;
-    return !sample || control(interpreter, nothing, NULL, error); /* so that all times are there */
+    return !sample || runtime_do(interpreter->runtime, nothing, NULL, 0,
+                                 error); /* so that all times are there */
 }
 
 gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
-    if (!control(interpreter, nothing, NULL, error))
+    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
         return FALSE;
     if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue))
-        return queue_failed(interpreter, error);
+        return runtime_failed(interpreter->runtime, error);
     interpreter->primed = FALSE;
     return TRUE;
 }
@@ -555,81 +513,11 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
     return count;
 }
 
-guint64 interpreter_foreign_bytes(const Interpreter *interpreter)
-{
-    return comm_foreign_bytes(interpreter->comm);
-}
-
-static gboolean copy_bytes_in(Interpreter *interpreter, gpointer data, GError **error)
-{
-    (void)error;
-    memcpy(data, interpreter->comm->bytes_in, sizeof interpreter->comm->bytes_in);
-    return TRUE;
-}
-
-void interpreter_bytes_in(Interpreter *interpreter, guint64 bytes[NUM_VOLUMES])
-{
-    g_autoptr(GError) ignored = NULL;
-
-    if (!control(interpreter, copy_bytes_in, bytes, &ignored))
-        memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
-}
-
-/* ---- control ---- */
-
-static gboolean agree(Interpreter *interpreter, gpointer data, GError **error)
-{
-    return interpreter->comm->ops->agree_max(interpreter->comm, data, error);
-}
-
-gboolean interpreter_agree_max(Interpreter *interpreter, gint64 *value, GError **error)
-{
-    return control(interpreter, agree, value, error);
-}
-
-typedef struct {
-    gconstpointer data;
-    gsize bytes;
-    GPtrArray *all;
-} Gather;
-
-static gboolean gather(Interpreter *interpreter, gpointer data, GError **error)
-{
-    const Gather *what = data;
-
-    return interpreter->comm->ops->gather_bytes(interpreter->comm, what->data, what->bytes,
-                                                what->all, error);
-}
-
-gboolean interpreter_gather(Interpreter *interpreter, gconstpointer data, gsize bytes,
-                            GPtrArray *all, GError **error)
-{
-    Gather what = {data, bytes, all};
-
-    return control(interpreter, gather, &what, error);
-}
-
-static gboolean abort_job(Interpreter *interpreter, gpointer data, GError **error)
-{
-    (void)error;
-    interpreter->comm->ops->abort(interpreter->comm, *(const int *)data);
-    return TRUE;
-}
-
-void interpreter_abort(Interpreter *interpreter, int status)
-{
-    g_autoptr(GError) ignored = NULL;
-
-    if (!control(interpreter, abort_job, &status, &ignored))
-        interpreter->comm->ops->abort(interpreter->comm, status); /* its thread has stopped */
-    exit(status);
-}
-
 /* ---- facts ---- */
 
-guint interpreter_rank(const Interpreter *interpreter)
+Runtime *interpreter_runtime(const Interpreter *interpreter)
 {
-    return interpreter->rank;
+    return interpreter->runtime;
 }
 
 guint interpreter_map_rank(const Interpreter *interpreter)
@@ -640,16 +528,6 @@ guint interpreter_map_rank(const Interpreter *interpreter)
 const Program *interpreter_program(const Interpreter *interpreter)
 {
     return interpreter->program;
-}
-
-const char *interpreter_transport(const Interpreter *interpreter)
-{
-    return comm_describe(interpreter->comm);
-}
-
-const char *interpreter_library(const Interpreter *interpreter)
-{
-    return device_library(interpreter->device);
 }
 
 gint interpreter_find(const Interpreter *interpreter, const char *name)

@@ -1,39 +1,27 @@
 /* Executes a program on a device and a communicator: the second interpreter of DESIGN 2. */
 #pragma once
 
-#include "exec/comm.h"
-#include "exec/device.h"
+#include "exec/runtime.h"
 #include "sim/program/program.h"
 
 typedef struct Interpreter Interpreter;
-
-typedef struct {
-    const char *transport; /* "self" (one rank) or "mpi" */
-    guint ranks_per_node;  /* 0 = as the machine is; see comm_open() */
-    guint threads;         /* of the device */
-    DeviceKind device;
-} InterpreterOptions;
 
 /* One timed op of a sampled step. */
 typedef struct {
     double start_s, end_s; /* since the step began; both 0: skipped */
 } OpTime;
 
-/* Starts the communication thread, opens the communicator on it, makes all groups and the arena,
- * poisons the arena.  Collective over all ranks.  @set is borrowed.  ERROR_RUNTIME, or ERROR_INPUT
- * when the communicator has another number of ranks than the set. */
-Interpreter *interpreter_new(const ProgramSet *set, const InterpreterOptions *options,
+/* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
+ * order on each.  @set and @runtime are borrowed; the arena lives as long as the runtime.
+ * ERROR_INPUT when the job has another number of ranks than the set. */
+Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Ends with every queued operation done (unless it failed).  Collective when nothing failed. */
 void interpreter_free(Interpreter *interpreter);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Interpreter, interpreter_free)
 
-guint interpreter_rank(const Interpreter *interpreter);
+Runtime *interpreter_runtime(const Interpreter *interpreter);
 guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks that share a unit */
 const Program *interpreter_program(const Interpreter *interpreter);
-const char *interpreter_transport(const Interpreter *interpreter); /* as comm_describe() */
-const char *interpreter_library(const Interpreter *interpreter);   /* as device_library() */
 
 /* A tensor copy in the arena, and the tensor of that name (NO_TENSOR when there is none). */
 void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy);
@@ -51,21 +39,7 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error) G_GNUC_WARN
 /* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
 const OpTime *interpreter_times(const Interpreter *interpreter);
 
-/* Bytes that the transport has received so far, by kind. */
-void interpreter_bytes_in(Interpreter *interpreter, guint64 bytes[NUM_VOLUMES]);
-
 /* Bytes of the arena, or of one tensor with all its copies, that no longer hold poison: what was
  * really touched since interpreter_new(). */
 guint64 interpreter_touched_arena(const Interpreter *interpreter);
 guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor);
-guint64 interpreter_foreign_bytes(const Interpreter *interpreter); /* comm_foreign_bytes() */
-
-/* Control channel: the largest @value of all ranks; @data of all ranks, at rank 0 (@all: GBytes).
- * Collective; not counted as volume. */
-gboolean interpreter_agree_max(Interpreter *interpreter, gint64 *value,
-                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
-gboolean interpreter_gather(Interpreter *interpreter, gconstpointer data, gsize bytes,
-                            GPtrArray *all, GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Ends the whole job, all ranks, with @status. */
-void interpreter_abort(Interpreter *interpreter, int status) G_GNUC_NORETURN;

@@ -24,7 +24,7 @@ struct Record {
 
 static gboolean is_root(const Record *record)
 {
-    return interpreter_rank(record->interpreter) == 0;
+    return runtime_rank(interpreter_runtime(record->interpreter)) == 0;
 }
 
 gboolean record_is_sampled(guint step)
@@ -39,8 +39,9 @@ static gboolean add_run(Record *record, GError **error)
     g_autofree char *plan = plan_print(record->plan);
     g_autoptr(GDateTime) now = g_date_time_new_now_utc();
     g_autofree char *created = g_date_time_format_iso8601(now);
-    g_autofree char *notes = g_strdup_printf("%s; %s", interpreter_transport(record->interpreter),
-                                             interpreter_library(record->interpreter));
+    g_autofree char *notes =
+        g_strdup_printf("%s; %s", runtime_transport(interpreter_runtime(record->interpreter)),
+                        runtime_library(interpreter_runtime(record->interpreter)));
     const StoreRun run = {
         .created = created,
         .plan_json = plan,
@@ -76,7 +77,7 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
     if (options->db_path != NULL && is_root(record))
         failed = !open_store(record, error);
     const gint64 own = failed;
-    if (!interpreter_agree_max(interpreter, &failed, own ? NULL : error))
+    if (!runtime_agree_max(interpreter_runtime(interpreter), &failed, own ? NULL : error))
         return NULL;
     if (failed && !own)
         fail(error, ERROR_RUNTIME, "rank 0 could not open the store");
@@ -98,7 +99,7 @@ void record_volume(Record *record, const guint64 before[NUM_VOLUMES])
 {
     guint64 after[NUM_VOLUMES];
 
-    interpreter_bytes_in(record->interpreter, after);
+    runtime_bytes_in(interpreter_runtime(record->interpreter), after);
     for (guint v = 0; v < NUM_VOLUMES; v++)
         record->terms.communication_bytes[v] = after[v] - before[v];
 }
@@ -124,8 +125,8 @@ static void print_header(Record *record)
             plan->schedule.micro_batch, form_name(plan->sharding.form),
             recompute_name(plan->schedule.recompute));
     g_print("%u ranks x %u threads, %s, %s; program %.12s\n", plan->gpus, plan->threads,
-            interpreter_transport(record->interpreter), interpreter_library(record->interpreter),
-            plan->hash);
+            runtime_transport(interpreter_runtime(record->interpreter)),
+            runtime_library(interpreter_runtime(record->interpreter)), plan->hash);
 }
 
 static void print_json(const StoreStep *step, double tflops, double mfu)
@@ -269,7 +270,8 @@ static void measure_memory(Record *record)
                 interpreter_touched_tensor(record->interpreter, t);
     }
     terms->arena_bytes = interpreter_touched_arena(record->interpreter);
-    terms->total_bytes = process_peak_rss_bytes() - interpreter_foreign_bytes(record->interpreter);
+    terms->total_bytes =
+        process_peak_rss_bytes() - runtime_foreign_bytes(interpreter_runtime(record->interpreter));
 }
 
 static gboolean write_terms_of(Record *record, guint rank, const Terms *terms, GError **error)
@@ -286,7 +288,8 @@ static gboolean write_terms(Record *record, GError **error)
 {
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
 
-    if (!interpreter_gather(record->interpreter, &record->terms, sizeof record->terms, all, error))
+    if (!runtime_gather(interpreter_runtime(record->interpreter), &record->terms,
+                        sizeof record->terms, all, error))
         return FALSE;
     if (record->store == NULL)
         return TRUE;

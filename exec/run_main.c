@@ -33,7 +33,7 @@ static gboolean check_inputs(const Plan *plan, const RunOptions *options, GError
 static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const ProgramSet *set,
                     const RunOptions *options, GError **error)
 {
-    const InterpreterOptions interpreter = {
+    const RuntimeOptions runtime_options = {
         .transport = launch->kind == LAUNCH_BY_HAND ? "self" : "mpi",
         .threads = plan->threads,
         .device = plan->device,
@@ -41,7 +41,10 @@ static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const Pro
 
     if (!launch_rank_started(launch, error))
         return error_exit_status(*error);
-    return train(plan, set, &interpreter, &options->train, error);
+    g_autoptr(Runtime) runtime = runtime_open(&runtime_options, error);
+    if (runtime == NULL)
+        return error_exit_status(*error);
+    return train(plan, set, runtime, &options->train, error);
 }
 
 static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, int argc,

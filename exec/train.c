@@ -145,7 +145,7 @@ static gboolean run_step(Trainer *trainer, guint step, GError **error)
 
     bind_samples(trainer, step);
     bind_scalars(trainer, step);
-    interpreter_bytes_in(trainer->interpreter, before);
+    runtime_bytes_in(interpreter_runtime(trainer->interpreter), before);
     const double start = clock_s();
     if (!interpreter_step(trainer->interpreter, sample, error))
         return FALSE;
@@ -167,7 +167,7 @@ static gboolean agree_to_stop(Trainer *trainer, GError **error)
 {
     gint64 stop = process_stop_requested();
 
-    if (!interpreter_agree_max(trainer->interpreter, &stop, error))
+    if (!runtime_agree_max(interpreter_runtime(trainer->interpreter), &stop, error))
         return FALSE;
     trainer->stopped = stop != 0;
     return TRUE;
@@ -209,15 +209,16 @@ static int run_status(Trainer *trainer, GError **error)
         return 0;
     g_propagate_error(error, g_steal_pointer(&why));
     if (!non_finite) {
-        g_printerr("fsdp-run: rank %u: %s\n", interpreter_rank(trainer->interpreter),
-                   (*error)->message);
-        interpreter_abort(trainer->interpreter, error_exit_status(*error));
+        Runtime *runtime = interpreter_runtime(trainer->interpreter);
+
+        g_printerr("fsdp-run: rank %u: %s\n", runtime_rank(runtime), (*error)->message);
+        runtime_abort(runtime, error_exit_status(*error));
     }
     return error_exit_status(*error);
 }
 
-int train(const Plan *plan, const ProgramSet *set, const InterpreterOptions *interpreter_options,
-          const TrainOptions *options, GError **error)
+int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const TrainOptions *options,
+          GError **error)
 {
     g_autoptr(Data) data =
         data_open(options->data_path, plan->model->vocab, plan->workload.seq_len, error);
@@ -226,7 +227,7 @@ int train(const Plan *plan, const ProgramSet *set, const InterpreterOptions *int
 
     if (data == NULL)
         return error_exit_status(*error);
-    interpreter = interpreter_new(set, interpreter_options, error);
+    interpreter = interpreter_new(runtime, set, error);
     if (interpreter == NULL)
         return error_exit_status(*error);
     record = record_new(plan, interpreter, options, error);
@@ -239,7 +240,7 @@ int train(const Plan *plan, const ProgramSet *set, const InterpreterOptions *int
         .interpreter = interpreter,
         .data = data,
         .record = record,
-        .data_rank = data_rank(plan, interpreter_rank(interpreter)),
+        .data_rank = data_rank(plan, runtime_rank(runtime)),
     };
     bind_tensors(&trainer);
     fill_rope_table(&trainer);

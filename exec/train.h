@@ -13,5 +13,5 @@ double train_learning_rate(const TrainOptions *options, guint step);
 
 /* Runs on every rank of the job.  Returns an exit status of DESIGN 5; @error is set for 2 and 3.  A
  * loss or norm that is not finite: all ranks stop at that step, its update undone, status 3. */
-int train(const Plan *plan, const ProgramSet *set, const InterpreterOptions *interpreter,
-          const TrainOptions *options, GError **error);
+int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const TrainOptions *options,
+          GError **error);

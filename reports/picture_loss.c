@@ -41,6 +41,14 @@ static GPtrArray *runs_with_loss(const Report *report, const ReportRun *run)
     return runs;
 }
 
+/* "with ..." of a curve; few steps have points, since one alone makes no line. */
+static char *line_style(const char *width, const char *colour, guint num_steps)
+{
+    return g_strdup_printf("with %s linewidth %s linecolor rgb '%s'",
+                           num_steps <= 40 ? "linespoints pointtype 7 pointsize 0.4" : "lines",
+                           width, colour);
+}
+
 static void append_line(GString *script, const GPtrArray *runs, guint i, const ReportRun *shown)
 {
     static const char *const colours[MAX_NAMED_LINES] = {
@@ -48,19 +56,35 @@ static void append_line(GString *script, const GPtrArray *runs, guint i, const R
         PICTURE_ORANGE, PICTURE_SKY,        PICTURE_WINE,  PICTURE_GREY};
     const ReportRun *run = g_ptr_array_index(runs, i);
     const gboolean named = runs->len <= MAX_NAMED_LINES;
+    const char *unnamed = run == shown ? PICTURE_BLUE : PICTURE_PALE;
     g_autofree char *label = picture_run_label(run, 46);
     g_autofree char *title = plot_quote(label);
+    g_autofree char *style =
+        line_style(run == shown ? "2.5" : "1.5", named ? colours[i] : unnamed, run->steps->len);
 
-    if (named || run == shown)
+    g_string_append_printf(script, "$run%u using 1:2 %s %s%s", i, style,
+                           named || run == shown ? "title " : "notitle",
+                           named || run == shown ? title : "");
+}
+
+/* The shown run last, on top of the others. */
+static void append_lines(GString *script, const GPtrArray *runs, guint shown)
+{
+    const ReportRun *run = g_ptr_array_index(runs, shown);
+
+    g_string_append(script, "plot ");
+    for (guint i = 0; i < runs->len; i++)
+        if (i != shown) {
+            append_line(script, runs, i, run);
+            g_string_append(script, ", ");
+        }
+    if (runs->len > MAX_NAMED_LINES)
         g_string_append_printf(script,
-                               "$run%u using 1:2 with lines linewidth %s linecolor rgb '%s' "
-                               "title %s",
-                               i, run == shown ? "2.5" : "1.5", named ? colours[i] : PICTURE_BLUE,
-                               title);
-    else
-        g_string_append_printf(
-            script,
-            "$run%u using 1:2 with lines linewidth 1 linecolor rgb '" PICTURE_PALE "' notitle", i);
+                               "NaN with lines linewidth 1.5 linecolor rgb '" PICTURE_PALE
+                               "' title '%u other runs', ",
+                               runs->len - 1);
+    append_line(script, runs, shown, run);
+    g_string_append_c(script, '\n');
 }
 
 Picture *picture_loss(const Report *report, const ReportRun *run)
@@ -89,26 +113,14 @@ Picture *picture_loss(const Report *report, const ReportRun *run)
     }
     g_string_append(script, "set xlabel 'step'\nset ylabel 'loss (nats per token)' offset -1,0\n"
                             "set grid xtics ytics back\nset xrange [0:*]\n"
-                            "set key on top right Left reverse samplen 2 width 1\nplot ");
-    /* The shown run last, on top of the others. */
-    for (guint i = 0; i < runs->len; i++)
-        if (i != shown) {
-            append_line(script, runs, i, run);
-            g_string_append(script, ", ");
-        }
-    if (runs->len > MAX_NAMED_LINES)
-        g_string_append_printf(script,
-                               "NaN with lines linewidth 2 linecolor rgb '" PICTURE_PALE
-                               "' title '%u other runs', ",
-                               runs->len - 1);
-    append_line(script, runs, shown, run);
-    g_string_append_c(script, '\n');
-    return picture_new(
-        "loss", &frame, script,
-        bin == 1 ? g_strdup("Every layout trains the same model on the same data: where curves "
-                            "differ by more than rounding, something is wrong.")
-                 : g_strdup_printf("Means of %u steps. Every layout trains the same model on the "
-                                   "same data: where curves differ by more than rounding, "
-                                   "something is wrong.",
-                                   bin));
+                            "set key on top right Left reverse samplen 2 width 1\n");
+    append_lines(script, runs, shown);
+
+    g_autofree char *means = g_strdup_printf("Means of %u steps. ", bin);
+
+    return picture_new("loss", &frame, script,
+                       g_strconcat(bin > 1 ? means : "",
+                                   "With the same data and seed every layout trains alike: curves "
+                                   "that differ by more than rounding tell of a fault.",
+                                   NULL));
 }

@@ -3,6 +3,7 @@
 #include "reports/report.h"
 #include "sim/base/error.h"
 
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -92,6 +93,8 @@ int main(int argc, char **argv)
 {
     g_auto(Options) options = {0};
     g_autoptr(GError) error = NULL;
+    setlocale(LC_CTYPE, ""); /* messages in the user's encoding, numbers always with a point */
+
     gboolean ok = parse(&options, &argc, &argv, &error);
 
     if (ok)

@@ -87,7 +87,7 @@ typedef struct {
 } Operand;
 
 typedef struct {
-    guint64 rows, in, out; /* linear: I and O; norm, embed: in = C, out = C; swiglu: in = F;
+    guint64 rows, in, out; /* linear: I and O; norm: in = out = C; embed: in = V, out = C; swiglu: in = F;
                               head: in = C, out = V */
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
     guint64 chunk;                                 /* head: rows of logits at a time */

@@ -33,20 +33,6 @@ typedef struct {
 
 static const double case_untouched = 4096; /* what lies where nothing should be written */
 
-/* A value in (-2, 2) that all dtypes hold exactly; sums of two need not be. */
-static inline double case_value(guint seed, guint rank, guint64 i)
-{
-    guint64 x = (seed * 0x9E3779B97F4A7C15ULL) ^ ((rank + 1) * 0xD1B54A32D192ED03ULL) ^
-                ((i + 1) * 0x8CB92BA72F3D8DD7ULL);
-
-    x ^= x >> 29;
-    x *= 0xBF58476D1CE4E5B9ULL;
-    x ^= x >> 32;
-    int exponent = (int)(x % 9) - 8;
-    double mantissa = 1 + (double)((x >> 8) % 128) / 128;
-    return ldexp((x >> 20) % 2 ? mantissa : -mantissa, exponent);
-}
-
 /* To the nearest value of @dtype, ties to even: independent of the code under test. */
 static inline double case_round(DType dtype, double value)
 {
@@ -58,6 +44,20 @@ static inline double case_round(DType dtype, double value)
         return (float)value;
     double mantissa = frexp((float)value, &exponent);
     return ldexp(nearbyint(ldexp(mantissa, 8)), exponent - 8);
+}
+
+/* What rank @rank contributes as element @i: in (-2, 2), with all the bits that the dtype has, so
+ * that the order of a sum shows. */
+static inline double case_value(const Case *c, guint rank, guint64 i)
+{
+    guint64 x = (c->seed * 0x9E3779B97F4A7C15ULL) ^ ((rank + 1) * 0xD1B54A32D192ED03ULL) ^
+                ((i + 1) * 0x8CB92BA72F3D8DD7ULL);
+
+    x ^= x >> 29;
+    x *= 0xBF58476D1CE4E5B9ULL;
+    x ^= x >> 32;
+    double value = ldexp((double)(x >> 11), -52 - (int)(x % 8));
+    return case_round(c->dtype, x % 16 < 8 ? value : -value);
 }
 
 static inline void case_store(DType dtype, char *buffer, guint64 i, double value)
@@ -103,7 +103,7 @@ static inline double case_sum(const Case *c, guint chunk, guint64 i)
     double sum = 0;
 
     for (guint step = 0; step < size; step++) {
-        double value = case_value(c->seed, c->ranks[(first + step) % size], i);
+        double value = case_value(c, c->ranks[(first + step) % size], i);
 
         sum = step == 0 ? value : sum + value;
         if (c->dtype != DTYPE_FP64)
@@ -132,7 +132,7 @@ static inline guint64 case_extent(const Case *c)
 static inline void case_fill_values(const Case *c, guint64 elements)
 {
     for (guint64 i = 0; i < elements; i++)
-        case_store(c->dtype, c->buffers.full, i, case_value(c->seed, case_world_rank(c), i));
+        case_store(c->dtype, c->buffers.full, i, case_value(c, case_world_rank(c), i));
 }
 
 static inline gboolean case_same(const Case *c, const char *what, const char *buffer, guint64 i,
@@ -193,7 +193,7 @@ static inline void gather_prepare(const Case *c)
             guint64 at = piece->full_offset + c->group->rank * piece->chunk + i;
 
             case_store(c->dtype, c->in_place ? c->buffers.full : c->buffers.shard,
-                       c->in_place ? at : piece->shard_offset + i, case_value(c->seed, rank, at));
+                       c->in_place ? at : piece->shard_offset + i, case_value(c, rank, at));
         }
     }
 }
@@ -209,7 +209,7 @@ static inline gboolean gather_correct(const Case *c)
         for (guint64 i = 0; i < c->group->size * c->pieces[p].chunk; i++) {
             guint64 at = c->pieces[p].full_offset + i;
 
-            want[at] = case_value(c->seed, c->ranks[i / c->pieces[p].chunk], at);
+            want[at] = case_value(c, c->ranks[i / c->pieces[p].chunk], at);
         }
     for (guint64 i = 0; ok && i < case_extent(c); i++)
         ok = case_same(c, "all_gather", c->buffers.full, i, want[i]);
@@ -250,7 +250,7 @@ static inline gboolean reduce_correct(const Case *c)
                                case_sum(c, chunk, at));
             if (!own || !c->in_place)
                 ok &= case_same(c, "reduce_scatter input", c->buffers.full, at,
-                                case_value(c->seed, case_world_rank(c), at));
+                                case_value(c, case_world_rank(c), at));
         }
     return ok;
 }
@@ -283,7 +283,7 @@ static inline gboolean all_reduce_correct(const Case *c, const CommRun *runs, gu
 
         for (; ok && at < runs[r].offset; at++)
             ok = case_same(c, "all_reduce, between runs", c->buffers.full, at,
-                           case_value(c->seed, case_world_rank(c), at));
+                           case_value(c, case_world_rank(c), at));
         for (; ok && at < runs[r].offset + runs[r].elements; at++)
             ok = case_same(c, "all_reduce", c->buffers.full, at,
                            case_sum(c, (guint)((at - runs[r].offset) / chunk), at));

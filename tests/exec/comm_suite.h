@@ -202,7 +202,8 @@ START_TEST(an_all_reduce_gives_every_rank_the_same_bits)
                             .dtype = summed[_i],
                             .seed = g * 100 + memory};
 
-            ok &= case_all_reduce(&c, runs, G_N_ELEMENTS(runs)) && case_all_reduce(&c, scalar, 1);
+            ok &= case_all_reduce(&c, runs, G_N_ELEMENTS(runs));
+            ok &= case_all_reduce(&c, scalar, 1);
         }
     verdict(ok);
 }
@@ -230,7 +231,9 @@ START_TEST(a_large_unit_moves_in_several_parts)
                         .num_pieces = G_N_ELEMENTS(pieces),
                         .seed = i};
 
-        ok &= case_all_gather(&c) && case_reduce_scatter(&c) && case_all_reduce(&c, &run, 1);
+        ok &= case_all_gather(&c);
+        ok &= case_reduce_scatter(&c);
+        ok &= case_all_reduce(&c, &run, 1);
     }
     g_free(private.full);
     g_free(private.shard);

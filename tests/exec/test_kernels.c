@@ -667,6 +667,8 @@ int main(void)
     Suite *suite = suite_create("kernels");
     TCase *products = tcase_create("products"), *elementwise = tcase_create("elementwise");
 
+    tcase_set_timeout(products, 60);
+    tcase_set_timeout(elementwise, 30);
     add_products(products);
     add_elementwise(elementwise);
     suite_add_tcase(suite, products);
