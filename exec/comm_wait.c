@@ -183,8 +183,7 @@ gboolean comm_wait_requests(MpiComm *comm, MPI_Request *requests, int num, GErro
         if (done)
             return TRUE;
         if (poll < polls) {
-            if (comm->crowded)
-                sched_yield();
+            sched_yield();
             continue;
         }
         const struct timespec pause = {.tv_nsec = sleep_ns};

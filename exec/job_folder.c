@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -91,6 +92,25 @@ static char *make_locked(const char *parent, int *lock, GError **error)
     return g_steal_pointer(&path);
 }
 
+/* Removes what a killed job has left (Open MPI's mpirun cleans up after SIGTERM, but not always):
+ * waits, in a process of its own, until all who hold the lock are gone. */
+static void start_janitor(const JobFolder *folder)
+{
+    if (fork() != 0)
+        return;
+
+    setsid(); /* the terminal's signals are not for it */
+    signal(SIGTERM, SIG_IGN);
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        close(fd); /* who reads the job's output waits for its end */
+    close(folder->lock);
+
+    const int fd = open_folder(folder->path);
+    if (fd >= 0 && flock(fd, LOCK_EX) == 0)
+        remove_tree(folder->path);
+    _exit(0);
+}
+
 JobFolder *job_folder_new(GError **error)
 {
     const char *parent = parent_folder();
@@ -112,6 +132,7 @@ JobFolder *job_folder_new(GError **error)
 
     JobFolder *folder = g_new(JobFolder, 1);
     *folder = (JobFolder){.path = path, .lock = lock};
+    start_janitor(folder);
     return folder;
 }
 

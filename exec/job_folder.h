@@ -8,7 +8,8 @@ typedef struct JobFolder JobFolder;
 
 /* Makes a fresh folder in shared memory (where there is none: among temporary files).  Folders of
  * jobs that ended without removing theirs are removed first.  A folder is in use as long as any
- * process holds the lock, which children inherit through job_folder_lock(). */
+ * process holds the lock, which children inherit through job_folder_lock(); once none does, as when
+ * all were killed, a process started here removes the folder. */
 JobFolder *job_folder_new(GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 const char *job_folder_path(const JobFolder *folder);

@@ -252,17 +252,12 @@ static gboolean job_start(Job *job, int argc, char **argv, guint threads, GError
     return TRUE;
 }
 
-/* Removes the file once it has told all: the folder is then empty but for mpirun's own, and mpirun
- * cleans up even if this process is killed. */
 static void count_started(Job *job)
 {
     struct stat info;
 
-    if (job->ranks_started < job->ranks && stat(job->started_path, &info) == 0) {
+    if (stat(job->started_path, &info) == 0)
         job->ranks_started = (guint)info.st_size;
-        if (job->ranks_started == job->ranks)
-            unlink(job->started_path);
-    }
 }
 
 /* A signal that comes before all ranks can catch it would kill them; it is passed on later. */

@@ -102,8 +102,15 @@ static gboolean is_free(const Label *label, const GArray *points, const Point *o
     return TRUE;
 }
 
-/* On the right of its point or on the left; where there is no room there is no label.  The shown
- * run and the worst errors come first. */
+static Label label_beside(const Point *point, double width_px, gboolean right)
+{
+    const double left_px = right ? point->x_px + LABEL_GAP : point->x_px - LABEL_GAP - width_px;
+
+    return (Label){left_px, left_px + width_px, point->y_px};
+}
+
+/* Beside its point, away from the line if there is room, else on the other side, else nowhere.
+ * The shown run and the worst errors come first. */
 static void append_point_labels(GString *script, const GArray *points, FormatScale scale)
 {
     g_autoptr(GArray) labels = g_array_new(FALSE, FALSE, sizeof(Label));
@@ -112,13 +119,14 @@ static void append_point_labels(GString *script, const GArray *points, FormatSca
         const Point *point = &g_array_index(points, Point, i);
         g_autofree char *text = g_strdup_printf("run %" G_GINT64_FORMAT, point->id);
         const double width_px = picture_text_px(strlen(text));
-        Label label = {point->x_px + LABEL_GAP, point->x_px + LABEL_GAP + width_px, point->y_px};
-        const gboolean right = is_free(&label, points, point, labels);
+        gboolean right = point->pair.measured_s <= point->pair.predicted_s;
+        Label label = label_beside(point, width_px, right);
 
-        if (!right)
-            label =
-                (Label){point->x_px - LABEL_GAP - width_px, point->x_px - LABEL_GAP, point->y_px};
-        if (!right && !is_free(&label, points, point, labels))
+        if (!is_free(&label, points, point, labels)) {
+            right = !right;
+            label = label_beside(point, width_px, right);
+        }
+        if (!is_free(&label, points, point, labels))
             continue;
         g_array_append_val(labels, label);
         g_string_append_printf(script, "set label front %s '%s' at %.9g,%.9g offset %s,0\n",

@@ -111,7 +111,7 @@ Picture *picture_loss(const Report *report, const ReportRun *run)
         append_losses(script, g_ptr_array_index(runs, i), bin);
         g_string_append(script, "END\n");
     }
-    g_string_append(script, "set xlabel 'step'\nset ylabel 'loss (nats per token)' offset -1,0\n"
+    g_string_append(script, "set xlabel 'step'\nset ylabel 'loss (nats per token)'\n"
                             "set grid xtics ytics back\nset xrange [0:*]\n"
                             "set key on top right Left reverse samplen 2 width 1\n");
     append_lines(script, runs, shown);

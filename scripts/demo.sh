@@ -40,7 +40,19 @@ train() {
         echo "demo: training in the layout '$1' failed" >&2
         exit 1
     fi
-    printf '%-38s %s\n' "$1" "$(grep -E '^ *(step +)?[0-9]' "$log" | tail -n 1)"
+    printf '%-38s %s\n' "$1" "$(last_step "$log")"
+}
+last_step() { grep -E '^ *(step +)?[0-9]' "$1" | tail -n 1; }
+
+# How far apart the last losses of all runs are: every layout trains the same model.
+spread() {
+    for log in "$out"/*.log; do
+        last_step "$log"
+    done | awk '
+        { for (i = 1; i < NF; i++) if ($i == "loss") loss = $(i + 1) + 0 }
+        NR == 1 || loss < low { low = loss }
+        NR == 1 || loss > high { high = loss }
+        END { printf "last losses of %d runs agree within %.1e (relative)\n", NR, (high - low) / low }'
 }
 
 rm -rf "$out"
@@ -60,6 +72,7 @@ for other in "${others[@]}"; do
     build/fsdp-plan estimate "${workload[@]}" --layout "$layout" --strategy "$strategy" -o "$plan" >/dev/null
     train "$other" "$plan"
 done
+spread
 
 title "4. Was the prediction right?"
 show build/fsdp-report "$store"

@@ -208,24 +208,20 @@ static int finish(Running *job)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-static void assert_nobody_left(const Running *job)
+static void assert_nothing_left(const Running *job)
 {
     const double end_s = clock_s() + END_S;
-    gboolean alive = TRUE;
+    gboolean alive = TRUE, folder = TRUE;
 
-    while (alive && clock_s() < end_s) {
+    while ((alive || folder) && clock_s() < end_s) {
         alive = is_alive(job->mpirun);
         for (guint i = 0; i < RANKS; i++)
             alive = alive || is_alive(job->rank[i]);
+        folder = g_file_test(job->folder, G_FILE_TEST_EXISTS);
         g_usleep(5000);
     }
     ck_assert(!alive);
-}
-
-static void assert_nothing_left(const Running *job)
-{
-    assert_nobody_left(job);
-    ck_assert(!g_file_test(job->folder, G_FILE_TEST_EXISTS));
+    ck_assert(!folder);
 }
 
 /* One line, of ours, and nothing of mpirun's. */
@@ -359,25 +355,42 @@ START_TEST(a_killed_mpirun_ends_the_job)
 }
 END_TEST
 
-START_TEST(a_killed_starter_ends_the_job_and_the_next_one_removes_its_folder)
+START_TEST(a_killed_starter_ends_the_job)
 {
     Running job = start("loop", "-");
 
     await_ranks(&job);
     kill(job.pid, SIGKILL);
     ck_assert_int_eq(finish(&job), 128 + SIGKILL);
-    assert_nobody_left(&job);
+    assert_nothing_left(&job);
+}
+END_TEST
 
-    /* mpirun has emptied it. */
-    g_autoptr(GDir) dir = g_dir_open(job.folder, 0, NULL);
-    ck_assert_ptr_nonnull(dir);
-    const char *name = g_dir_read_name(dir);
-    ck_assert_msg(name == NULL, "%s", name);
+START_TEST(starter_and_mpirun_killed_at_once_leave_nothing)
+{
+    Running job = start("loop", "-");
+
+    await_ranks(&job);
+    kill(job.pid, SIGKILL);
+    kill(job.mpirun, SIGKILL);
+    ck_assert_int_eq(finish(&job), 128 + SIGKILL);
+    assert_nothing_left(&job);
+}
+END_TEST
+
+START_TEST(a_folder_that_nobody_holds_is_removed_by_the_next_job)
+{
+    Running job = start("maps", "-");
+    await_ranks(&job);
+    ck_assert_int_eq(finish(&job), 0);
+
+    /* As if all its processes had been killed at once. */
+    g_autofree char *inner = g_build_filename(job.folder, "a", "b", NULL);
+    ck_assert_int_eq(g_mkdir_with_parents(inner, 0700), 0);
 
     Running next = start("maps", "-");
     await_ranks(&next);
     ck_assert_int_eq(finish(&next), 0);
-    assert_nothing_left(&next);
     assert_nothing_left(&job);
 }
 END_TEST
@@ -518,7 +531,9 @@ static Suite *make_suite(void)
     tcase_add_test(job, a_second_interrupt_ends_the_job);
     tcase_add_loop_test(job, a_killed_rank_ends_the_job, 0, RANKS);
     tcase_add_loop_test(job, a_killed_mpirun_ends_the_job, 0, 2);
-    tcase_add_test(job, a_killed_starter_ends_the_job_and_the_next_one_removes_its_folder);
+    tcase_add_test(job, a_killed_starter_ends_the_job);
+    tcase_add_test(job, starter_and_mpirun_killed_at_once_leave_nothing);
+    tcase_add_test(job, a_folder_that_nobody_holds_is_removed_by_the_next_job);
     tcase_add_test(job, a_job_that_runs_keeps_its_folder_when_another_starts);
     suite_add_tcase(suite, environment);
     suite_add_tcase(suite, job);
