@@ -56,16 +56,21 @@ static void print_volume_formula(const Plan *plan)
         (double)p->communication_bytes[VOLUME_REDUCE_SCATTER] / unit);
 }
 
-/* What would be gained if the largest term but compute were free. */
+/* What bounds the step, and what each thing that could go away is worth. */
 static void print_bound(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *bound = plan_bound_text(plan);
+    const double hidden = p->exposed_communication_seconds / p->step_seconds;
 
-    g_print("\nbound by %s of the step; without exposed communication it would take %.1f%% of its "
-            "time, without recomputation's cost and memory-bound ops at least %.1f%%\n",
-            bound, 100 * (1 - p->exposed_communication_seconds / p->step_seconds),
-            100 * (p->time_seconds[TIME_GEMM] + p->time_seconds[TIME_ATTENTION]) / p->step_seconds);
+    g_print("\nbound by %s of the step.  Hiding all communication would gain %.1f%%", bound,
+            100 * hidden);
+    if (plan->schedule.recompute == RECOMPUTE_FULL)
+        g_print("; not recomputing would gain up to %.1f%% (a quarter of the block's compute)",
+                25 * (1 - hidden));
+    g_print(".\nMemory-bound ops and the optimiser take %.1f%%: fusing them could gain no more.\n",
+            100 * (p->time_seconds[TIME_MEMORY_BOUND] + p->time_seconds[TIME_OPTIMIZER]) /
+                p->step_seconds);
 }
 
 static SearchRequest request_of(const Plan *plan)

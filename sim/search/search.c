@@ -219,14 +219,25 @@ static double plan_key(const SearchRequest *request, const Plan *plan)
                                         : plan->prediction.step_seconds;
 }
 
-/* Keeps the best `top` in order; equal ones stay in the order of their bounds. */
+/* Equal by the key: the one that needs less of the other comes first. */
+static gboolean goes_after(const SearchRequest *request, const Plan *listed, const Plan *plan)
+{
+    const double listed_key = plan_key(request, listed), key = plan_key(request, plan);
+
+    if (listed_key != key)
+        return listed_key < key;
+    if (listed->prediction.memory_total != plan->prediction.memory_total)
+        return listed->prediction.memory_total < plan->prediction.memory_total;
+    return listed->prediction.step_seconds <= plan->prediction.step_seconds;
+}
+
+/* Keeps the best `top` in order. */
 static void keep_plan(const Search *search, Plan *plan)
 {
     GPtrArray *plans = search->result->plans;
     guint at = 0;
 
-    while (at < plans->len && plan_key(search->request, g_ptr_array_index(plans, at)) <=
-                                  plan_key(search->request, plan))
+    while (at < plans->len && goes_after(search->request, g_ptr_array_index(plans, at), plan))
         at++;
     g_ptr_array_insert(plans, (gint)at, plan);
     if (plans->len > search->request->top)

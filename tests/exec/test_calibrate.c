@@ -161,7 +161,7 @@ static GArray *small_tasks(void)
 
     for (guint i = 0; i < all->len; i++) {
         const OpTask *task = task_at(all, i);
-        if (op_flops(&task->op) < 6e8 && op_memory_bytes(&task->op, task->unit_elements) < 1 << 22)
+        if (op_flops(&task->op) < 1e8 && op_memory_bytes(&task->op, task->unit_elements) < 1 << 22)
             g_array_append_val(small, *task);
     }
     return small;
