@@ -1,6 +1,7 @@
 #include "exec/calibrate.h"
 
 #include "exec/calibrate_comm.h"
+#include "exec/calibrate_framework.h"
 #include "exec/calibrate_ops.h"
 #include "exec/calibrate_samples.h"
 #include "exec/calibrate_tasks.h"
@@ -69,17 +70,6 @@ static gboolean measure_alone(const CalibrateOptions *options, Measured *measure
            session_close(&session, error);
 }
 
-/* Memory of a rank that has opened all it needs but its arena. */
-static gboolean measure_framework(Session *session, Measured *measured, GError **error)
-{
-    double bytes = (double)(process_rss_bytes() - comm_foreign_bytes(session->comm));
-
-    if (!session_max(session, &bytes, error))
-        return FALSE;
-    measured->framework_bytes = (guint64)bytes;
-    return TRUE;
-}
-
 /* One of several ranks of one thread.  Ops are measured where they fill the cores. */
 static gboolean measure_together(const CalibrateOptions *options, Topology *topology, guint *rank,
                                  GError **error)
@@ -89,7 +79,6 @@ static gboolean measure_together(const CalibrateOptions *options, Topology *topo
     Session session;
 
     if (device == NULL || !session_open(&session, "mpi", error) ||
-        !measure_framework(&session, measured, error) ||
         !measure_collectives(&session, options, measured, error))
         return FALSE;
     *rank = session.comm->rank;
@@ -178,8 +167,22 @@ static gboolean measure_ranks(const CalibrateOptions *options, guint ranks, Meas
     if (part == NULL)
         return FALSE;
     measured_append(measured, &part->measured);
-    measured->framework_bytes = MAX(measured->framework_bytes, part->measured.framework_bytes);
     return TRUE;
+}
+
+/* What MFU is a fraction of: the best product that one thread reached here.  Products of bf16 run
+ * in fp32 on a CPU. */
+static void set_peaks(Topology *topology)
+{
+    double best = 0;
+
+    for (guint i = 0; i < topology->measured.gemm->len; i++) {
+        const MeasuredGemm *row = &g_array_index(topology->measured.gemm, MeasuredGemm, i);
+
+        if (row->threads == 1 && row->dtype == DTYPE_FP32)
+            best = MAX(best, row->flops_per_s);
+    }
+    topology->gpu.peak_flops[DTYPE_FP32] = topology->gpu.peak_flops[DTYPE_BF16] = best;
 }
 
 gboolean calibrate(const CalibrateOptions *options, const char *output_path, GError **error)
@@ -195,7 +198,10 @@ gboolean calibrate(const CalibrateOptions *options, const char *output_path, GEr
         if (!done_or_alone && !measure_ranks(options, jobs[i], &topology->measured, error))
             return FALSE;
     }
+    set_peaks(topology);
     g_free(topology->source);
     topology->source = g_strdup("measured by fsdp-run calibrate");
+    if (!calibrate_framework(topology, error))
+        return FALSE;
     return write_topology(topology, output_path, error);
 }

@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define VERSION "0.1"
-
 typedef struct {
     gint64 run; /* 0: the latest */
     char *html;
@@ -98,7 +96,7 @@ int main(int argc, char **argv)
     gboolean ok = parse(&options, &argc, &argv, &error);
 
     if (ok)
-        ok = options.version ? print("fsdp-report " VERSION "\n", &error)
+        ok = options.version ? print("fsdp-report " FSDP_VERSION "\n", &error)
                              : run_report(&options, &error);
     if (!ok)
         g_printerr("fsdp-report: %s\n", error->message);

@@ -43,7 +43,7 @@ int command_check(int argc, char **argv, GError **error)
 
     if (set == NULL)
         return error_exit_status(*error);
-    const guint64 limit = plan_memory_limit(plan), own = plan_framework_bytes(plan->topology);
+    const guint64 limit = plan_memory_limit(plan), own = plan_framework_bytes(plan);
     g_autoptr(GPtrArray) problems = program_set_check(set, limit > own ? limit - own : 1);
     for (guint i = 0; i < problems->len; i++)
         g_print("%s\n", (const char *)g_ptr_array_index(problems, i));

@@ -15,7 +15,7 @@ static void print_json_node(JsonNode *node)
 }
 
 /* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6). */
-static void print_json_search(const SearchResult *result)
+static void print_json_search(const SearchResult *result, guint smallest)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
     g_autoptr(JsonNode) node = NULL;
@@ -36,6 +36,14 @@ static void print_json_search(const SearchResult *result)
     json_builder_end_object(json);
     json_builder_set_member_name(json, "seconds");
     json_builder_add_double_value(json, result->seconds);
+    if (result->plans->len == 0) { /* 0: none fits */
+        json_builder_set_member_name(json, "smallest_gpus");
+        json_builder_add_int_value(json, smallest);
+    }
+    if (result->closest != NULL) {
+        json_builder_set_member_name(json, "closest");
+        json_builder_add_value(json, plan_node(result->closest));
+    }
     json_builder_set_member_name(json, "plans");
     json_builder_begin_array(json);
     for (guint i = 0; i < result->plans->len; i++)
@@ -63,16 +71,44 @@ static gboolean record_search(const SearchRequest *request, const SearchResult *
     return store_commit(store, error);
 }
 
-static int nothing_fits(const SearchRequest *request, const SearchResult *result, gboolean json)
+static int show_result(const SearchRequest *request, const SearchResult *result,
+                       const PlanOptions *options, GError **error)
 {
-    const guint smallest =
-        result->candidates == 0 ? 0 : search_smallest_gpus(request, search_gpus(request) + 1);
-
-    if (json)
-        print_json_search(result);
+    if (options->output != NULL &&
+        !plan_save(g_ptr_array_index(result->plans, 0), options->output, error))
+        return error_exit_status(*error);
+    if (options->db != NULL && !record_search(request, result, options->db, error))
+        return error_exit_status(*error);
+    if (options->json)
+        print_json_search(result, 0);
     else
-        table_print_nothing_fits(request, result, smallest);
-    return 1;
+        table_print_search(request, result);
+    return 0;
+}
+
+/* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
+ * that fits is searched instead, and said. */
+static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
+                        const PlanOptions *options, GError **error)
+{
+    SearchRequest request = inputs->request;
+    const guint cluster = search_gpus(&request);
+    const guint smallest =
+        result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
+
+    if (inputs->gpus_given || smallest == 0) {
+        if (options->json)
+            print_json_search(result, smallest);
+        else
+            table_print_nothing_fits(&request, result, smallest);
+        return 1;
+    }
+    g_printerr("fsdp-plan: nothing fits on the cluster's %u GPUs; the smallest number that fits is "
+               "%u\n",
+               cluster, smallest);
+    request.gpus = smallest;
+    g_autoptr(SearchResult) larger = search(&request);
+    return show_result(&request, larger, options, error);
 }
 
 static int show_search(const PlanInputs *inputs, const PlanOptions *options, GError **error)
@@ -88,17 +124,8 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     }
     g_autoptr(SearchResult) result = search(&request);
     if (result->plans->len == 0)
-        return nothing_fits(&request, result, options->json);
-    if (options->output != NULL &&
-        !plan_save(g_ptr_array_index(result->plans, 0), options->output, error))
-        return error_exit_status(*error);
-    if (options->db != NULL && !record_search(&request, result, options->db, error))
-        return error_exit_status(*error);
-    if (options->json)
-        print_json_search(result);
-    else
-        table_print_search(&request, result);
-    return 0;
+        return nothing_fits(inputs, result, options, error);
+    return show_result(&request, result, options, error);
 }
 
 static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, GError **error)

@@ -2,7 +2,10 @@
 
 #include <stdarg.h>
 
-G_DEFINE_QUARK(fsdp - error - quark, error)
+GQuark error_quark(void)
+{
+    return g_quark_from_static_string("fsdp-error-quark");
+}
 
 gboolean fail(GError **error, ErrorCode code, const char *format, ...)
 {

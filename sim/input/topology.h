@@ -51,11 +51,13 @@ typedef struct {
 } MeasuredCollective;
 
 typedef struct {
-    GArray *gemm;            /* MeasuredGemm */
-    GArray *ops;             /* MeasuredOp */
-    GArray *collectives;     /* MeasuredCollective */
-    double op_overhead_s;    /* interpreter + launch, per op; 0 = not measured */
-    guint64 framework_bytes; /* of a rank before its arena exists; 0 = not measured */
+    GArray *gemm;         /* MeasuredGemm */
+    GArray *ops;          /* MeasuredOp */
+    GArray *collectives;  /* MeasuredCollective */
+    double op_overhead_s; /* interpreter + launch, per op; 0 = not measured */
+    /* What a rank's process holds beside its arena: one of several ranks, and one alone (which
+     * needs no MPI); 0 = not measured. */
+    guint64 framework_bytes, framework_alone_bytes;
 } Measured;
 
 /* A documented key that nothing reads yet: checked, and kept for printing. */

@@ -121,6 +121,9 @@ static const KeyRule reliability[] = {
 static const KeyRule machine[] = {
     {.key = "op_overhead", .kind = VALUE_SECONDS, .offset = offsetof(Measured, op_overhead_s)},
     {.key = "framework_memory", .kind = VALUE_BYTES, .offset = offsetof(Measured, framework_bytes)},
+    {.key = "framework_memory_alone",
+     .kind = VALUE_BYTES,
+     .offset = offsetof(Measured, framework_alone_bytes)},
 };
 
 const KeyRules cluster_rules = RULES(cluster), node_rules = RULES(node), gpu_rules = RULES(gpu),

@@ -21,8 +21,8 @@ typedef struct {
 /* The program of one rank, placed; enough to price a layout whose ranks are all equal. */
 Program *program_build(const ProgramSpec *spec);
 
-/* Segments and tensors without an ordered list of calls: how often each segment runs is all that sums need.
- * Some ten times cheaper than program_build(); not placed, and it can't be run. */
+/* Segments and tensors without an ordered list of calls: how often each segment runs is all that
+ * sums need. Some ten times cheaper than program_build(); not placed, and it can't be run. */
 typedef struct {
     Program *program;
     guint64 *calls; /* of a step, by segment */

@@ -87,8 +87,8 @@ typedef struct {
 } Operand;
 
 typedef struct {
-    guint64 rows, in, out; /* linear: I and O; norm: in = out = C; embed: in = V, out = C; swiglu: in = F;
-                              head: in = C, out = V */
+    guint64 rows, in, out; /* linear: I and O; norm: in = out = C; embed: in = V, out = C; swiglu:
+                              in = F; head: in = C, out = V */
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
     guint64 chunk;                                 /* head: rows of logits at a time */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */

@@ -39,11 +39,15 @@ SimulateContext plan_context(const Plan *plan)
     };
 }
 
-guint64 plan_framework_bytes(const Topology *topology)
+guint64 plan_framework_bytes(const Plan *plan)
 {
-    if (topology->measured.framework_bytes != 0)
-        return topology->measured.framework_bytes;
-    return topology->gpu.kind == DEVICE_CUDA ? CUDA_FRAMEWORK_BYTES : CPU_FRAMEWORK_BYTES;
+    const Measured *measured = &plan->topology->measured;
+    const guint64 bytes = layout_world(&plan->layout) == 1 ? measured->framework_alone_bytes
+                                                           : measured->framework_bytes;
+
+    if (bytes != 0)
+        return bytes;
+    return plan->device == DEVICE_CUDA ? CUDA_FRAMEWORK_BYTES : CPU_FRAMEWORK_BYTES;
 }
 
 guint64 plan_memory_limit(const Plan *plan)
@@ -86,7 +90,7 @@ static void predict_memory(Plan *plan, const Program *program)
 
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         p->memory_bytes[t] = use.term[t];
-    p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan->topology);
+    p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan);
     p->memory_total = use.total + p->memory_bytes[TERM_FRAMEWORK];
     p->memory_limit = plan_memory_limit(plan);
     p->rank = 0; /* all ranks are equal: shards are padded to one size */

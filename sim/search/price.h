@@ -12,7 +12,7 @@ SimulateContext plan_context(const Plan *plan);
 
 /* Bytes a rank may use, and what its process holds beside the arena. */
 guint64 plan_memory_limit(const Plan *plan);
-guint64 plan_framework_bytes(const Topology *topology);
+guint64 plan_framework_bytes(const Plan *plan);
 
 /* Fills program and prediction.  When it does not fit, plan->reasons says by how much and which
  * term is the largest.  The plan must be legal.  Returns whether it fits. */

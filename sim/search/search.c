@@ -244,28 +244,35 @@ static void keep_plan(const Search *search, Plan *plan)
         g_ptr_array_set_size(plans, (gint)search->request->top);
 }
 
-static gboolean exceeds_floor(const Search *search, const Candidate *candidate)
+/* A bound of what a candidate needs: its arena is never smaller than the floor. */
+static guint64 least_memory(const Search *search, const Candidate *candidate, guint64 *limit)
 {
     Plan plan = {.topology = (Topology *)search->request->topology, .layout = candidate->layout};
 
     plan_set_target(&plan);
-    return candidate->summary.floor_bytes + plan_framework_bytes(plan.topology) >
-           plan_memory_limit(&plan);
+    *limit = plan_memory_limit(&plan);
+    return candidate->summary.floor_bytes + plan_framework_bytes(&plan);
+}
+
+static gboolean exceeds_floor(const Search *search, const Candidate *candidate)
+{
+    guint64 limit;
+
+    return least_memory(search, candidate, &limit) > limit;
 }
 
 /* Neither this candidate nor any after it can be among the best. */
 static gboolean is_excluded(const Search *search, const Candidate *candidate)
 {
     const GPtrArray *plans = search->result->plans;
+    guint64 limit;
 
     if (plans->len < search->request->top)
         return FALSE;
-    const Plan *worst = g_ptr_array_index(plans, plans->len - 1);
+    const double worst = plan_key(search->request, g_ptr_array_index(plans, plans->len - 1));
     if (search->request->sort == SORT_MEMORY)
-        return (double)(candidate->summary.floor_bytes +
-                        plan_framework_bytes(search->request->topology)) >
-               plan_key(search->request, worst);
-    return candidate->summary.bound_s > plan_key(search->request, worst);
+        return (double)least_memory(search, candidate, &limit) > worst;
+    return candidate->summary.bound_s > worst;
 }
 
 static void price_candidate(Search *search, const Candidate *candidate)

@@ -1,0 +1,320 @@
+/* Trains a program for some steps on a runtime, as fsdp-run does, and keeps what tests compare:
+ * losses, gradient norms, and tensors put together from what all ranks hold. */
+#pragma once
+
+#include "exec/cpu_block.h"
+#include "exec/data.h"
+#include "exec/interpreter.h"
+#include "exec/parameters.h"
+#include "sim/program/compile.h"
+
+#include <glib/gstdio.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LAYOUT_STEPS = 20 };
+
+typedef struct {
+    const Data *data;
+    guint64 seed;
+    double lr, clip_norm; /* AdamW: betas 0.9 and 0.95, eps 1e-8, decay 0.1 */
+} LayoutTask;
+
+typedef struct {
+    LayoutTask task;
+    ProgramSpec spec;
+    ProgramSet *set;
+    Interpreter *interpreter;
+    guint steps; /* done so far */
+    double loss[LAYOUT_STEPS], norm[LAYOUT_STEPS];
+} LayoutRun;
+
+/* ---- the text, as tests/golden/README.md says ---- */
+
+typedef struct {
+    guint64 seed;
+    guint bytes, first, count;
+} LayoutText;
+
+static inline guint64 layout_mix(guint64 x)
+{
+    x = (x ^ x >> 30) * G_GUINT64_CONSTANT(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * G_GUINT64_CONSTANT(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+static inline char *layout_text_new(const LayoutText *text)
+{
+    const guint64 golden = G_GUINT64_CONSTANT(0x9E3779B97F4A7C15);
+    const guint64 state = layout_mix(text->seed + golden);
+    char *bytes = g_malloc(text->bytes);
+
+    for (guint k = 0; k < text->bytes; k++)
+        bytes[k] = (char)(text->first + layout_mix(state + k * golden) % text->count);
+    return bytes;
+}
+
+static inline Data *layout_data_new(const LayoutText *text, guint vocab, guint seq_len)
+{
+    g_autofree char *bytes = layout_text_new(text);
+    g_autofree char *path = NULL;
+    g_autoptr(GError) error = NULL;
+    const int file = g_file_open_tmp("fsdp-text-XXXXXX", &path, &error);
+
+    g_assert_no_error(error);
+    g_assert(write(file, bytes, text->bytes) == (gssize)text->bytes);
+    close(file);
+    Data *data = data_open(path, vocab, seq_len, &error);
+    g_unlink(path);
+    g_assert_no_error(error);
+    return data;
+}
+
+/* ---- a run ---- */
+
+static inline void *layout_tensor(LayoutRun *run, const char *name, guint copy)
+{
+    const gint tensor = interpreter_find(run->interpreter, name);
+
+    g_assert(tensor != NO_TENSOR);
+    return interpreter_tensor(run->interpreter, (guint)tensor, copy);
+}
+
+static inline double layout_scalar(LayoutRun *run, const char *name)
+{
+    return *(const double *)layout_tensor(run, name, 0);
+}
+
+static inline void layout_fill_rope(LayoutRun *run)
+{
+    const Model *model = run->spec.model;
+    const guint half = model->head_dim / 2;
+    g_autofree double *inverse = g_new(double, half);
+    float *row = layout_tensor(run, "rope_table", 0);
+
+    model_rope_frequencies(model, inverse);
+    for (guint t = 0; t < run->spec.workload->seq_len; t++, row += model->head_dim)
+        for (guint i = 0; i < half; i++) {
+            row[i] = (float)cos(t * inverse[i]);
+            row[half + i] = (float)sin(t * inverse[i]);
+        }
+}
+
+/* Collective.  @spec's pointers and the data are borrowed. */
+static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
+                                        const LayoutTask *task)
+{
+    LayoutRun *run = g_new0(LayoutRun, 1);
+    g_autoptr(GError) error = NULL;
+
+    run->task = *task;
+    run->spec = *spec;
+    run->set = program_compile(spec);
+    run->interpreter = interpreter_new(runtime, run->set, &error);
+    g_assert_no_error(error);
+    layout_fill_rope(run);
+    parameters_init(run->interpreter, spec->model, task->seed);
+    return run;
+}
+
+static inline void layout_run_free(LayoutRun *run)
+{
+    if (run == NULL)
+        return;
+    interpreter_free(run->interpreter);
+    program_set_free(run->set);
+    g_free(run);
+}
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(LayoutRun, layout_run_free)
+
+static inline void layout_bind_samples(LayoutRun *run, guint step)
+{
+    const Layout *layout = &run->spec.layout;
+    const guint micro_batch = run->spec.schedule.micro_batch;
+    const guint seq = run->spec.workload->seq_len;
+    const guint rank = runtime_rank(interpreter_runtime(run->interpreter));
+    guint at[NUM_AXES];
+
+    layout_coordinates(layout, rank, at);
+    const guint data_rank = at[AXIS_DP_REPLICATE] * layout->size[AXIS_DP_SHARD] + at[AXIS_DP_SHARD];
+    for (guint m = 0; m < run->spec.schedule.micro_batches; m++) {
+        gint32 *tokens = layout_tensor(run, "tokens", m), *labels = layout_tensor(run, "labels", m);
+
+        for (guint b = 0; b < micro_batch; b++)
+            data_fill(run->task.data, run->task.seed, step,
+                      ((guint64)m * layout_data_ranks(layout) + data_rank) * micro_batch + b,
+                      tokens + (gsize)b * seq, labels + (gsize)b * seq);
+    }
+}
+
+/* All that a host does before a step. */
+static inline void layout_bind(LayoutRun *run, guint step)
+{
+    double *hyper = layout_tensor(run, "hyper", 0);
+
+    layout_bind_samples(run, step);
+    hyper[HYPER_LR] = run->task.lr;
+    hyper[HYPER_BETA1] = 0.9;
+    hyper[HYPER_BETA2] = 0.95;
+    hyper[HYPER_EPS] = 1e-8;
+    hyper[HYPER_WEIGHT_DECAY] = 0.1;
+    hyper[HYPER_STEP] = step;
+    hyper[HYPER_MAX_NORM] = run->task.clip_norm;
+    *(double *)layout_tensor(run, "loss", 0) = 0;
+}
+
+static inline void layout_step(LayoutRun *run, gboolean sample)
+{
+    g_autoptr(GError) error = NULL;
+
+    g_assert(run->steps < LAYOUT_STEPS);
+    layout_bind(run, run->steps + 1);
+    gboolean ok = interpreter_step(run->interpreter, sample, &error);
+    g_assert_no_error(error);
+    g_assert(ok);
+    run->loss[run->steps] = layout_scalar(run, "loss") / layout_scalar(run, "valid");
+    run->norm[run->steps] = layout_scalar(run, "norm");
+    run->steps++;
+}
+
+static inline void layout_drain(LayoutRun *run)
+{
+    g_autoptr(GError) error = NULL;
+    gboolean ok = interpreter_drain(run->interpreter, &error);
+
+    g_assert_no_error(error);
+    g_assert(ok);
+}
+
+/* ---- whole tensors ---- */
+
+/* What every unit has one of, or none. */
+typedef enum {
+    LAYOUT_PARAMETER,
+    LAYOUT_GRADIENT,
+    LAYOUT_MASTER,
+    LAYOUT_MOMENT1,
+    LAYOUT_MOMENT2,
+    NUM_LAYOUT_TENSORS
+} LayoutTensor;
+
+static inline gint layout_unit_tensor(const UnitClass *unit, LayoutTensor which)
+{
+    const gint tensors[NUM_LAYOUT_TENSORS] = {
+        unit->parameter, unit->gradient, unit->master, unit->moment[0], unit->moment[1],
+    };
+
+    return tensors[which];
+}
+
+/* A range of one parameter, as a rank holds it. */
+typedef struct {
+    guint64 at; /* its first element, counted over all parameters of all units */
+    guint64 elements;
+    guint64 offset; /* in its copy of the tensor, in elements */
+} LayoutRange;
+
+/* What this rank is to have of a parameter: its span, or the whole where that is kept.  Of whole
+ * gradients only the rank's own chunk is reduced. */
+static inline LayoutRange layout_range(const LayoutRun *run, const UnitClass *unit, guint param,
+                                       LayoutTensor which)
+{
+    const Program *program = interpreter_program(run->interpreter);
+    const UnitMap *map = unit->map;
+    const gint tensor = layout_unit_tensor(unit, which);
+    const gboolean whole = program_tensor(program, (guint)tensor)->part == PART_WHOLE;
+    const guint rank = map->ranks == 1 ? 0 : interpreter_map_rank(run->interpreter);
+    const ShardSpan span = unit_map_span(map, param, rank);
+
+    if (whole && which == LAYOUT_PARAMETER)
+        return (LayoutRange){0, map->params[param].rows * map->params[param].cols,
+                             map->params[param].full_offset};
+    return (LayoutRange){span.start, span.elements, whole ? span.full_offset : span.shard_offset};
+}
+
+static inline float layout_value(const Tensor *tensor, const void *data, guint64 i)
+{
+    return tensor->dtype == DTYPE_BF16 ? bf16_to_float(((const guint16 *)data)[i])
+                                       : ((const float *)data)[i];
+}
+
+/* Ranges and values that this rank holds: {at, elements} and the values as fp32, again and again.
+ * FALSE when there is no such tensor. */
+static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArray *packed)
+{
+    const Program *program = interpreter_program(run->interpreter);
+    guint64 base = 0;
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitRef *ref = program_unit_ref(program, u);
+        const UnitClass *unit = program_unit(program, ref->unit_class);
+        const gint tensor = layout_unit_tensor(unit, which);
+
+        if (tensor == NO_TENSOR)
+            return FALSE;
+        const void *data = interpreter_tensor(run->interpreter, (guint)tensor, ref->index);
+        for (guint p = 0; p < unit->map->num_params; p++) {
+            LayoutRange range = layout_range(run, unit, p, which);
+
+            range.at += base;
+            base += unit->map->params[p].rows * unit->map->params[p].cols;
+            g_byte_array_append(packed, (const guint8 *)&range, sizeof range);
+            for (guint64 i = 0; i < range.elements; i++) {
+                const float value =
+                    layout_value(program_tensor(program, (guint)tensor), data, range.offset + i);
+
+                g_byte_array_append(packed, (const guint8 *)&value, sizeof value);
+            }
+        }
+    }
+    return TRUE;
+}
+
+/* Copies one rank's ranges in; FALSE when something that was there has other bits. */
+static inline gboolean layout_unpack(GBytes *packed, float *whole, gboolean *there)
+{
+    gsize bytes;
+    const guint8 *at = g_bytes_get_data(packed, &bytes), *end = at + bytes;
+    gboolean equal = TRUE;
+
+    while (at < end) {
+        LayoutRange range;
+
+        memcpy(&range, at, sizeof range);
+        at += sizeof range;
+        for (guint64 i = 0; i < range.elements; i++, at += sizeof(float)) {
+            equal &= !there[range.at + i] || memcmp(&whole[range.at + i], at, sizeof(float)) == 0;
+            memcpy(&whole[range.at + i], at, sizeof(float));
+            there[range.at + i] = TRUE;
+        }
+    }
+    return equal;
+}
+
+/* Collective: the tensor of all units as rank 0 learns it from all ranks, fp32, in the order of
+ * units and their parameters; NULL on other ranks, or when there is none.  *equal becomes FALSE on
+ * rank 0 when two ranks that hold the same element have other bits, or nobody holds it. */
+static inline float *layout_gather(LayoutRun *run, LayoutTensor which, gboolean *equal)
+{
+    Runtime *runtime = interpreter_runtime(run->interpreter);
+    const guint64 elements = model_parameters(run->spec.model);
+    g_autoptr(GByteArray) packed = g_byte_array_new();
+    g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
+    g_autoptr(GError) error = NULL;
+
+    if (!layout_pack(run, which, packed))
+        return NULL;
+    gboolean ok = runtime_gather(runtime, packed->data, packed->len, all, &error);
+    g_assert_no_error(error);
+    g_assert(ok);
+    if (runtime_rank(runtime) != 0)
+        return NULL;
+    float *whole = g_new0(float, elements);
+    g_autofree gboolean *there = g_new0(gboolean, elements);
+    for (guint r = 0; r < all->len; r++)
+        *equal &= layout_unpack(g_ptr_array_index(all, r), whole, there);
+    for (guint64 i = 0; i < elements; i++)
+        *equal &= there[i];
+    return whole;
+}

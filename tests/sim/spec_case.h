@@ -1,0 +1,324 @@
+/* Small models and choices for the tests of sim/, and what one must expect of them, by hand. */
+#pragma once
+
+#include "sim/layout/legality.h"
+#include "sim/program/check.h"
+#include "sim/program/compile.h"
+#include "sim/program/place.h"
+#include "tests/suite.h"
+
+#include <string.h>
+
+typedef struct {
+    guint vocab, hidden, ffn, layers, heads, kv_heads;
+    gboolean tied;
+} CaseShape;
+
+/* Odd sizes: nothing divides by 2, 3 and 4 at once. */
+static const CaseShape case_shape = {
+    .vocab = 257, .hidden = 24, .ffn = 40, .layers = 3, .heads = 4, .kv_heads = 2};
+
+/* Every choice of a program.  Copies share the model. */
+typedef struct {
+    Model *model; /* owned by whoever made the case */
+    Workload workload;
+    Layout layout;
+    Sharding sharding;
+    Schedule schedule;
+    DeviceKind device;
+    guint threads;
+} Case;
+
+static inline Model *case_model(const CaseShape *shape)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = g_strdup_printf(
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": "
+        "\"silu\", \"vocab_size\": %u, \"hidden_size\": %u, \"intermediate_size\": %u, "
+        "\"num_hidden_layers\": %u, \"num_attention_heads\": %u, \"num_key_value_heads\": %u, "
+        "\"max_position_embeddings\": 4096, \"rope_theta\": 10000.0, \"rms_norm_eps\": 1e-05, "
+        "\"tie_word_embeddings\": %s}",
+        shape->vocab, shape->hidden, shape->ffn, shape->layers, shape->heads, shape->kv_heads,
+        shape->tied ? "true" : "false");
+    Model *model = model_parse(text, "case", "case", &error);
+
+    ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
+    return model;
+}
+
+/* full_shard over @shard ranks in @replicate replicas, @micro_batches of 2 sequences of 8 tokens,
+ * recipe zero, nothing kept, prefetch 1. */
+static inline Case case_of(Model *model, guint replicate, guint shard, guint micro_batches)
+{
+    Case made = {
+        .model = model,
+        .workload = {.global_batch = replicate * shard * 2 * micro_batches,
+                     .seq_len = 8,
+                     .recipe = &recipe_zero,
+                     .optimizer = OPTIMIZER_ADAMW},
+        .sharding = {.strategy = STRATEGY_FULL_SHARD,
+                     .prefetch = 1,
+                     .live_units = 2,
+                     .accumulate_sharded = TRUE},
+        .schedule = {.micro_batch = 2, .micro_batches = micro_batches},
+        .device = DEVICE_CPU,
+        .threads = 1,
+    };
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        made.layout.size[a] = 1;
+    made.layout.size[AXIS_DP_REPLICATE] = replicate;
+    made.layout.size[AXIS_DP_SHARD] = shard;
+    return made;
+}
+
+/* The same with a strategy and all that follows from it: replicas where it does not shard. */
+static inline Case case_with(Model *model, Strategy strategy, guint ranks, guint micro_batches)
+{
+    const gboolean whole = strategy == STRATEGY_NO_SHARD;
+    const gboolean hybrid = strategy == STRATEGY_HYBRID_SHARD;
+    Case made = case_of(model, whole ? ranks : hybrid ? 2 : 1, whole ? 1 : ranks, micro_batches);
+
+    made.sharding.strategy = strategy;
+    sharding_normalise(&made.sharding, &made.layout);
+    return made;
+}
+
+static inline ProgramSpec case_spec(const Case *from)
+{
+    return (ProgramSpec){
+        .model = from->model,
+        .workload = &from->workload,
+        .layout = from->layout,
+        .sharding = &from->sharding,
+        .schedule = from->schedule,
+        .device = from->device,
+        .threads = from->threads,
+    };
+}
+
+static inline Verdict case_verdict(const Case *from, char **reason)
+{
+    const Choice choice = {from->model, &from->workload, &from->layout, &from->sharding,
+                           &from->schedule};
+
+    return legality_check(&choice, reason);
+}
+
+static inline ProgramSet *case_compile(const Case *from)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *reason = NULL;
+
+    ck_assert_msg(case_verdict(from, &reason) == VERDICT_OK, "%s", reason);
+    return program_compile(&spec);
+}
+
+static inline Program *case_build(const Case *from)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *reason = NULL;
+
+    ck_assert_msg(case_verdict(from, &reason) == VERDICT_OK, "%s", reason);
+    return program_build(&spec);
+}
+
+/* One line that names every choice, for messages. */
+static inline char *case_text(const Case *from)
+{
+    return g_strdup_printf(
+        "%s %s replicate %u shard %u M %u recompute %s recipe %s %s keep %d%d prefetch %u live %u "
+        "accumulate %d overrides %u",
+        strategy_name(from->sharding.strategy), form_name(from->sharding.form),
+        from->layout.size[AXIS_DP_REPLICATE], from->layout.size[AXIS_DP_SHARD],
+        from->schedule.micro_batches, recompute_name(from->schedule.recompute),
+        from->workload.recipe->name, optimizer_name(from->workload.optimizer),
+        from->sharding.keep_root, from->sharding.keep_last, from->sharding.prefetch,
+        from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
+}
+
+static inline guint draw(GRand *random, guint most)
+{
+    return (guint)g_rand_int_range(random, 0, (gint)most + 1);
+}
+
+/* A legal choice, every field drawn; now and then with overrides. */
+static inline Case case_random(GRand *random, Model *model)
+{
+    static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
+
+    for (;;) {
+        Case made = case_of(model, 1 + draw(random, 2), 1 + draw(random, 4), 1 + draw(random, 3));
+        Sharding *s = &made.sharding;
+
+        made.workload.recipe = recipes[draw(random, 2)];
+        made.workload.optimizer = draw(random, 3) == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+        made.schedule.recompute = (Recompute)draw(random, 1);
+        made.device = draw(random, 1) == 0 ? DEVICE_CPU : DEVICE_CUDA;
+        s->strategy = (Strategy)draw(random, NUM_STRATEGIES - 1);
+        s->form = (Form)draw(random, 1);
+        s->prefetch = draw(random, 3);
+        s->live_units = s->prefetch + 1 + draw(random, 2);
+        s->keep_root = draw(random, 1) == 1;
+        s->keep_last = draw(random, 1) == 1;
+        s->accumulate_sharded = draw(random, 1) == 1;
+        s->num_overrides = draw(random, 1) * draw(random, 2);
+        for (guint i = 0; i < s->num_overrides; i++) {
+            const guint first = draw(random, model->layers);
+
+            s->overrides[i] = (UnitOverride){first, MIN(first + draw(random, 1), model->layers),
+                                             (gint)draw(random, STRATEGY_FULL_SHARD + 1) - 1,
+                                             (gint)draw(random, 2) - 1};
+        }
+        sharding_normalise(s, &made.layout);
+        if (case_verdict(&made, NULL) == VERDICT_OK)
+            return made;
+    }
+}
+
+/* ---- by hand ---- */
+
+typedef struct {
+    guint num;
+    guint64 rows[16], cols[16];
+} HandUnit;
+
+static inline void hand_add(HandUnit *unit, guint64 rows, guint64 cols)
+{
+    unit->rows[unit->num] = rows;
+    unit->cols[unit->num++] = cols;
+}
+
+static inline HandUnit hand_root(const Model *m)
+{
+    HandUnit unit = {0};
+
+    hand_add(&unit, m->vocab, m->hidden);
+    hand_add(&unit, m->hidden, 1);
+    if (!m->tied)
+        hand_add(&unit, m->vocab, m->hidden);
+    return unit;
+}
+
+static inline HandUnit hand_block(const Model *m)
+{
+    const guint64 c = m->hidden, f = m->ffn;
+    const guint64 a = (guint64)m->heads * m->head_dim, k = (guint64)m->kv_heads * m->head_dim;
+    HandUnit unit = {0};
+
+    hand_add(&unit, c, 1);
+    hand_add(&unit, a, c);
+    hand_add(&unit, k, c);
+    hand_add(&unit, k, c);
+    hand_add(&unit, c, a);
+    hand_add(&unit, c, 1);
+    hand_add(&unit, f, c);
+    hand_add(&unit, f, c);
+    hand_add(&unit, c, f);
+    return unit;
+}
+
+static inline guint64 hand_elements(const HandUnit *unit)
+{
+    guint64 elements = 0;
+
+    for (guint i = 0; i < unit->num; i++)
+        elements += unit->rows[i] * unit->cols[i];
+    return elements;
+}
+
+/* What a rank of @ranks stores: ceil(rows / ranks) rows of each, or ceil(all / ranks). */
+static inline guint64 hand_shard(const HandUnit *unit, guint ranks, Form form)
+{
+    guint64 elements = 0;
+
+    if (form == FORM_FLAT)
+        return (hand_elements(unit) + ranks - 1) / ranks;
+    for (guint i = 0; i < unit->num; i++)
+        elements += (unit->rows[i] + ranks - 1) / ranks * unit->cols[i];
+    return elements;
+}
+
+/* Psi, and what a rank holds of all units (padding included). */
+static inline guint64 hand_psi(const Model *model)
+{
+    const HandUnit root = hand_root(model), block = hand_block(model);
+
+    return hand_elements(&root) + model->layers * hand_elements(&block);
+}
+
+static inline guint64 hand_psi_shard(const Model *model, guint ranks, Form form)
+{
+    const HandUnit root = hand_root(model), block = hand_block(model);
+
+    return hand_shard(&root, ranks, form) + model->layers * hand_shard(&block, ranks, form);
+}
+
+/* Bytes of all tensors of one kind, all copies. */
+static inline guint64 kind_bytes(const Program *program, TensorKind kind)
+{
+    guint64 bytes = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (program_tensor(program, t)->kind == kind)
+            bytes += tensor_bytes(program, program_tensor(program, t));
+    return bytes;
+}
+
+/* Ops of a kind in a step. */
+static inline guint count_ops(const Program *program, OpKind kind)
+{
+    guint count = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            count += segment->ops[i].kind == kind;
+    }
+    return count;
+}
+
+/* Calls of the segments whose names end so. */
+static inline guint count_calls(const Program *program, const char *suffix)
+{
+    guint count = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++)
+        if (g_str_has_suffix(
+                program_segment(program, g_array_index(program->step.calls, Call, c).segment)->name,
+                suffix))
+            count++;
+    return count;
+}
+
+static inline gint find_tensor(const Program *program, const char *name)
+{
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, name) == 0)
+            return (gint)t;
+    return -1;
+}
+
+static inline gint find_segment(const Program *program, const char *name)
+{
+    for (guint s = 0; s < program->segments->len; s++)
+        if (strcmp(program_segment(program, s)->name, name) == 0)
+            return (gint)s;
+    return -1;
+}
+
+static inline guint copies_of(const Program *program, guint tensor)
+{
+    return g_array_index(program->spaces, Space, program_tensor(program, tensor)->space).count;
+}
+
+/* Fails with the first problem that check finds. */
+static inline void assert_proven(const ProgramSet *set, const char *what)
+{
+    g_autoptr(GPtrArray) problems = program_set_check(set, 0);
+
+    ck_assert_msg(problems->len == 0, "%s: %s", what,
+                  problems->len == 0 ? "" : (const char *)g_ptr_array_index(problems, 0));
+}
