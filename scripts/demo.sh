@@ -75,8 +75,8 @@ done
 spread
 
 title "4. Was the prediction right?"
-show build/fsdp-report "$store"
-build/fsdp-report "$store" --html "$out/report" >/dev/null
+show build/fsdp-report "$store" --run 1
+build/fsdp-report "$store" --run 1 --html "$out/report" >/dev/null
 
 title "Read on"
 cat <<END

@@ -291,15 +291,18 @@ static const char *purpose_of(const Program *program, const Op *op)
         .purpose;
 }
 
+/* As CollectiveContext counts it: stride * ranks, the gap after the last member included. */
 static guint span_of(const Group *group)
 {
     guint low = G_MAXUINT, high = 0;
 
+    if (group->size == 1)
+        return 1;
     for (guint i = 0; i < group->size; i++) {
         low = MIN(low, group->ranks[i]);
         high = MAX(high, group->ranks[i]);
     }
-    return high - low + 1;
+    return (high - low + group->size - 2) / (group->size - 1) * group->size;
 }
 
 static gboolean sends_between(const Op *op, guint peer)

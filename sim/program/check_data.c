@@ -120,13 +120,9 @@ static gboolean all_before(const DataCheck *check, const Place *place)
 
 static void check_overlaps(DataCheck *check, const Place *place)
 {
-    for (guint i = 0; i < place->overlaps->len; i++) {
-        Place *other = place_at(check, g_array_index(place->overlaps, guint, i));
-
-        if (!all_before(check, other))
+    for (guint i = 0; i < place->overlaps->len; i++)
+        if (!all_before(check, place_at(check, g_array_index(place->overlaps, guint, i))))
             problem(check, place, "overlaps a range that another stream still uses");
-        other->written = 0;
-    }
 }
 
 static guint64 param_bit(const Operand *operand)
@@ -151,14 +147,33 @@ static gboolean is_written(const DataCheck *check, const Place *place, const Ope
     return (place->written & parts) == parts;
 }
 
+static Place *operand_place(const DataCheck *check, const Operand *operand)
+{
+    return place_at(check, check->first_copy[operand->tensor] +
+                               operand_copy(check->program, check->call, operand));
+}
+
+static void check_written(DataCheck *check, const Place *place, const Operand *operand)
+{
+    if (operand_access(operand, check->call->first) != ACCESS_WRITE &&
+        !is_written(check, place, operand))
+        problem(check, place, "is read before it is written");
+}
+
+/* What lies in the same bytes holds nothing any more. */
+static void note_written(DataCheck *check, Place *place, const Operand *operand)
+{
+    for (guint i = 0; i < place->overlaps->len; i++)
+        place_at(check, g_array_index(place->overlaps, guint, i))->written = 0;
+    place->written |= param_bit(operand);
+}
+
 static void check_operand(DataCheck *check, const Operand *operand)
 {
-    const guint copy = operand_copy(check->program, check->call, operand);
-    Place *place = place_at(check, check->first_copy[operand->tensor] + copy);
+    Place *place = operand_place(check, operand);
     const Access access = operand_access(operand, check->call->first);
 
-    if (access != ACCESS_WRITE && !is_written(check, place, operand))
-        problem(check, place, "is read before it is written");
+    check_written(check, place, operand);
     if (access == ACCESS_READ) {
         if (place->writer != 0 && place->writer - 1 != check->instance &&
             !happens_before(check->happens, place->writer - 1, check->instance))
@@ -167,10 +182,31 @@ static void check_operand(DataCheck *check, const Operand *operand)
         if (!all_before(check, place))
             problem(check, place, "is written while another stream may still use it");
         check_overlaps(check, place);
-        place->written |= param_bit(operand);
+        note_written(check, place, operand);
         place->writer = check->instance + 1;
     }
     place->last[check->op->stream] = check->instance + 1;
+}
+
+/* A prologue or an epilogue: one op after the other, none while a step runs. */
+static void check_list(DataCheck *check, const CallList *list)
+{
+    for (guint c = 0; c < list->calls->len; c++) {
+        check->call = &g_array_index(list->calls, Call, c);
+        const Segment *segment = program_segment(check->program, check->call->segment);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            check->op = &segment->ops[i];
+            for (guint o = 0; o < check->op->num_operands; o++) {
+                const Operand *operand = &check->op->operands[o];
+                Place *place = operand_place(check, operand);
+
+                check_written(check, place, operand);
+                if (operand->access != ACCESS_READ)
+                    note_written(check, place, operand);
+            }
+        }
+    }
 }
 
 static void check_waits(DataCheck *check, guint c)
@@ -198,6 +234,11 @@ static void check_step(DataCheck *check, guint step)
         for (guint i = 0; i < segment->num_ops; i++) {
             check->op = &segment->ops[i];
             check->instance = start + i;
+            const Operand predicate = {.tensor = (guint)check->op->predicate,
+                                       .access = ACCESS_READ,
+                                       .param = WHOLE_TENSOR};
+            if (check->op->predicate != NO_TENSOR)
+                check_operand(check, &predicate);
             for (guint o = 0; o < check->op->num_operands; o++)
                 check_operand(check, &check->op->operands[o]);
         }
@@ -212,8 +253,10 @@ void check_data(const Program *program, GPtrArray *problems)
     happens_fill(check.happens, STEPS);
     add_places(&check);
     find_overlaps(&check);
+    check_list(&check, &program->prologue);
     for (guint s = 0; s < STEPS; s++)
         check_step(&check, s);
+    check_list(&check, &program->epilogue);
     happens_free(check.happens);
     g_array_unref(check.places);
     g_free(check.first_copy);

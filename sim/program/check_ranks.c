@@ -73,6 +73,22 @@ static guint64 op_bytes(const Program *program, const Op *op)
     return op->kind == OP_EXCHANGE ? 0 : op_volume_bytes(program, op, &volume);
 }
 
+static guint64 op_elements(const Program *program, const Op *op)
+{
+    if (op->unit == NO_UNIT)
+        return op->sizes.elements;
+    if (op->kind == OP_ALL_REDUCE)
+        return program_tensor(program, op->operands[0].tensor)->elements;
+    return program_unit(program, (guint)op->unit)->map->full_elements;
+}
+
+/* Bytes alone don't tell: 5 and 6 elements are chunks of 3 on 2 ranks. */
+static gboolean same_collective(const Program *left, const Op *a, const Program *right, const Op *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && op_bytes(left, a) == op_bytes(right, b) &&
+           op_elements(left, a) == op_elements(right, b);
+}
+
 /* Compares stream by stream: two streams of a purpose are two communicators. */
 static void check_agreement(RankCheck *check, const char *purpose, guint a, guint b)
 {
@@ -98,13 +114,14 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
         }
         const Issued *other = &g_array_index(theirs, Issued, j);
         matched[j] = TRUE;
-        if (other->op->kind != mine->op->kind || other->op->dtype != mine->op->dtype ||
-            op_bytes(left, mine->op) != op_bytes(right, other->op))
+        if (!same_collective(left, mine->op, right, other->op))
             check_problem(check->problems,
                           "%s: op %u is %s of %" G_GUINT64_FORMAT
-                          " bytes in class %u and %s of %" G_GUINT64_FORMAT " bytes in class %u",
-                          mine->stream, i, op_kind_name(mine->op->kind), op_bytes(left, mine->op),
-                          a, op_kind_name(other->op->kind), op_bytes(right, other->op), b);
+                          " %s in class %u and %s of %" G_GUINT64_FORMAT " %s in class %u",
+                          mine->stream, i, op_kind_name(mine->op->kind),
+                          op_elements(left, mine->op), dtype_name(mine->op->dtype), a,
+                          op_kind_name(other->op->kind), op_elements(right, other->op),
+                          dtype_name(other->op->dtype), b);
         for (guint s = 0; s < STEPS; s++)
             contract(check,
                      check->first_node[a] + s * check->happens[a]->ops_per_step + mine->instance,
@@ -141,32 +158,56 @@ static Wire wire_of(const Program *program, const Issued *issued, guint operand)
     };
 }
 
-static gboolean find_counterpart(const Program *program, const GArray *theirs, const Wire *wire,
-                                 guint position, guint64 *instance)
+static gboolean same_wire(const Wire *a, const Wire *b)
 {
-    for (guint i = 0; i < theirs->len; i++) {
-        const Issued *issued = &g_array_index(theirs, Issued, i);
+    return a->send == b->send && a->peer == b->peer && a->micro_batch == b->micro_batch &&
+           a->chunk == b->chunk && a->direction == b->direction && a->bytes == b->bytes;
+}
+
+/* The @nth message (from 0) that is @wire; NULL when there are fewer. */
+static const Issued *find_message(const Program *program, const GArray *all, const Wire *wire,
+                                  guint nth)
+{
+    for (guint i = 0; i < all->len; i++) {
+        const Issued *issued = &g_array_index(all, Issued, i);
 
         for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++) {
             const Wire other = wire_of(program, issued, o);
 
-            if (other.send != wire->send && other.peer == position &&
-                other.micro_batch == wire->micro_batch && other.chunk == wire->chunk &&
-                other.direction == wire->direction && other.bytes == wire->bytes) {
-                *instance = issued->instance;
-                return TRUE;
-            }
+            if (same_wire(&other, wire) && nth-- == 0)
+                return issued;
         }
     }
-    return FALSE;
+    return NULL;
 }
 
-static void check_message(RankCheck *check, const Group *group, guint position,
-                          const Issued *issued, guint operand)
+/* How many messages like operand @operand of @issued the rank has issued before it. */
+static guint message_ordinal(const Program *program, const GArray *all, const Issued *issued,
+                             guint operand)
+{
+    const Wire wire = wire_of(program, issued, operand);
+    guint before = 0;
+
+    for (const Issued *at = (const Issued *)(gpointer)all->data; at <= issued; at++)
+        for (guint o = 0;
+             at->op->kind == OP_EXCHANGE && o < (at == issued ? operand : at->op->num_operands);
+             o++) {
+            const Wire other = wire_of(program, at, o);
+
+            before += same_wire(&other, &wire) ? 1 : 0;
+        }
+    return before;
+}
+
+/* Of equal messages the first pairs with the first, the second with the second: transports keep
+ * their order. */
+static void check_message(RankCheck *check, const Group *group, guint position, const GArray *ours,
+                          guint i, guint operand)
 {
     const guint a = check->set->class_of[group->ranks[position]];
+    const Issued *issued = &g_array_index(ours, Issued, i);
     const Wire wire = wire_of(check->set->classes[a], issued, operand);
-    guint64 instance;
+    Wire wanted = wire;
 
     if (wire.peer >= group->size) {
         check_problem(check->problems, "%s: peer %u of a group of %u", issued->stream, wire.peer,
@@ -179,7 +220,12 @@ static void check_message(RankCheck *check, const Group *group, guint position,
                    g_array_index(check->set->classes[a]->groups, GroupRef,
                                  program_stream(check->set->classes[a], issued->op->stream)->group)
                        .purpose);
-    if (!find_counterpart(check->set->classes[b], theirs, &wire, position, &instance)) {
+    wanted.send = !wire.send;
+    wanted.peer = position;
+    const Issued *other =
+        find_message(check->set->classes[b], theirs, &wanted,
+                     message_ordinal(check->set->classes[a], ours, issued, operand));
+    if (other == NULL) {
         check_problem(check->problems,
                       "%s: class %u %s micro-batch %u chunk %u direction %u (%" G_GUINT64_FORMAT
                       " bytes) %s position %u, which has no counterpart",
@@ -190,7 +236,7 @@ static void check_message(RankCheck *check, const Group *group, guint position,
     for (guint s = 0; s < STEPS; s++)
         contract(check,
                  check->first_node[a] + s * check->happens[a]->ops_per_step + issued->instance,
-                 check->first_node[b] + s * check->happens[b]->ops_per_step + instance);
+                 check->first_node[b] + s * check->happens[b]->ops_per_step + other->instance);
 }
 
 static void check_exchanges(RankCheck *check, const Group *group, const char *purpose)
@@ -203,7 +249,7 @@ static void check_exchanges(RankCheck *check, const Group *group, const char *pu
             const Issued *issued = &g_array_index(ours, Issued, i);
 
             for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++)
-                check_message(check, group, p, issued, o);
+                check_message(check, group, p, ours, i, o);
         }
     }
 }

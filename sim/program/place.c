@@ -136,6 +136,29 @@ static void visit_step(Placer *placer, guint step)
     }
 }
 
+/* What the prologue or the epilogue touches shares memory with nothing: they run between steps,
+ * when any tensor of the step may hold what the next one reads. */
+static void visit_list(Placer *placer, const CallList *list)
+{
+    for (guint c = 0; c < list->calls->len; c++) {
+        const Segment *segment =
+            program_segment(placer->program, g_array_index(list->calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+                const Interval always = {.tensor = segment->ops[i].operands[o].tensor,
+                                         .last = G_MAXUINT32 - 1};
+
+                if (!is_shared_memory(program_tensor(placer->program, always.tensor)))
+                    continue;
+                for (guint t = 0; t < placer->num_tensors; t++)
+                    if (t != always.tensor)
+                        conflict(placer, always.tensor, t);
+                g_array_append_val(placer->intervals, always);
+            }
+    }
+}
+
 /* ---- analysis ---- */
 
 /* done_by of compute ops is the position after their own. */
@@ -186,6 +209,8 @@ static void placer_init(Placer *placer, const Program *program)
     fill_done_by(placer);
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
+    visit_list(placer, &program->prologue);
+    visit_list(placer, &program->epilogue);
     for (guint t = 0; t < placer->num_tensors; t++)
         for (guint c = placer->first_copy[t]; c < placer->first_copy[t + 1]; c++)
             if (placer->lifetimes[c].start != 0)

@@ -46,6 +46,12 @@ typedef struct {
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
 
+/* Fields of the plan file whose other values belong to axes and tiers that are not there yet; a
+ * file with another value is refused. */
+#define PLAN_SCHEDULE         "1f1b"
+#define PLAN_CONTEXT_PARALLEL "ring"
+#define PLAN_TIER             "device"
+
 Plan *plan_new(void);
 void plan_free(Plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)

@@ -175,6 +175,43 @@ static gboolean read_sharding(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
+/* A field that has one value so far. */
+static gboolean read_only_value(const JsonText *json, const char *field, const char *only,
+                                GError **error)
+{
+    const char *value;
+
+    if (!json_string(json, field, &value, error))
+        return FALSE;
+    return strcmp(value, only) == 0 || bad_name(json, field, value, only, error);
+}
+
+static gboolean read_stages(const Plan *plan, const JsonText *json, GError **error)
+{
+    const guint last_layer = plan->model->layers - 1;
+    guint length, first, last, virtual_stages;
+
+    return json_uint32(json, "schedule.virtual_stages", 1, 1, &virtual_stages, error) &&
+           json_length(json, "schedule.stages", &length, error) &&
+           (length == 1 ||
+            fail(error, ERROR_INPUT, "%s: field \"schedule.stages\": one stage, as layout.pp is 1",
+                 json_source(json))) &&
+           json_uint32(json, "schedule.stages.0.0", 0, 0, &first, error) &&
+           json_uint32(json, "schedule.stages.0.1", last_layer, last_layer, &last, error);
+}
+
+static gboolean read_later_fields(const Plan *plan, const JsonText *json, GError **error)
+{
+    gboolean sequence;
+
+    return json_bool(json, "tensor_parallel.sequence", &sequence, error) &&
+           read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
+           read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
+           read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
+           read_only_value(json, "offload.parameters", PLAN_TIER, error) &&
+           read_stages(plan, json, error);
+}
+
 static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
 {
     Schedule *schedule = &plan->schedule;
@@ -271,8 +308,8 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
     if (json == NULL || !read_format(json, error) || !read_inputs(plan, json, error) ||
         !read_target(plan, json, error) || !read_workload(plan, json, error) ||
         !read_layout(plan, json, error) || !read_sharding(plan, json, error) ||
-        !read_schedule(plan, json, error) || !read_prediction(plan, json, error) ||
-        !check_legal(plan, json, error))
+        !read_schedule(plan, json, error) || !read_later_fields(plan, json, error) ||
+        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
         return NULL;
     return g_steal_pointer(&plan);
 }

@@ -119,13 +119,38 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
 }
 
+/* One stage holds all layers: with pp = 1 every schedule is the same one. */
 static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
+    begin(json, "tensor_parallel");
+    json_builder_set_member_name(json, "sequence");
+    json_builder_add_boolean_value(json, TRUE);
+    json_builder_end_object(json);
+    begin(json, "context_parallel");
+    add_string(json, "kind", PLAN_CONTEXT_PARALLEL);
+    json_builder_end_object(json);
     begin(json, "schedule");
+    add_string(json, "name", PLAN_SCHEDULE);
     add_uint(json, "micro_batch", plan->schedule.micro_batch);
     add_uint(json, "micro_batches", plan->schedule.micro_batches);
+    add_uint(json, "virtual_stages", 1);
+    json_builder_set_member_name(json, "stages");
+    json_builder_begin_array(json);
+    json_builder_begin_array(json);
+    json_builder_add_int_value(json, 0);
+    json_builder_add_int_value(json, (gint64)plan->model->layers - 1);
+    json_builder_end_array(json);
+    json_builder_end_array(json);
     json_builder_end_object(json);
     add_string(json, "recompute", recompute_name(plan->schedule.recompute));
+    begin(json, "offload");
+    add_string(json, "optimizer", PLAN_TIER);
+    add_string(json, "parameters", PLAN_TIER);
+    json_builder_end_object(json);
+}
+
+static void add_program(JsonBuilder *json, const Plan *plan)
+{
     begin(json, "program");
     add_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
     add_uint(json, "ops", plan->ops);
@@ -193,6 +218,7 @@ JsonNode *plan_node(const Plan *plan)
     add_workload(json, plan);
     add_sharding(json, plan);
     add_schedule(json, plan);
+    add_program(json, plan);
     add_prediction(json, &plan->prediction);
     json_builder_end_object(json);
     return json_builder_get_root(json);

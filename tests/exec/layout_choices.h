@@ -70,8 +70,8 @@ static const struct {
     guint prefetch, live_units;
     gboolean keep_root, keep_last;
 } choice_orders[] = {
-    {1, 2, TRUE, TRUE}, {0, 1, FALSE, FALSE}, {2, 3, TRUE, FALSE}, {1, 4, FALSE, TRUE},
-    {3, 4, TRUE, TRUE},
+    {1, 2, TRUE, TRUE},  {0, 1, FALSE, FALSE}, {2, 3, TRUE, FALSE},
+    {1, 4, FALSE, TRUE}, {3, 4, TRUE, TRUE},
 };
 
 static const struct {
@@ -172,8 +172,10 @@ static inline char *choice_text(const Choices *c, guint ranks)
     return g_strdup_printf(
         "%s %ux%u %s, %u micro-batches, %s %s, %s, accumulate %s, recompute %s, order %u, units %u",
         strategy_name(mesh->strategy), mesh->replicate, mesh->shard,
-        form_name((Form)c->level[FACTOR_FORM]), choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]],
-        choice_trainings[training].recipe->name, optimizer_name(choice_trainings[training].optimizer),
+        form_name((Form)c->level[FACTOR_FORM]),
+        choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]],
+        choice_trainings[training].recipe->name,
+        optimizer_name(choice_trainings[training].optimizer),
         c->level[FACTOR_MODEL] == 0 ? "tied" : "untied",
         c->level[FACTOR_ACCUMULATE] == 0 ? "sharded" : "unsharded",
         recompute_name((Recompute)c->level[FACTOR_RECOMPUTE]), c->level[FACTOR_ORDER],

@@ -122,21 +122,40 @@ static const Reference *reference_of(const Choices *choices)
 
 /* ---- what must hold of a run ---- */
 
-static gboolean curve_is_near(const char *what, const char *name, const double *got,
-                              const double *want, double tolerance)
+typedef struct {
+    Choices choices;
+    char *what;
+    double tolerance;
+    ChoiceParts parts;
+    LayoutRun *run;
+    float *gradient, *parameter; /* as of a reference; at rank 0 */
+    gboolean ok;
+} Trial;
+
+static void trial_clear(Trial *trial)
+{
+    g_free(trial->what);
+    g_free(trial->gradient);
+    g_free(trial->parameter);
+    layout_run_free(trial->run);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Trial, trial_clear)
+
+static gboolean curve_is_near(const Trial *trial, const char *name, const double *got,
+                              const double *want)
 {
     for (guint i = 0; i < LAYOUT_STEPS; i++)
-        if (!(fabs(got[i] - want[i]) <= tolerance * fabs(want[i])))
-            return complain(what, "%s of step %u is %.9g, one rank's %.9g: off by %.2g", name,
-                            i + 1, got[i], want[i], fabs(got[i] / want[i] - 1));
+        if (!(fabs(got[i] - want[i]) <= trial->tolerance * fabs(want[i])))
+            return complain(trial->what, "%s of step %u is %.9g, one rank's %.9g: off by %.2g",
+                            name, i + 1, got[i], want[i], fabs(got[i] / want[i] - 1));
     return TRUE;
 }
 
 /* Distance of the two as vectors, relative to the length of @want. */
-static gboolean tensor_is_near(const char *what, const char *name, const float *got,
-                               const float *want, double tolerance)
+static gboolean tensor_is_near(const Trial *trial, const char *name, const float *got,
+                               const float *want)
 {
-    const guint64 elements = model_parameters(under_test.models[1]);
+    const guint64 elements = model_parameters(trial->run->spec.model);
     double distance = 0, length = 0;
 
     for (guint64 i = 0; i < elements; i++) {
@@ -145,7 +164,313 @@ static gboolean tensor_is_near(const char *what, const char *name, const float *
         distance += difference * difference;
         length += (double)want[i] * (double)want[i];
     }
-    if (!(sqrt(distance / length) <= tolerance))
-        return complain(what, "%s off by %.2g", name, sqrt(distance / length));
+    if (!(sqrt(distance / length) <= trial->tolerance))
+        return complain(trial->what, "%s off by %.2g", name, sqrt(distance / length));
     return TRUE;
+}
+
+/* At rank 0. */
+static gboolean equals_one_rank(const Trial *trial)
+{
+    const Reference *one = reference_of(&trial->choices);
+
+    return curve_is_near(trial, "loss", trial->run->loss, one->loss) &&
+           curve_is_near(trial, "gradient norm", trial->run->norm, one->norm) &&
+           tensor_is_near(trial, "gradients of step 1", trial->gradient, one->gradient) &&
+           tensor_is_near(trial, "final parameters", trial->parameter, one->parameter);
+}
+
+/* Losses and norms have the same bits on every rank. */
+static gboolean ranks_agree(const Trial *trial)
+{
+    const LayoutRun *run = trial->run;
+    g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
+    g_autoptr(GError) error = NULL;
+    double own[2 * LAYOUT_STEPS];
+
+    memcpy(own, run->loss, sizeof run->loss);
+    memcpy(own + LAYOUT_STEPS, run->norm, sizeof run->norm);
+    if (!runtime_gather(under_test.runtime, own, sizeof own, all, &error))
+        return complain(trial->what, "%s", error->message);
+    for (guint r = 1; r < all->len; r++)
+        if (!g_bytes_equal(all->pdata[0], all->pdata[r]))
+            return complain(trial->what, "rank %u has other losses or norms", r);
+    return TRUE;
+}
+
+/* One step; what the transport counts is what the program says, of every kind. */
+static gboolean step_moves_its_volume(Trial *trial)
+{
+    guint64 want[NUM_VOLUMES], before[NUM_VOLUMES], after[NUM_VOLUMES];
+
+    program_volume(interpreter_program(trial->run->interpreter), want);
+    runtime_bytes_in(under_test.runtime, before);
+    layout_step(trial->run, trial->run->steps == 4);
+    runtime_bytes_in(under_test.runtime, after);
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        if (after[v] - before[v] != want[v])
+            return complain(
+                trial->what, "%s: %" G_GUINT64_FORMAT " bytes in step %u, not %" G_GUINT64_FORMAT,
+                volume_name((Volume)v), after[v] - before[v], trial->run->steps, want[v]);
+    return TRUE;
+}
+
+/* State is touched to the byte; of the arena at most 2% is never touched. */
+static gboolean memory_is_used(const Trial *trial)
+{
+    const Interpreter *interpreter = trial->run->interpreter;
+    const Program *program = interpreter_program(interpreter);
+    const guint64 arena = program->arena_bytes[TIER_DEVICE];
+    const guint64 touched = interpreter_touched_arena(interpreter);
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+        const guint64 bytes = interpreter_touched_tensor(interpreter, t);
+
+        if (tensor->persistence == PERSIST_STATE && bytes != tensor_bytes(program, tensor))
+            return complain(trial->what,
+                            "%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " bytes touched",
+                            tensor->name, bytes, tensor_bytes(program, tensor));
+    }
+    if (touched > arena || (double)touched < 0.98 * (double)arena)
+        return complain(trial->what,
+                        "%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " bytes of the arena touched",
+                        touched, arena);
+    return TRUE;
+}
+
+/* Elements of a copy of a unit's tensor that belong to no parameter. */
+static gboolean tail_is_zero(const Trial *trial, const UnitRef *ref, LayoutTensor which)
+{
+    const LayoutRun *run = trial->run;
+    const Program *program = interpreter_program(run->interpreter);
+    const UnitClass *unit = program_unit(program, ref->unit_class);
+    const guint index = (guint)layout_unit_tensor(unit, which);
+    const Tensor *tensor = program_tensor(program, index);
+    const void *data = interpreter_tensor(run->interpreter, index, ref->index);
+    g_autofree gboolean *real = g_new0(gboolean, tensor->elements);
+
+    for (guint p = 0; p < unit->map->num_params; p++) {
+        const LayoutRange range = layout_range(run, unit, p, which);
+
+        for (guint64 i = 0; i < range.elements; i++)
+            real[range.offset + i] = TRUE;
+    }
+    for (guint64 i = 0; i < tensor->elements; i++)
+        if (!real[i] && float_bits(layout_value(tensor, data, i)) != 0)
+            return complain(trial->what, "%s: padding at %" G_GUINT64_FORMAT " is %g", tensor->name,
+                            i, (double)layout_value(tensor, data, i));
+    return TRUE;
+}
+
+/* Of what lives between steps and is updated; a gradient's padding is whatever was reduced. */
+static gboolean tails_are_zero(const Trial *trial)
+{
+    static const LayoutTensor kept[] = {LAYOUT_PARAMETER, LAYOUT_MASTER, LAYOUT_MOMENT1,
+                                        LAYOUT_MOMENT2};
+    const Program *program = interpreter_program(trial->run->interpreter);
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitRef *ref = program_unit_ref(program, u);
+        const UnitClass *unit = program_unit(program, ref->unit_class);
+
+        for (guint i = 0; i < G_N_ELEMENTS(kept); i++)
+            if (layout_unit_tensor(unit, kept[i]) != NO_TENSOR &&
+                !tail_is_zero(trial, ref, kept[i]))
+                return FALSE;
+    }
+    return TRUE;
+}
+
+/* Every element that several ranks keep has the same bits on all of them. */
+static gboolean replicas_are_equal(Trial *trial)
+{
+    gboolean equal = TRUE;
+
+    for (guint t = 0; t < NUM_LAYOUT_TENSORS; t++) {
+        float *whole = layout_gather(trial->run, (LayoutTensor)t, &equal);
+
+        if (t == LAYOUT_PARAMETER)
+            trial->parameter = whole;
+        else
+            g_free(whole);
+        if (!equal)
+            return complain(trial->what, "replicas differ in tensor %u of their units", t);
+    }
+    return TRUE;
+}
+
+/* ---- a trial ---- */
+
+static void trial_train(Trial *trial, const Choices *choices)
+{
+    const guint training = choices->level[FACTOR_TRAINING];
+    const LayoutTask task = task_of(training);
+    const ProgramSpec spec = choice_spec(
+        choices, under_test.ranks, under_test.models[choices->level[FACTOR_MODEL]], &trial->parts);
+    gboolean equal = TRUE;
+
+    trial->choices = *choices;
+    trial->what = choice_text(choices, under_test.ranks);
+    trial->tolerance = choice_trainings[training].tolerance;
+    trial->run = layout_run_new(under_test.runtime, &spec, &task);
+    trial->ok = step_moves_its_volume(trial);
+    trial->gradient = layout_gather(trial->run, LAYOUT_GRADIENT, &equal);
+    trial->ok &= equal || complain(trial->what, "replicas differ in the gradients of step 1");
+    while (trial->run->steps < LAYOUT_STEPS)
+        trial->ok &= step_moves_its_volume(trial);
+    layout_drain(trial->run);
+    trial->ok &= replicas_are_equal(trial);
+}
+
+static gboolean trial_holds(const Choices *choices)
+{
+    g_auto(Trial) trial = {.ok = TRUE};
+
+    trial_train(&trial, choices);
+    trial.ok &= ranks_agree(&trial);
+    trial.ok &= memory_is_used(&trial);
+    trial.ok &= tails_are_zero(&trial);
+    if (under_test.rank == 0)
+        trial.ok &= equals_one_rank(&trial);
+    return trial.ok;
+}
+
+/* ---- tests ---- */
+
+/* Every strategy on every mesh, form and number of micro-batches; the rest in pairs. */
+START_TEST(fp32_sgd_is_one_ranks_whatever_the_layout)
+{
+    g_autofree ChoicePairs *pairs = g_new0(ChoicePairs, 1);
+    const guint meshes = choice_levels(FACTOR_MESH, under_test.ranks);
+    gboolean ok = TRUE;
+
+    for (guint mesh = 0; mesh < meshes; mesh++)
+        for (guint form = 0; form < 2; form++)
+            for (guint m = 0; m < G_N_ELEMENTS(choice_micro_batches); m++) {
+                Choices choices = {.level = {mesh, form, m, 0}};
+
+                ok &= choice_draw(pairs, &choices, FACTOR_TRAINING + 1, under_test.ranks,
+                                  under_test.models[0]) &&
+                      trial_holds(&choices);
+            }
+    verdict(ok);
+}
+END_TEST
+
+/* Adam with clipping, and the two recipes in bf16. */
+START_TEST(other_trainings_are_one_ranks_within_their_precision)
+{
+    g_autofree ChoicePairs *pairs = g_new0(ChoicePairs, 1);
+    const guint meshes = choice_levels(FACTOR_MESH, under_test.ranks);
+    gboolean ok = TRUE;
+
+    for (guint mesh = 0; mesh < meshes; mesh++)
+        for (guint m = 0; m < G_N_ELEMENTS(choice_micro_batches); m++) {
+            Choices choices = {.level = {mesh, (mesh + m + (guint)_i) % 2, m, (guint)_i}};
+
+            if (choice_draw(pairs, &choices, FACTOR_TRAINING + 1, under_test.ranks,
+                            under_test.models[0]))
+                ok &= trial_holds(&choices);
+        }
+    verdict(ok);
+}
+END_TEST
+
+/* When gathers happen, and whether a block is computed twice, changes no bit. */
+START_TEST(prefetch_kept_units_and_recomputation_change_no_bit)
+{
+    const guint full_shard = 3;
+    g_auto(Trial) first = {.ok = TRUE};
+    gboolean ok = TRUE;
+
+    trial_train(&first, &(Choices){.level = {full_shard, (guint)_i, 1, 0}});
+    for (guint recompute = 0; recompute < 2; recompute++)
+        for (guint order = 0; order < G_N_ELEMENTS(choice_orders); order++) {
+            Choices choices = first.choices;
+            g_auto(Trial) other = {.ok = TRUE};
+
+            choices.level[FACTOR_RECOMPUTE] = recompute;
+            choices.level[FACTOR_ORDER] = order;
+            trial_train(&other, &choices);
+            if (memcmp(first.run->loss, other.run->loss, sizeof first.run->loss) != 0 ||
+                memcmp(first.run->norm, other.run->norm, sizeof first.run->norm) != 0)
+                ok = complain(other.what, "losses or norms have other bits");
+            if (under_test.rank == 0 &&
+                memcmp(first.parameter, other.parameter,
+                       model_parameters(first.run->spec.model) * sizeof(float)) != 0)
+                ok = complain(other.what, "final parameters have other bits");
+            ok &= other.ok;
+        }
+    verdict(ok && first.ok);
+}
+END_TEST
+
+/* ---- main ---- */
+
+static Suite *layouts_suite(const char *name, gboolean all)
+{
+    Suite *suite = suite_create(name);
+    TCase *tcase = tcase_create("layouts");
+
+    if (all) {
+        tcase_add_test(tcase, fp32_sgd_is_one_ranks_whatever_the_layout);
+        tcase_add_loop_test(tcase, prefetch_kept_units_and_recomputation_change_no_bit, 0, 2);
+    }
+    tcase_add_loop_test(tcase, other_trainings_are_one_ranks_within_their_precision, 1,
+                        all ? NUM_TRAININGS : 2);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+/* @ranks_per_node 0: windows between all ranks; 1: rings between all. */
+static int run_on_nodes(guint ranks_per_node)
+{
+    const RuntimeOptions options = {
+        .transport = "mpi", .ranks_per_node = ranks_per_node, .threads = 1, .device = DEVICE_CPU};
+    g_autoptr(GError) error = NULL;
+
+    under_test.runtime = runtime_open(&options, &error);
+    g_assert_no_error(error);
+    under_test.rank = runtime_rank(under_test.runtime);
+    under_test.ranks = runtime_size(under_test.runtime);
+    SRunner *runner = srunner_create(
+        layouts_suite(ranks_per_node == 0 ? "layouts" : "layouts over rings", ranks_per_node == 0));
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    runtime_close(under_test.runtime);
+    return failed;
+}
+
+static void clear(void)
+{
+    for (guint m = 0; m < NUM_MODELS; m++) {
+        for (guint t = 0; t < NUM_TRAININGS; t++) {
+            g_free(under_test.references[m][t].gradient);
+            g_free(under_test.references[m][t].parameter);
+        }
+        model_free(under_test.models[m]);
+    }
+    data_free(under_test.data);
+}
+
+int main(void)
+{
+    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
+    int provided = 0, size = 0;
+
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
+    under_test.models[0] = make_model(TRUE);
+    under_test.models[1] = make_model(FALSE);
+    under_test.data = layout_data_new(&text, under_test.models[0]->vocab, CHOICE_SEQ);
+    int failed = run_on_nodes(0);
+    if (size > 1)
+        failed += run_on_nodes(1);
+    clear();
+    MPI_Finalize();
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
