@@ -191,35 +191,64 @@ static guint64 post(Interpreter *interpreter, const Job *job)
 
 /* ---- setting up ---- */
 
+/* The stream of that name among those that carry the purpose's collectives; MAX_STREAMS: none. */
+static guint find_stream(const Program *program, const char *purpose, const char *name)
+{
+    for (guint s = 0; s < program->streams->len; s++) {
+        const Stream *stream = program_stream(program, s);
+
+        if (stream->kind == STREAM_COMMUNICATION && strcmp(stream->name, name) == 0 &&
+            strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0)
+            return s;
+    }
+    return MAX_STREAMS;
+}
+
+/* Names of a purpose's streams in any class of ranks. */
+static GPtrArray *stream_names(const ProgramSet *set, const char *purpose)
+{
+    GPtrArray *names = g_ptr_array_new();
+
+    for (guint c = 0; c < set->num_classes; c++)
+        for (guint s = 0; s < set->classes[c]->streams->len; s++) {
+            char *name = program_stream(set->classes[c], s)->name;
+
+            if (find_stream(set->classes[c], purpose, name) == s &&
+                !g_ptr_array_find_with_equal_func(names, name, g_str_equal, NULL))
+                g_ptr_array_add(names, name);
+        }
+    return names;
+}
+
+static gboolean open_stream(Interpreter *interpreter, Comm *comm, const GroupSet *groups,
+                            const char *name, GError **error)
+{
+    const guint stream = find_stream(interpreter->program, groups->purpose, name);
+
+    for (guint g = 0; g < groups->groups->len; g++) {
+        const Group *group = &g_array_index(groups->groups, Group, g);
+        CommGroup *made = NULL;
+
+        if (!comm->ops->group(comm, group->ranks, group->size, groups->purpose, &made, error))
+            return FALSE;
+        if (stream != MAX_STREAMS && groups->of_rank[interpreter->rank] == (gint)g)
+            interpreter->groups[stream] = made;
+    }
+    return TRUE;
+}
+
+/* One communicator a stream and group, made in the same order on every rank. */
 static gboolean open_groups(Interpreter *interpreter, Comm *comm, GError **error)
 {
     const ProgramSet *set = interpreter->set;
 
-    /* One communicator a stream, made in the order of purposes, directions and groups on every
-     * rank. */
     for (guint s = 0; s < set->group_sets->len; s++) {
         const GroupSet *groups = &g_array_index(set->group_sets, GroupSet, s);
+        g_autoptr(GPtrArray) names = stream_names(set, groups->purpose);
 
-        for (guint stream = 0; stream < MAX_STREAMS; stream++) {
-            const gboolean ours =
-                stream < interpreter->program->streams->len &&
-                program_stream(interpreter->program, stream)->kind == STREAM_COMMUNICATION &&
-                strcmp(g_array_index(interpreter->program->groups, GroupRef,
-                                     program_stream(interpreter->program, stream)->group)
-                           .purpose,
-                       groups->purpose) == 0;
-
-            for (guint g = 0; g < groups->groups->len; g++) {
-                const Group *group = &g_array_index(groups->groups, Group, g);
-                CommGroup *made = NULL;
-
-                if (!comm->ops->group(comm, group->ranks, group->size, groups->purpose, &made,
-                                      error))
-                    return FALSE;
-                if (ours && groups->of_rank[interpreter->rank] == (gint)g)
-                    interpreter->groups[stream] = made;
-            }
-        }
+        for (guint i = 0; i < names->len; i++)
+            if (!open_stream(interpreter, comm, groups, names->pdata[i], error))
+                return FALSE;
     }
     return TRUE;
 }
@@ -492,8 +521,8 @@ static guint64 touched(const guint8 *from, guint64 bytes)
     for (; i + sizeof POISON <= bytes; i += sizeof POISON)
         if (memcmp(from + i, &POISON, sizeof POISON) != 0)
             count += sizeof POISON;
-    for (; i < bytes; i++) /* a last half word */
-        count += from[i] != ((const guint8 *)&POISON)[i % sizeof POISON];
+    if (memcmp(from + i, &POISON, bytes - i) != 0) /* a last half word */
+        count += bytes - i;
     return count;
 }
 

@@ -283,6 +283,7 @@ typedef struct {
     guint *sample; /* by class: the rank that stands for it */
     gboolean is_cpu, overlaps;
     GArray *ops;
+    GArray **arrivals; /* by class, partner, stream: when it reached each of their exchanges */
 } Simulation;
 
 static const char *purpose_of(const Program *program, const Op *op)
@@ -333,11 +334,10 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
 static gboolean at_same_collective(const Simulation *simulation, guint mine, guint other)
 {
     const Clock *clock = &simulation->clocks[other];
+    const Op *op = current_op(&simulation->clocks[mine]);
 
-    return clock->arrived && strcmp(program_stream(clock->program, current_op(clock)->stream)->name,
-                                    program_stream(simulation->clocks[mine].program,
-                                                   current_op(&simulation->clocks[mine])->stream)
-                                        ->name) == 0;
+    return clock->arrived && current_op(clock)->kind == op->kind &&
+           current_op(clock)->stream == op->stream;
 }
 
 /* TRUE when all partners have arrived; then *start_s is when the last one did. */
@@ -365,6 +365,68 @@ static void meet(Simulation *simulation, guint mine, double start_s)
             finish(&simulation->clocks[c], start_s, simulation->overlaps, simulation->ops, c);
 }
 
+/* ---- exchanges ---- */
+
+/* Messages between two ranks keep their order on a stream, so the nth exchange that one has with
+ * the other pairs with the other's nth with it. */
+static GArray *arrivals_of(const Simulation *simulation, guint from, guint to, guint stream)
+{
+    GArray **arrivals =
+        &simulation->arrivals[(from * simulation->set->num_classes + to) * MAX_STREAMS + stream];
+
+    if (*arrivals == NULL)
+        *arrivals = g_array_new(FALSE, FALSE, sizeof(double));
+    return *arrivals;
+}
+
+static void note_arrival(Simulation *simulation, guint mine)
+{
+    const Clock *clock = &simulation->clocks[mine];
+
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (c != mine && is_partner(simulation, mine, c))
+            g_array_append_val(arrivals_of(simulation, mine, c, current_op(clock)->stream),
+                               clock->ready_s);
+}
+
+/* TRUE when every partner has reached its side; it may have gone on since, when its own partners
+ * were all there.  Then *start_s is when the last one did. */
+static gboolean all_paired(const Simulation *simulation, guint mine, double *start_s)
+{
+    const guint stream = current_op(&simulation->clocks[mine])->stream;
+
+    *start_s = simulation->clocks[mine].ready_s;
+    for (guint c = 0; c < simulation->set->num_classes; c++) {
+        if (c == mine || !is_partner(simulation, mine, c))
+            continue;
+        const GArray *theirs = arrivals_of(simulation, c, mine, stream);
+        const guint nth = arrivals_of(simulation, mine, c, stream)->len - 1;
+
+        if (theirs->len <= nth)
+            return FALSE;
+        *start_s = MAX(*start_s, g_array_index(theirs, double, nth));
+    }
+    return TRUE;
+}
+
+/* FALSE when a member is missing. */
+static gboolean communicate(Simulation *simulation, guint c)
+{
+    Clock *clock = &simulation->clocks[c];
+    double start_s;
+
+    if (current_op(clock)->kind == OP_EXCHANGE) {
+        if (!all_paired(simulation, c, &start_s))
+            return FALSE;
+        finish(clock, start_s, simulation->overlaps, simulation->ops, c);
+        return TRUE;
+    }
+    if (!all_arrived(simulation, c, &start_s))
+        return FALSE;
+    meet(simulation, c, start_s);
+    return TRUE;
+}
+
 /* Takes one class as far as it gets alone.  FALSE when it could not move. */
 static gboolean advance(Simulation *simulation, guint c)
 {
@@ -372,21 +434,18 @@ static gboolean advance(Simulation *simulation, guint c)
     gboolean moved = FALSE;
 
     while (settle(clock)) {
-        double start_s;
-
         if (!clock->arrived) {
             clock->ready_s = ready(clock, simulation->is_cpu);
             clock->arrived = op_kind_is_communication(current_op(clock)->kind);
+            if (current_op(clock)->kind == OP_EXCHANGE)
+                note_arrival(simulation, c);
             moved = TRUE;
         }
-        if (!clock->arrived) {
+        if (!clock->arrived)
             finish(clock, clock->ready_s, simulation->overlaps, simulation->ops, c);
-        } else {
-            if (!all_arrived(simulation, c, &start_s))
-                return moved;
-            meet(simulation, c, start_s);
-            moved = TRUE;
-        }
+        else if (!communicate(simulation, c))
+            return moved;
+        moved = TRUE;
     }
     return moved;
 }
@@ -414,6 +473,7 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         .is_cpu = context->topology->gpu.kind == DEVICE_CPU,
         .overlaps = simulate_overlaps(context),
         .ops = ops,
+        .arrivals = g_new0(GArray *, set->num_classes * set->num_classes * MAX_STREAMS),
     };
     gboolean moved = TRUE;
 
@@ -433,6 +493,9 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         simulate_durations_free(simulation.clocks[c].durations, set->classes[c]);
         clock_clear(&simulation.clocks[c]);
     }
+    for (guint i = 0; i < set->num_classes * set->num_classes * MAX_STREAMS; i++)
+        g_clear_pointer(&simulation.arrivals[i], g_array_unref);
+    g_free(simulation.arrivals);
     g_free(simulation.clocks);
     g_free(simulation.sample);
 }

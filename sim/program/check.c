@@ -44,8 +44,10 @@ GPtrArray *program_set_check(const ProgramSet *set, guint64 device_bytes)
                           c, program->arena_bytes[TIER_DEVICE], device_bytes);
         check_data(program, problems);
     }
-    check_list(set, G_STRUCT_OFFSET(Program, prologue), problems);
-    check_list(set, G_STRUCT_OFFSET(Program, step), problems);
-    check_list(set, G_STRUCT_OFFSET(Program, epilogue), problems);
+    check_ranks(set, problems);
+    if (problems->len == 0) {
+        check_list(set, G_STRUCT_OFFSET(Program, prologue), problems);
+        check_list(set, G_STRUCT_OFFSET(Program, epilogue), problems);
+    }
     return problems;
 }

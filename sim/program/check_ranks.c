@@ -89,7 +89,8 @@ static gboolean same_collective(const Program *left, const Op *a, const Program 
            op_elements(left, a) == op_elements(right, b);
 }
 
-/* Compares stream by stream: two streams of a purpose are two communicators. */
+/* Compares stream by stream: two streams of a purpose are two communicators, told apart by their
+ * numbers. */
 static void check_agreement(RankCheck *check, const char *purpose, guint a, guint b)
 {
     const Program *left = check->set->classes[a], *right = check->set->classes[b];
@@ -105,7 +106,7 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
             continue;
         while (j < theirs->len &&
                (matched[j] || g_array_index(theirs, Issued, j).op->kind == OP_EXCHANGE ||
-                strcmp(g_array_index(theirs, Issued, j).stream, mine->stream) != 0))
+                g_array_index(theirs, Issued, j).op->stream != mine->op->stream))
             j++;
         if (j == theirs->len) {
             check_problem(check->problems, "%s: class %u issues %s %u times more than class %u",
@@ -140,7 +141,7 @@ typedef struct {
     guint micro_batch, chunk, direction;
     guint64 bytes;
     gboolean send;
-    guint peer;
+    guint peer, stream;
 } Wire;
 
 static Wire wire_of(const Program *program, const Issued *issued, guint operand)
@@ -155,13 +156,15 @@ static Wire wire_of(const Program *program, const Issued *issued, guint operand)
         .bytes = tensor_copy_bytes(program_tensor(program, moved->tensor)),
         .send = moved->access == ACCESS_READ,
         .peer = message->peer,
+        .stream = issued->op->stream,
     };
 }
 
 static gboolean same_wire(const Wire *a, const Wire *b)
 {
-    return a->send == b->send && a->peer == b->peer && a->micro_batch == b->micro_batch &&
-           a->chunk == b->chunk && a->direction == b->direction && a->bytes == b->bytes;
+    return a->send == b->send && a->peer == b->peer && a->stream == b->stream &&
+           a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
+           a->direction == b->direction && a->bytes == b->bytes;
 }
 
 /* The @nth message (from 0) that is @wire; NULL when there are fewer. */

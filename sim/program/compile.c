@@ -5,32 +5,39 @@
 
 #include <string.h>
 
-/* Adds every group of ranks that differ in the axes of @varies only, in the order of ranks. */
+/* The group of @rank, named by its first member: the same coordinates, but 0 on the axes of
+ * @varies. */
+static guint first_member(const Layout *layout, guint rank, guint varies)
+{
+    guint coordinate[NUM_AXES];
+
+    layout_coordinates(layout, rank, coordinate);
+    for (guint a = 0; a < NUM_AXES; a++)
+        if ((varies & (1u << a)) != 0)
+            coordinate[a] = 0;
+    return layout_rank(layout, coordinate);
+}
+
+/* Adds every group of ranks that differ in the axes of @varies only, members in the order of ranks.
+ */
 static void add_groups(ProgramSet *set, const Layout *layout, const char *purpose, guint varies)
 {
     const guint world = layout_world(layout);
-    g_autofree gboolean *grouped = g_new0(gboolean, world);
-    g_autofree guint *members = g_new(guint, world);
+    g_autofree GArray **members = g_new0(GArray *, world);
 
     for (guint rank = 0; rank < world; rank++) {
-        guint coordinate[NUM_AXES], other[NUM_AXES];
-        guint size = 0;
+        const guint first = first_member(layout, rank, varies);
 
-        if (grouped[rank])
+        if (members[first] == NULL)
+            members[first] = g_array_new(FALSE, FALSE, sizeof(guint));
+        g_array_append_val(members[first], rank);
+    }
+    for (guint rank = 0; rank < world; rank++) {
+        if (members[rank] == NULL)
             continue;
-        layout_coordinates(layout, rank, coordinate);
-        for (guint r = rank; r < world; r++) {
-            gboolean same = TRUE;
-
-            layout_coordinates(layout, r, other);
-            for (guint a = 0; a < NUM_AXES; a++)
-                same = same && ((varies & (1u << a)) != 0 || other[a] == coordinate[a]);
-            if (!same)
-                continue;
-            members[size++] = r;
-            grouped[r] = TRUE;
-        }
-        program_set_add_group(set, purpose, members, size);
+        program_set_add_group(set, purpose, (const guint *)(gconstpointer)members[rank]->data,
+                              members[rank]->len);
+        g_array_unref(members[rank]);
     }
 }
 

@@ -54,16 +54,17 @@ static inline guint choice_meshes(guint ranks, ChoiceMesh meshes[MAX_LEVELS])
 
 static const guint choice_micro_batches[] = {1, 2, 4};
 
-/* What is compared with one rank's run, and how closely (DESIGN 10). */
+/* What is compared with one rank's run, and how closely: losses (DESIGN 10), and norms and tensors.
+ * In bf16 rounding alone moves this model's norm of step 7 by 1.5%, and its losses by 2e-4. */
 static const struct {
     const Recipe *recipe;
     Optimizer optimizer;
-    double lr, clip_norm, tolerance;
+    double lr, clip_norm, loss_tolerance, tolerance;
 } choice_trainings[] = {
-    {&recipe_fp32, OPTIMIZER_SGD, 0.1, 0, 1e-5},
-    {&recipe_fp32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4},
-    {&recipe_zero, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-2},
-    {&recipe_fsdp2, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-2},
+    {&recipe_fp32, OPTIMIZER_SGD, 0.1, 0, 1e-5, 1e-5},
+    {&recipe_fp32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
+    {&recipe_zero, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_fsdp2, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
 };
 
 static const struct {

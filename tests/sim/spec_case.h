@@ -137,6 +137,40 @@ static inline char *case_text(const Case *from)
         from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
 
+/* Nodes of @gpus CPUs' cores; their memory moves @gigabytes_per_s GB/s; links reach 500 MB/s (0.8
+ * of what is stated) and take 10 us. */
+static inline Topology *case_cpu_topology(guint gpus, guint gigabytes_per_s)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = g_strdup_printf(
+        "[cluster]\nname = case\nsource = test\nnodes = 1\n[node]\ngpus = %u\ngpu = "
+        "core\ncpu_memory = 64 GB\n[gpu core]\nsource = test\nkind = cpu\nfp32 = 50 "
+        "GFLOP/s\nmemory = 64 GB\nmemory_bandwidth = %u GB/s\n[network memory]\nkind = "
+        "shared_memory\nbandwidth = 625 MB/s\nlatency = 10 us\n",
+        gpus, gigabytes_per_s);
+    Topology *topology = topology_parse(text, "case", "", &error);
+
+    ck_assert_msg(topology != NULL, "%s", error == NULL ? "" : error->message);
+    return topology;
+}
+
+/* @nodes of 4 GPUs of @megabytes MB; links of @link and a fabric a tenth as fast. */
+static inline Topology *case_gpu_topology(guint nodes, guint megabytes, guint link_megabytes_per_s)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = g_strdup_printf(
+        "[cluster]\nname = case\nsource = test\nnodes = %u\n[node]\ngpus = 4\ngpu = "
+        "chip\ncpu_memory = 64 GB\n[gpu chip]\nsource = test\nkind = cuda\nfp32 = 10 "
+        "TFLOP/s\nbf16 = 20 TFLOP/s\nmemory = %u MB\nmemory_bandwidth = 1 TB/s\n[network "
+        "link]\nkind = nvlink\nspan = 4\nbandwidth = %u MB/s\nlatency = 1 us\n[network "
+        "fabric]\nkind = infiniband\nbandwidth = %u kB/s\nlatency = 5 us\n",
+        nodes, megabytes, link_megabytes_per_s, link_megabytes_per_s * 100);
+    Topology *topology = topology_parse(text, "case", "", &error);
+
+    ck_assert_msg(topology != NULL, "%s", error == NULL ? "" : error->message);
+    return topology;
+}
+
 static inline guint draw(GRand *random, guint most)
 {
     return (guint)g_rand_int_range(random, 0, (gint)most + 1);
@@ -312,6 +346,18 @@ static inline gint find_segment(const Program *program, const char *name)
 static inline guint copies_of(const Program *program, guint tensor)
 {
     return g_array_index(program->spaces, Space, program_tensor(program, tensor)->space).count;
+}
+
+/* Fails unless check says @what in one of its lines. */
+static inline void assert_caught(const ProgramSet *set, const char *what)
+{
+    g_autoptr(GPtrArray) problems = program_set_check(set, 0);
+
+    for (guint i = 0; i < problems->len; i++)
+        if (strstr(g_ptr_array_index(problems, i), what) != NULL)
+            return;
+    ck_abort_msg("not caught: \"%s\"; %u problems, the first: %s", what, problems->len,
+                 problems->len == 0 ? "" : (const char *)g_ptr_array_index(problems, 0));
 }
 
 /* Fails with the first problem that check finds. */
