@@ -10,11 +10,13 @@
 
 #include <locale.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- training ---- */
 
-/* What rank 0 would refuse is refused before any rank is started. */
-static gboolean check_inputs(const Plan *plan, const RunOptions *options, GError **error)
+/* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */
+static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
+                             const RunOptions *options, GError **error)
 {
     g_autoptr(Data) data =
         data_open(options->data_path, plan->model->vocab, plan->workload.seq_len, error);
@@ -24,7 +26,7 @@ static gboolean check_inputs(const Plan *plan, const RunOptions *options, GError
     if (plan->device != DEVICE_CPU)
         return fail(error, ERROR_INPUT, "%s: field \"target.device\" = \"%s\": this build runs cpu",
                     options->plan_path, device_kind_name(plan->device));
-    if (options->db_path == NULL)
+    if (options->db_path == NULL || launch->rank != 0)
         return TRUE;
     g_autoptr(Store) store = store_open(options->db_path, FALSE, error);
     return store != NULL;
@@ -53,8 +55,8 @@ static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, 
     g_autoptr(Plan) plan = plan_load(options->plan_path, error);
     g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
 
-    if (set == NULL || !check_inputs(plan, options, error) ||
-        !launch_check_ranks(launch, plan->gpus, error))
+    if (set == NULL || !launch_check_ranks(launch, plan->gpus, error) ||
+        !check_inputs(launch, plan, options, error))
         return error_exit_status(*error);
     if (launch->kind == LAUNCH_BY_HAND && plan->gpus > 1)
         return launch_ranks(argc, argv, plan->gpus, plan->threads, error);
@@ -116,7 +118,18 @@ static int calibrate_command(int argc, char **argv, GError **error)
     return calibrate(&options, output, error) ? 0 : error_exit_status(*error);
 }
 
-/* A rank other than 0 repeats what rank 0 says; only rank 0 prints it. */
+/* Only rank 0 says what all ranks found, or one that can't know which it is.  mpirun ends a job
+ * with the first rank that fails, so the others leave it the time to speak; its end is theirs. */
+static void report(const LaunchEnvironment *launch, const GError *error)
+{
+    enum { PATIENCE_S = 5 };
+
+    if (launch->rank == 0 || launch->rank >= launch->size)
+        g_printerr("fsdp-run: %s\n", error->message);
+    else
+        sleep(PATIENCE_S);
+}
+
 int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
@@ -132,7 +145,7 @@ int main(int argc, char **argv)
     } else {
         status = run_command(&launch, argc, argv, &error);
     }
-    if (error != NULL && launch.rank == 0)
-        g_printerr("fsdp-run: %s\n", error->message);
+    if (error != NULL)
+        report(&launch, error);
     return status;
 }

@@ -31,11 +31,13 @@ floors() {
     function floor(path) {
         if (path ~ /^sim\/base\//) return 1
         if (path ~ /^sim\/input\//) return 2
+        if (path ~ /^sim\/import\//) return 2.5
         if (path ~ /^sim\/layout\//) return 3
         if (path ~ /^sim\/program\//) return 4
         if (path ~ /^sim\/cost\//) return 5
         if (path ~ /^sim\/search\//) return 6
-        return path ~ /^sim\/[^\/]*$/ ? 7 : 0
+        if (path ~ /^sim\/export\//) return 7
+        return path ~ /^sim\/[^\/]*$/ ? 8 : 0
     }
     function say(why) { print FILENAME ":" FNR ": " $0 ": " why }
     FNR == 1 && FILENAME ~ /^sim\// && !floor(FILENAME) { say("a folder without a floor") }
@@ -45,7 +47,7 @@ floors() {
         if (system("test -f " to) != 0) say("not a path from the root of the tree")
         if (from ~ /^sim\//) {
             if (to ~ /^exec\//) say("sim/ never includes exec/")
-            if (to ~ /^reports\// && floor(from) < 7) say("only the command line includes reports/")
+            if (to ~ /^reports\// && floor(from) < 8) say("only the command line includes reports/")
             if (to ~ /^sim\// && floor(to) > floor(from)) say("a higher floor")
         }
         if (from ~ /^reports\// && to !~ /^(sim\/base|reports)\//)

@@ -1,7 +1,8 @@
-/* fsdp-plan model, topology: what was read, as it was understood. */
+/* fsdp-plan model, topology, topology import: what was read, as it was understood. */
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/commands.h"
+#include "sim/import/import.h"
 #include "sim/input/model.h"
 #include "sim/input/topology.h"
 
@@ -104,15 +105,43 @@ int command_model(int argc, char **argv, GError **error)
     return 0;
 }
 
+static int print_topology(const Topology *topology, const GError *error)
+{
+    if (topology == NULL)
+        return error_exit_status(error);
+    g_autofree char *text = topology_print(topology);
+    g_print("%s", text);
+    return 0;
+}
+
+static int import_topology(int argc, char **argv, GError **error)
+{
+    g_autofree char *gpu = NULL, *base = NULL;
+    const GOptionEntry entries[] = {
+        {"gpu", 0, 0, G_OPTION_ARG_STRING, &gpu,
+         "the GPU of the node of nvidia-smi topo -m, NCCL's XML", "NAME"},
+        {"topology", 0, 0, G_OPTION_ARG_STRING, &base,
+         "the nodes of a Slurm topology.conf; what nccl-tests ran on", "NAME|FILE"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autofree char *where = only_argument(entries, "topology import", argc, argv, error);
+    g_autofree char *topologies = data_dir("topologies");
+    const ImportOptions options = {.gpu = gpu, .topology = base};
+    g_autoptr(Topology) topology =
+        where == NULL ? NULL : import_load(where, &options, topologies, error);
+
+    return print_topology(topology, *error);
+}
+
 int command_topology(int argc, char **argv, GError **error)
 {
+    if (argc > 1 && g_str_equal(argv[1], "import")) {
+        argv[1] = argv[0];
+        return import_topology(argc - 1, argv + 1, error);
+    }
     g_autofree char *where = only_argument(NULL, "topology", argc, argv, error);
     g_autofree char *topologies = data_dir("topologies");
     g_autoptr(Topology) topology = where == NULL ? NULL : topology_load(where, topologies, error);
 
-    if (topology == NULL)
-        return error_exit_status(*error);
-    g_autofree char *text = topology_print(topology);
-    g_print("%s", text);
-    return 0;
+    return print_topology(topology, *error);
 }

@@ -15,6 +15,8 @@ static const struct {
     {"explain", "memory and time by term, what bounds a plan, the runners-up", command_explain},
     {"check", "prove that a plan's program can't deadlock, race or overflow", command_check},
     {"trace", "write a Chrome trace of the simulated step", command_trace},
+    {"export", "write a plan as torchtitan, megatron, deepspeed or accelerate take it",
+     command_export},
     {"model", "parameters and tensors of a model", command_model},
     {"topology", "a topology as it was understood", command_topology},
 };

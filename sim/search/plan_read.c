@@ -29,9 +29,44 @@ static gboolean read_format(const JsonText *json, GError **error)
     return TRUE;
 }
 
+/* A field that has one value so far, or that others decide. */
+static gboolean read_only_value(const JsonText *json, const char *field, const char *only,
+                                GError **error)
+{
+    const char *value;
+
+    if (!json_string(json, field, &value, error))
+        return FALSE;
+    return strcmp(value, only) == 0 || bad_name(json, field, value, only, error);
+}
+
+/* Whether it fits, and why not. */
+static gboolean read_reasons(Plan *plan, const JsonText *json, GError **error)
+{
+    gboolean feasible;
+    guint length;
+
+    if (!json_bool(json, "feasible", &feasible, error) ||
+        !json_length(json, "reasons", &length, error))
+        return FALSE;
+    if (feasible != (length == 0))
+        return fail(error, ERROR_INPUT, "%s: field \"feasible\" = %s: \"reasons\" has %u entries",
+                    json_source(json), feasible ? "true" : "false", length);
+    for (guint i = 0; i < length; i++) {
+        g_autofree char *field = g_strdup_printf("reasons.%u", i);
+        const char *reason;
+
+        if (!json_string(json, field, &reason, error))
+            return FALSE;
+        g_ptr_array_add(plan->reasons, g_strdup(reason));
+    }
+    return TRUE;
+}
+
 static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
 {
     const char *name, *topology;
+    guint64 parameters;
     g_autofree char *config = json_object_text(json, "model.config", error);
     g_autofree char *config_source = g_strdup_printf("%s: model.config", json_source(json));
     g_autofree char *topology_source = g_strdup_printf("%s: topology.file", json_source(json));
@@ -39,10 +74,15 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     if (config == NULL || !json_string(json, "model.name", &name, error))
         return FALSE;
     plan->model = model_parse(config, config_source, name, error);
-    if (plan->model == NULL || !json_string(json, "topology.file", &topology, error))
+    if (plan->model == NULL)
+        return FALSE;
+    const guint64 psi = model_parameters(plan->model);
+    if (!json_uint(json, "model.parameters", psi, psi, &parameters, error) ||
+        !json_string(json, "topology.file", &topology, error))
         return FALSE;
     plan->topology = topology_parse(topology, topology_source, "", error);
     return plan->topology != NULL &&
+           read_only_value(json, "topology.name", plan->topology->name, error) &&
            json_uint32(json, "topology.gpus", 1, 1u << 24, &plan->gpus, error);
 }
 
@@ -86,15 +126,19 @@ static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 
 static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
 {
+    guint64 world = 1;
+
     for (guint a = 0; a < NUM_AXES; a++) {
         g_autofree char *field = g_strdup_printf("layout.%s", axis_name((Axis)a));
 
         if (!json_uint32(json, field, 1, 1u << 20, &plan->layout.size[a], error))
             return FALSE;
+        world = MIN(world * plan->layout.size[a], G_MAXUINT); /* axes alone may overflow it */
     }
-    if (layout_world(&plan->layout) != plan->gpus)
-        return fail(error, ERROR_INPUT, "%s: field \"topology.gpus\" = %u: the layout has %u ranks",
-                    json_source(json), plan->gpus, layout_world(&plan->layout));
+    if (world != plan->gpus)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
+                    json_source(json), plan->gpus, world);
     return TRUE;
 }
 
@@ -175,17 +219,6 @@ static gboolean read_sharding(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
-/* A field that has one value so far. */
-static gboolean read_only_value(const JsonText *json, const char *field, const char *only,
-                                GError **error)
-{
-    const char *value;
-
-    if (!json_string(json, field, &value, error))
-        return FALSE;
-    return strcmp(value, only) == 0 || bad_name(json, field, value, only, error);
-}
-
 static gboolean read_stages(const Plan *plan, const JsonText *json, GError **error)
 {
     const guint last_layer = plan->model->layers - 1;
@@ -202,9 +235,15 @@ static gboolean read_stages(const Plan *plan, const JsonText *json, GError **err
 
 static gboolean read_later_fields(const Plan *plan, const JsonText *json, GError **error)
 {
+    const char *gradient = dtype_name(plan->workload.recipe->gradient);
     gboolean sequence;
 
-    return json_bool(json, "tensor_parallel.sequence", &sequence, error) &&
+    if (!json_bool(json, "tensor_parallel.sequence", &sequence, error))
+        return FALSE;
+    if (!sequence)
+        return bad_name(json, "tensor_parallel.sequence", "false", "true", error);
+    return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
+           read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
            read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
            read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
            read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
@@ -305,11 +344,12 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
     g_autoptr(JsonText) json = json_parse(text, source, error);
     g_autoptr(Plan) plan = plan_new();
 
-    if (json == NULL || !read_format(json, error) || !read_inputs(plan, json, error) ||
-        !read_target(plan, json, error) || !read_workload(plan, json, error) ||
-        !read_layout(plan, json, error) || !read_sharding(plan, json, error) ||
-        !read_schedule(plan, json, error) || !read_later_fields(plan, json, error) ||
-        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
+    if (json == NULL || !read_format(json, error) || !read_reasons(plan, json, error) ||
+        !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
+        !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
+        !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
+        !read_later_fields(plan, json, error) || !read_prediction(plan, json, error) ||
+        !check_legal(plan, json, error))
         return NULL;
     return g_steal_pointer(&plan);
 }

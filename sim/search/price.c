@@ -1,6 +1,7 @@
 #include "sim/search/price.h"
 
 #include "sim/base/text.h"
+#include "sim/cost/device_cost.h"
 #include "sim/cost/summary.h"
 
 #include <string.h>
@@ -70,7 +71,8 @@ static void predict_time(Plan *plan, const StepTime *time)
     const double flops =
         model_step_flops(plan->model, (guint64)tokens, plan->workload.seq_len) / plan->gpus;
     const double peak =
-        plan->topology->gpu.peak_flops[plan->workload.recipe->compute] * plan->threads;
+        device_cost_peak_flops(&plan->topology->gpu, plan->workload.recipe->compute) *
+        plan->threads;
 
     p->step_seconds = time->step_s;
     p->tokens_per_second = tokens / time->step_s;

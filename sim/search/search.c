@@ -261,7 +261,8 @@ static gboolean exceeds_floor(const Search *search, const Candidate *candidate)
     return least_memory(search, candidate, &limit) > limit;
 }
 
-/* Neither this candidate nor any after it can be among the best. */
+/* Neither this candidate nor any after it can be among the best.  Where nothing overlaps bound and
+ * step are one sum, added up in two orders: the last digits don't count. */
 static gboolean is_excluded(const Search *search, const Candidate *candidate)
 {
     const GPtrArray *plans = search->result->plans;
@@ -272,7 +273,7 @@ static gboolean is_excluded(const Search *search, const Candidate *candidate)
     const double worst = plan_key(search->request, g_ptr_array_index(plans, plans->len - 1));
     if (search->request->sort == SORT_MEMORY)
         return (double)least_memory(search, candidate, &limit) > worst;
-    return candidate->summary.bound_s > worst;
+    return candidate->summary.bound_s * (1 - 1e-9) > worst;
 }
 
 static void price_candidate(Search *search, const Candidate *candidate)
@@ -399,34 +400,52 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     return result->plans->len > 0;
 }
 
-/* The first number that fits among multiples of the fixed axes; with a batch that was asked for,
- * among its divisors.  Whether more GPUs fit is monotone as far as state goes, not to the byte
- * (padding, divisibility), so numbers are tried one by one once the doubling has found the range.
- */
+/* What a number of GPUs is a multiple of. */
+static guint fixed_ranks(const SearchRequest *request)
+{
+    guint ranks = 1;
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        ranks *= MAX(request->fixed[a], 1);
+    return ranks;
+}
+
+/* Counts in multiples of the fixed axes.  With a batch that was asked for, its divisors are tried
+ * one by one.  Else doubling finds a range, which is halved until it is short and then tried one by
+ * one: more ranks need less apart from padding, and a number that divides the model's dimensions
+ * has less of that than the next ones. */
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
-    enum { MOST = 65536 };
-    guint low = MAX(from, 1), high = low;
+    enum { MOST = 65536, SHORT = 64 };
+    const guint unit = fixed_ranks(request), most = MOST / unit;
+    guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
-    while (high < MOST && !fits_on(request, high)) {
-        low = high + 1;
-        high *= 2;
-    }
+    if (low > most)
+        return 0;
     if (request->global_batch != 0) {
-        for (guint gpus = MAX(from, 1); gpus <= MOST; gpus++)
-            if (request->global_batch % gpus == 0 && fits_on(request, gpus))
-                return gpus;
+        for (guint n = low; n <= most; n++)
+            if (request->global_batch % (n * unit) == 0 && fits_on(request, n * unit))
+                return n * unit;
         return 0;
     }
-    if (high >= MOST && !fits_on(request, high))
-        return 0;
-    while (low < high) {
+    while (high < low) /* powers of two divide most dimensions */
+        high *= 2;
+    high = MIN(high, most);
+    while (!fits_on(request, high * unit)) {
+        if (high == most)
+            return 0;
+        low = high + 1;
+        high = MIN(high * 2, most);
+    }
+    while (high - low > SHORT) {
         const guint middle = (low + high) / 2;
 
-        if (fits_on(request, middle))
+        if (fits_on(request, middle * unit))
             high = middle;
         else
             low = middle + 1;
     }
-    return high;
+    while (low < high && !fits_on(request, low * unit))
+        low++;
+    return low * unit;
 }

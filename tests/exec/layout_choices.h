@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* 48 sequences: over 1, 2, 3 or 4 ranks, 1, 2 and 4 micro-batches divide. */
-enum { CHOICE_BATCH = 48, CHOICE_SEQ = 8, CHOICE_LAYERS = 3, MAX_LEVELS = 16 };
+enum { CHOICE_BATCH = 48, CHOICE_SEQ = 4, CHOICE_LAYERS = 3, MAX_LEVELS = 16 };
 
 typedef enum {
     FACTOR_MESH, /* strategy and mesh */

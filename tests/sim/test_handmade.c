@@ -61,7 +61,6 @@ START_TEST(a_stage_receives_what_its_neighbour_sends)
 }
 END_TEST
 
-/* The second op of the first segment with that name. */
 static Op *op_of(const ProgramSet *set, guint c, const char *segment, guint op)
 {
     const gint found = find_segment(set->classes[c], segment);
@@ -126,7 +125,7 @@ START_TEST(a_stage_that_sends_before_it_has_received_blocks)
 
     receive->segment = send->segment;
     send->segment = segment;
-    set->classes[1]->step.waits->len = 0;
+    g_array_set_size(set->classes[1]->step.waits, 0);
     for (guint c = 0; c < calls->len; c++)
         g_array_index(calls, Call, c).num_waits = 0;
     program_tensor(set->classes[1], 0)->persistence = PERSIST_STATE; /* leave only the circle */

@@ -1,0 +1,51 @@
+/* fsdp-plan export: a plan as the configuration of another framework. */
+#include "sim/base/error.h"
+#include "sim/commands.h"
+#include "sim/export/export.h"
+
+static gboolean write_text(const char *path, const char *text, GError **error)
+{
+    g_autoptr(GError) why = NULL;
+
+    if (path == NULL)
+        g_print("%s", text);
+    else if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &why))
+        return fail(error, ERROR_RUNTIME, "%s", why->message);
+    return TRUE;
+}
+
+static char *export_file(const char *path, const char *framework, GError **error)
+{
+    g_autoptr(Plan) plan = plan_load(path, error);
+    g_autoptr(GPtrArray) notes = g_ptr_array_new_with_free_func(g_free);
+    g_autofree char *text = plan == NULL ? NULL : export_plan(plan, framework, notes, error);
+
+    for (guint i = 0; text != NULL && i < notes->len; i++)
+        g_printerr("fsdp-plan: note: %s\n", (const char *)g_ptr_array_index(notes, i));
+    return g_steal_pointer(&text);
+}
+
+int command_export(int argc, char **argv, GError **error)
+{
+    g_autofree char *framework = NULL, *output = NULL;
+    g_autofree char *known = g_strjoinv(", ", (char **)export_frameworks());
+    const GOptionEntry entries[] = {
+        {"to", 0, 0, G_OPTION_ARG_STRING, &framework, known, "FRAMEWORK"},
+        {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write it here", "FILE"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new("PLAN - export");
+    g_autoptr(GError) why = NULL;
+
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &why))
+        return fail(error, ERROR_INPUT, "%s (see --help)", why->message), 2;
+    if (argc != 2)
+        return fail(error, ERROR_INPUT, "export takes one plan file, got %d", argc - 1), 2;
+    if (framework == NULL)
+        return fail(error, ERROR_INPUT, "export needs --to FRAMEWORK: %s", known), 2;
+    g_autofree char *text = export_file(argv[1], framework, error);
+    if (text == NULL || !write_text(output, text, error))
+        return error_exit_status(*error);
+    return 0;
+}

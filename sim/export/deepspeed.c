@@ -1,0 +1,238 @@
+/* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS. */
+#include "sim/export/exporter.h"
+
+#include <json-glib/json-glib.h>
+
+/* zero_optimization.stage.  hybrid_shard is stage 3 within groups of mics_shard_size ranks. */
+static const Mapping strategies[] = {
+    {"no_shard", "0", NULL},   {"shard_optimizer", "1", NULL}, {"shard_grad_op", "2", NULL},
+    {"full_shard", "3", NULL}, {"hybrid_shard", "3", NULL},    {NULL, NULL, NULL},
+};
+/* Stages 1 and 2 shard over all data-parallel ranks. */
+static const Mapping replicated_strategies[] = {
+    {"no_shard", "0", NULL},
+    {"shard_optimizer", NULL, "ZeRO-1 has no replicas (layout.dp_replicate must be 1)"},
+    {"shard_grad_op", NULL, "ZeRO-2 has no replicas (layout.dp_replicate must be 1)"},
+    {"hybrid_shard", "3", NULL},
+    {NULL, NULL, NULL},
+};
+
+/* bf16.enabled; with it DeepSpeed keeps an fp32 master. */
+static const Mapping recipes[] = {
+    {"zero", "true", NULL},
+    {"fsdp2", NULL, "its bf16 keeps bf16 parameters with an fp32 copy beside them (recipe zero)"},
+    {"fp32", "false", NULL},
+    {NULL, NULL, NULL},
+};
+
+static const Mapping optimizers[] = {
+    {"adamw", "AdamW", NULL},
+    {"sgd", "SGD", NULL},
+    {NULL, NULL, NULL},
+};
+
+static const Mapping recomputes[] = {
+    {"none", "false", NULL},
+    {"full", "true", NULL},
+    {NULL, NULL, NULL},
+};
+
+static void begin(JsonBuilder *json, const char *name)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_begin_object(json);
+}
+
+static void add_uint(JsonBuilder *json, const char *name, guint64 value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_int_value(json, (gint64)value);
+}
+
+static void add_true(JsonBuilder *json, const char *name)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_boolean_value(json, TRUE);
+}
+
+static void add_string(JsonBuilder *json, const char *name, const char *value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_string_value(json, value);
+}
+
+static guint64 unit_elements(const Model *model, UnitKind unit)
+{
+    g_autoptr(GArray) params = model_unit_params(model, unit);
+    guint64 elements = 0;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *param = &g_array_index(params, ParamShape, i);
+
+        elements += param->rows * param->cols;
+    }
+    return elements;
+}
+
+/* How many elements may come before a parameter's next use for it to stay gathered.  Between the
+ * last block's forward and backward lie the final norm and the head, twice; between the forward and
+ * backward of a recomputed block that block, twice. */
+static guint64 reuse_distance(const Plan *plan, guint64 block)
+{
+    const guint64 end = (guint64)plan->model->hidden * (1 + (guint64)plan->model->vocab);
+    const guint64 kept =
+        (plan->sharding.keep_root ? 2 * end : 0) + (plan->sharding.keep_last ? 2 * block : 0);
+
+    return plan->schedule.recompute == RECOMPUTE_FULL ? MAX(kept, 2 * block) : kept;
+}
+
+/* Sizes are in elements; with the plan's units as buckets its buffers are DeepSpeed's. */
+static void add_stage3(JsonBuilder *json, const Plan *plan, guint64 block)
+{
+    add_uint(json, "stage3_prefetch_bucket_size", plan->sharding.prefetch * block);
+    /* Every parameter is sharded, small ones too. */
+    add_uint(json, "stage3_param_persistence_threshold", 0);
+    add_uint(json, "stage3_max_live_parameters",
+             plan->sharding.live_units * block + unit_elements(plan->model, UNIT_ROOT));
+    add_uint(json, "stage3_max_reuse_distance", reuse_distance(plan, block));
+    if (plan->sharding.strategy == STRATEGY_HYBRID_SHARD)
+        add_uint(json, "mics_shard_size", plan->layout.size[AXIS_DP_SHARD]);
+}
+
+static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
+{
+    const guint64 block = unit_elements(plan->model, UNIT_BLOCK);
+
+    begin(json, "zero_optimization");
+    add_uint(json, "stage", stage);
+    if (stage != 0) {
+        add_true(json, "overlap_comm");
+        add_true(json, "contiguous_gradients");
+        add_uint(json, "reduce_bucket_size", block);
+    }
+    if (stage == 1 || stage == 2) {
+        add_true(json, "allgather_partitions");
+        add_true(json, "reduce_scatter");
+        add_uint(json, "allgather_bucket_size", block);
+    }
+    if (stage == 3)
+        add_stage3(json, plan, block);
+    json_builder_end_object(json);
+}
+
+static void add_precision(JsonBuilder *json, const Plan *plan, const char *bf16)
+{
+    const char *gradient = dtype_name(plan->workload.recipe->gradient);
+
+    begin(json, "bf16");
+    json_builder_set_member_name(json, "enabled");
+    json_builder_add_boolean_value(json, g_str_equal(bf16, "true"));
+    json_builder_end_object(json);
+    /* Said, as the default of the first has changed between versions. */
+    begin(json, "data_types");
+    add_string(json, "grad_accum_dtype", gradient);
+    json_builder_end_object(json);
+    add_string(json, "communication_data_type", gradient);
+}
+
+static void add_optimizer(JsonBuilder *json, const char *type, gboolean sharded)
+{
+    begin(json, "optimizer");
+    add_string(json, "type", type);
+    begin(json, "params");
+    add_string(json, "lr", "auto");
+    add_string(json, "weight_decay", "auto");
+    json_builder_end_object(json);
+    json_builder_end_object(json);
+    if (sharded && !g_str_equal(type, "AdamW"))
+        add_true(json, "zero_allow_untested_optimizer");
+}
+
+static void note_hints(Export *export, guint64 stage)
+{
+    const Sharding *sharding = &export->plan->sharding;
+
+    export_note(export, "learning rate and weight decay are \"auto\": accelerate and transformers "
+                        "fill them in, deepspeed alone wants numbers");
+    if (export->plan->schedule.recompute == RECOMPUTE_FULL)
+        export_note(export, "recompute = full: the model has to checkpoint its blocks "
+                            "(gradient_checkpointing_enable() in transformers)");
+    if (stage != 0)
+        export_note(export, "left to DeepSpeed: sharding.form = %s (ZeRO cuts flat pieces)",
+                    form_name(sharding->form));
+    if (stage == 2)
+        export_note(export, "shard_grad_op: ZeRO-2 keeps whole parameters between steps, the plan "
+                            "shards of them");
+    if (stage == 3)
+        export_note(export, "left to DeepSpeed: the embedding is gathered again for the backward "
+                            "pass even where the plan keeps root");
+    if (sharding->strategy == STRATEGY_HYBRID_SHARD)
+        export_note(export, "hybrid_shard: build the model under deepspeed.zero.MiCS_Init()");
+}
+
+static gboolean check_keep(const Export *export, guint64 stage, GError **error)
+{
+    const Sharding *sharding = &export->plan->sharding;
+
+    if (stage != 3 || sharding->keep_root || !sharding->keep_last)
+        return TRUE;
+    return export_refuse(export, "sharding.keep", "[last]",
+                         "stage3_max_reuse_distance keeps the head, which is used in between, too",
+                         error);
+}
+
+static void write_json(Export *export, JsonBuilder *json)
+{
+    g_autoptr(JsonNode) root = json_builder_get_root(json);
+    g_autofree char *text = json_to_string(root, TRUE);
+
+    g_string_append_printf(export->text, "%s\n", text);
+}
+
+static gboolean deepspeed_write(Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const gboolean replicated = plan->layout.size[AXIS_DP_REPLICATE] > 1;
+    const char *stage_text, *bf16, *optimizer, *recompute;
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    if ((stage_text =
+             export_map(export, "sharding.strategy", strategy_name(plan->sharding.strategy),
+                        replicated ? replicated_strategies : strategies, error)) == NULL ||
+        (bf16 = export_map(export, "workload.recipe", plan->workload.recipe->name, recipes,
+                           error)) == NULL ||
+        (optimizer = export_map(export, "workload.optimizer",
+                                optimizer_name(plan->workload.optimizer), optimizers, error)) ==
+            NULL ||
+        (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
+                                recomputes, error)) == NULL)
+        return FALSE;
+    const guint64 stage = g_ascii_strtoull(stage_text, NULL, 10);
+    if (!export_check_accumulate(export, stage >= 2, error) || !check_keep(export, stage, error))
+        return FALSE;
+    note_hints(export, stage);
+    json_builder_begin_object(json);
+    add_uint(json, "train_batch_size", plan->workload.global_batch);
+    add_uint(json, "train_micro_batch_size_per_gpu", plan->schedule.micro_batch);
+    add_uint(json, "gradient_accumulation_steps", plan->schedule.micro_batches);
+    json_builder_set_member_name(json, "gradient_clipping");
+    json_builder_add_double_value(json, g_ascii_strtod(EXPORT_CLIP_NORM, NULL));
+    add_precision(json, plan, bf16);
+    add_optimizer(json, optimizer, stage != 0);
+    add_zero(json, plan, stage);
+    if (g_str_equal(recompute, "true")) {
+        begin(json, "activation_checkpointing");
+        json_builder_set_member_name(json, "partition_activations");
+        json_builder_add_boolean_value(json, FALSE);
+        json_builder_end_object(json);
+    }
+    json_builder_end_object(json);
+    write_json(export, json);
+    return TRUE;
+}
+
+const Exporter exporter_deepspeed = {
+    .name = "deepspeed",
+    .comments = FALSE,
+    .write = deepspeed_write,
+};

@@ -1,0 +1,145 @@
+#include "sim/export/export.h"
+
+#include "sim/base/error.h"
+#include "sim/base/nearest.h"
+#include "sim/export/exporter.h"
+
+#include <string.h>
+
+static const Exporter *const exporters[] = {
+    &exporter_torchtitan,
+    &exporter_megatron,
+    &exporter_deepspeed,
+    &exporter_accelerate,
+};
+
+const char *const *export_frameworks(void)
+{
+    static const char *const names[] = {"torchtitan", "megatron", "deepspeed", "accelerate", NULL};
+
+    G_STATIC_ASSERT(G_N_ELEMENTS(names) == G_N_ELEMENTS(exporters) + 1);
+    return names;
+}
+
+static const Exporter *find_exporter(const char *framework, GError **error)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(exporters); i++)
+        if (strcmp(framework, exporters[i]->name) == 0)
+            return exporters[i];
+    g_autofree char *hint = nearest_hint(framework, export_frameworks());
+    g_autofree char *known = g_strjoinv(", ", (char **)export_frameworks());
+    fail(error, ERROR_INPUT, "no export to \"%s\"%s: it is one of %s", framework, hint, known);
+    return NULL;
+}
+
+gboolean export_refuse(const Export *export, const char *field, const char *value, const char *why,
+                       GError **error)
+{
+    return fail(error, ERROR_INFEASIBLE, "%s can't express %s = %s: %s", export->framework, field,
+                value, why);
+}
+
+const char *export_map(const Export *export, const char *field, const char *value,
+                       const Mapping *table, GError **error)
+{
+    const Mapping *entry = table;
+
+    while (entry->value != NULL && strcmp(entry->value, value) != 0)
+        entry++;
+    if (entry->to == NULL)
+        export_refuse(export, field, value,
+                      entry->why_not != NULL ? entry->why_not : "no equivalent is known", error);
+    return entry->to;
+}
+
+void export_note(Export *export, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_ptr_array_add(export->notes, g_strdup_vprintf(format, arguments));
+    va_end(arguments);
+}
+
+gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    if (plan->schedule.micro_batches == 1 || plan->sharding.accumulate_sharded == sharded)
+        return TRUE;
+    return export_refuse(export, "sharding.accumulate", sharded ? "unsharded" : "sharded",
+                         sharded ? "with this strategy it reduces after every micro-batch"
+                                 : "with this strategy it reduces whole gradients, once a step",
+                         error);
+}
+
+/* Fields that no framework's file has. */
+static gboolean check_common(const Export *export, GError **error)
+{
+    static const Axis other_axes[] = {AXIS_PP, AXIS_CP, AXIS_TP};
+    const Plan *plan = export->plan;
+
+    for (guint i = 0; i < G_N_ELEMENTS(other_axes); i++) {
+        const guint size = plan->layout.size[other_axes[i]];
+
+        if (size != 1)
+            return fail(error, ERROR_INFEASIBLE,
+                        "layout.%s = %u: only layouts of dp_replicate and dp_shard are exported",
+                        axis_name(other_axes[i]), size);
+    }
+    if (plan->sharding.num_overrides != 0)
+        return export_refuse(export, "sharding.units", "[...]",
+                             "its configuration has one strategy for all units", error);
+    return TRUE;
+}
+
+static char *title(const Plan *plan)
+{
+    const guint data_ranks = layout_data_ranks(&plan->layout);
+    g_autofree char *layout = layout_text(&plan->layout);
+
+    return g_strdup_printf(
+        "%s on %u ranks (%s), %s, recipe %s: global batch %u = micro-batch %u x %u "
+        "micro-batches x %u data-parallel ranks",
+        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy),
+        plan->workload.recipe->name, plan->workload.global_batch, plan->schedule.micro_batch,
+        plan->schedule.micro_batches, data_ranks);
+}
+
+/* A model's name is free text: one with a line break must not end the comment. */
+static void append_comment(GString *text, const char *line)
+{
+    g_autofree char *flat = g_strdelimit(g_strdup(line), "\r\n", ' ');
+
+    g_string_append_printf(text, "# %s\n", flat);
+}
+
+char *export_plan(const Plan *plan, const char *framework, GPtrArray *notes, GError **error)
+{
+    const Exporter *exporter = find_exporter(framework, error);
+    g_autoptr(GPtrArray) own_notes = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GString) body = g_string_new(NULL);
+    g_autoptr(GString) text = g_string_new(NULL);
+    Export export = {
+        .plan = plan,
+        .framework = framework,
+        .text = body,
+        .notes = exporter != NULL && exporter->comments ? own_notes : notes,
+    };
+
+    if (exporter == NULL || !check_common(&export, error))
+        return NULL;
+    if (plan->device == DEVICE_CPU)
+        export_note(&export, "the plan was priced for a CPU");
+    if (!exporter->write(&export, error))
+        return NULL;
+    if (exporter->comments) {
+        g_autofree char *first = title(plan);
+
+        append_comment(text, first);
+        for (guint i = 0; i < own_notes->len; i++)
+            append_comment(text, g_ptr_array_index(own_notes, i));
+    }
+    g_string_append(text, body->str);
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}

@@ -1,0 +1,47 @@
+/* What the exporters of sim/export share; not for others. */
+#pragma once
+
+#include "sim/search/plan.h"
+
+/* One file being written. */
+typedef struct {
+    const Plan *plan;
+    const char *framework;
+    GString *text;
+    GPtrArray *notes; /* lines on what the file can't hold */
+} Export;
+
+/* One framework: one file, which ends with its table. */
+typedef struct {
+    const char *name;
+    gboolean comments; /* its format has them, from "#" on */
+    gboolean (*write)(Export *export, GError **error);
+} Exporter;
+
+extern const Exporter exporter_torchtitan, exporter_megatron, exporter_deepspeed,
+    exporter_accelerate;
+
+/* A value of a plan's field, by its name in plan files: how the framework writes it, or why it has
+ * no way to. */
+typedef struct {
+    const char *value, *to, *why_not;
+} Mapping;
+
+/* Looks @value up in @table, which ends with a zero entry; a value that is not there is refused
+ * too, so that a new one is never exported by accident. */
+const char *export_map(const Export *export, const char *field, const char *value,
+                       const Mapping *table, GError **error);
+
+/* "FRAMEWORK can't express FIELD = VALUE: WHY". */
+gboolean export_refuse(const Export *export, const char *field, const char *value, const char *why,
+                       GError **error);
+
+void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
+
+/* Refuses a plan whose gradients are accumulated in another way than the framework's: reduced into
+ * shards after every micro-batch (@sharded), or whole and reduced once a step.  One micro-batch is
+ * both. */
+gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
+
+/* fsdp-run's default --clip-norm; a plan doesn't say. */
+#define EXPORT_CLIP_NORM "1.0"

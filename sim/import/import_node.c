@@ -1,0 +1,327 @@
+#include "sim/import/import_node.h"
+
+#include "sim/base/error.h"
+#include "sim/base/units.h"
+#include "sim/import/import_rates.h"
+
+#include <string.h>
+
+/* Not in the files.  A hop of NVLink as in topologies/dgx-h100; the others are assumed. */
+#define NVLINK_LATENCY  "1.5 us"
+#define PCIE_LATENCY    "5 us"
+#define NETWORK_LATENCY "5 us"
+
+void import_node_init(ImportNode *node, guint gpus)
+{
+    *node = (ImportNode){
+        .gpus = gpus,
+        .nvlinks = g_new0(guint, (gsize)gpus * gpus),
+        .shares_switch = g_new0(gboolean, (gsize)gpus * gpus),
+        .lists_nvlink = TRUE,
+    };
+}
+
+void import_node_clear(ImportNode *node)
+{
+    g_free(node->nvlinks);
+    g_free(node->shares_switch);
+    *node = (ImportNode){.gpus = 0};
+}
+
+static guint links(const ImportNode *node, guint a, guint b)
+{
+    return node->nvlinks[a * node->gpus + b];
+}
+
+/* ---- islands: GPUs that links join, directly or through others ---- */
+
+typedef gboolean (*Joins)(const ImportNode *node, guint a, guint b);
+
+static gboolean by_nvlink(const ImportNode *node, guint a, guint b)
+{
+    return links(node, a, b) > 0;
+}
+
+static gboolean by_switch(const ImportNode *node, guint a, guint b)
+{
+    return node->shares_switch[a * node->gpus + b];
+}
+
+/* The lowest GPU of each one's island. */
+static guint *islands_of(const ImportNode *node, Joins joins)
+{
+    guint *island = g_new(guint, node->gpus);
+
+    for (guint i = 0; i < node->gpus; i++)
+        island[i] = i;
+    for (gboolean changed = TRUE; changed;) {
+        changed = FALSE;
+        for (guint a = 0; a < node->gpus; a++) {
+            for (guint b = 0; b < node->gpus; b++) {
+                if (island[b] <= island[a] || !joins(node, a, b))
+                    continue;
+                island[b] = island[a];
+                changed = TRUE;
+            }
+        }
+    }
+    return island;
+}
+
+static guint island_size(const guint *island, guint gpus, guint member)
+{
+    guint size = 0;
+
+    for (guint i = 0; i < gpus; i++)
+        size += island[i] == island[member];
+    return size;
+}
+
+static guint largest_island(const guint *island, guint gpus)
+{
+    guint largest = 0;
+
+    for (guint i = 0; i < gpus; i++)
+        largest = MAX(largest, island_size(island, gpus, i));
+    return largest;
+}
+
+/* The first GPU that is not with its neighbours in blocks of @size from GPU 0; @gpus when all are.
+ * The last block may be shorter. */
+static guint out_of_place(const guint *island, guint gpus, guint size)
+{
+    for (guint i = 0; i < gpus; i++) {
+        if (island[i] != i / size * size)
+            return i;
+    }
+    return gpus;
+}
+
+/* ---- checks ---- */
+
+static gboolean check_links(const ImportNode *node, const ImportText *text, const char *gpu,
+                            const ImportRates *rates, GError **error)
+{
+    gboolean any = FALSE;
+
+    for (guint a = 0; a < node->gpus; a++) {
+        for (guint b = 0; b < node->gpus; b++) {
+            any |= links(node, a, b) > 0;
+            if (links(node, a, b) > rates->nvlinks)
+                return import_refuse(text, node->line, error,
+                                     "GPU%u and GPU%u are joined by %u NVLinks; %s has %u; "
+                                     "allowed: the --gpu of this node",
+                                     a, b, links(node, a, b), gpu, rates->nvlinks);
+            if (links(node, a, b) != links(node, b, a))
+                return import_refuse(text, node->line, error,
+                                     "GPU%u has %u NVLinks to GPU%u, which has %u back; allowed: "
+                                     "an undamaged listing",
+                                     a, links(node, a, b), b, links(node, b, a));
+        }
+    }
+    if (any || !rates->always_joined || node->gpus == 1 || !node->lists_nvlink)
+        return TRUE;
+    return import_refuse(text, node->line, error,
+                         "no NVLink between GPUs, but %s is on a board that has it; allowed: "
+                         "the output of topo -m (topo -mp hides NVLink), or another --gpu",
+                         gpu);
+}
+
+static gboolean check_islands(const ImportNode *node, const ImportText *text, const guint *island,
+                              guint size, GError **error)
+{
+    const guint misplaced = out_of_place(island, node->gpus, size);
+
+    for (guint i = 0; size > 2 && i < node->gpus; i++) {
+        if (island_size(island, node->gpus, i) == 1)
+            return import_refuse(text, node->line, error,
+                                 "GPU%u has no NVLink while %u others have: a fault of the node, "
+                                 "or of the listing; allowed: the listing without it",
+                                 i, size);
+    }
+    if (misplaced == node->gpus)
+        return TRUE;
+    return import_refuse(text, node->line, error,
+                         "NVLink joins up to %u GPUs, but GPU%u is not in such a block of "
+                         "neighbours; allowed: islands of one size, GPUs in their order "
+                         "(CUDA_VISIBLE_DEVICES)",
+                         size, misplaced);
+}
+
+/* ---- levels ---- */
+
+typedef struct {
+    const char *name, *kind, *latency;
+    guint span; /* 0 = all */
+    double bytes_per_s;
+} Level;
+
+static void add_level(GKeyFile *file, const Level *level)
+{
+    g_autofree char *group = g_strconcat("network ", level->name, NULL);
+    g_autofree char *bandwidth = units_print(level->bytes_per_s, UNITS_BYTES_PER_S);
+
+    g_key_file_set_string(file, group, "kind", level->kind);
+    if (level->span > 1)
+        g_key_file_set_uint64(file, group, "span", level->span);
+    g_key_file_set_string(file, group, "bandwidth", bandwidth);
+    g_key_file_set_string(file, group, "latency", level->latency);
+}
+
+/* Links that every GPU of an island has for the others of it: a ring over the island uses all,
+ * whether they end in a switch (each pair is then listed with all of them) or in the others. */
+static guint usable_links(const ImportNode *node, const guint *island, guint nvlinks)
+{
+    guint usable = nvlinks;
+
+    for (guint a = 0; a < node->gpus; a++) {
+        guint sum = 0;
+
+        for (guint b = 0; b < node->gpus; b++)
+            sum += island[a] == island[b] ? links(node, a, b) : 0;
+        if (sum > 0)
+            usable = MIN(usable, sum);
+    }
+    return usable;
+}
+
+/* Levels of the node.  A PCIe switch has one uplink, which its GPUs share on the way to others. */
+static void add_pcie(GKeyFile *file, const ImportNode *node, double bytes_per_s, guint inner)
+{
+    g_autofree guint *island = islands_of(node, by_switch);
+    const guint sharing = largest_island(island, node->gpus);
+    const gboolean blocks = out_of_place(island, node->gpus, sharing) == node->gpus;
+    Level level = {.name = "pcie-switch",
+                   .kind = "pcie",
+                   .latency = PCIE_LATENCY,
+                   .span = sharing,
+                   .bytes_per_s = bytes_per_s};
+
+    if (blocks && sharing > inner && sharing < node->gpus)
+        add_level(file, &level);
+    level.name = "pcie";
+    level.span = node->gpus;
+    level.bytes_per_s = sharing < node->gpus ? bytes_per_s / sharing : bytes_per_s;
+    add_level(file, &level);
+}
+
+static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportText *text,
+                           const ImportRates *rates, GError **error)
+{
+    g_autofree guint *island = islands_of(node, by_nvlink);
+    const guint size = largest_island(island, node->gpus);
+    const Level nvlink = {
+        .name = "nvlink",
+        .kind = "nvlink",
+        .latency = NVLINK_LATENCY,
+        .span = size,
+        .bytes_per_s = usable_links(node, island, rates->nvlinks) * rates->nvlink_bytes_per_s,
+    };
+    const Level network = {
+        .name = "network",
+        .kind = "network",
+        .latency = NETWORK_LATENCY,
+        .bytes_per_s = node->nic_bytes_per_s / node->gpus,
+    };
+
+    if (!check_islands(node, text, island, size, error))
+        return FALSE;
+    const gboolean has_network = network.bytes_per_s >= 1;
+
+    if (size > 1)
+        add_level(file, &nvlink);
+    if (size < node->gpus || (node->gpus == 1 && !has_network))
+        add_pcie(file, node, rates->pcie_bytes_per_s, size);
+    if (has_network)
+        add_level(file, &network);
+    return TRUE;
+}
+
+/* ---- the whole ---- */
+
+/* "node7" of "node7.txt". */
+static char *without_ending(const char *file_name)
+{
+    const char *dot = strrchr(file_name, '.');
+
+    return dot != NULL && dot != file_name ? g_strndup(file_name, (gsize)(dot - file_name))
+                                           : g_strdup(file_name);
+}
+
+static void add_head(GKeyFile *file, const ImportNode *node, const ImportText *text,
+                     const char *gpu, gboolean assumed)
+{
+    g_autofree char *shown = import_file_name(text);
+    g_autofree char *name = without_ending(shown);
+    g_autofree char *source = g_strdup_printf(
+        "imported from %s, line %u of %s; rates of links: of the GPU%s; latencies: assumed", shown,
+        node->line + 1, node->kind, assumed ? "; NVLink is not in it: assumed, all links" : "");
+
+    g_key_file_set_string(file, "cluster", "name", name);
+    g_key_file_set_string(file, "cluster", "source", source);
+    g_key_file_set_uint64(file, "cluster", "nodes", 1);
+    g_key_file_set_uint64(file, "node", "gpus", node->gpus);
+    g_key_file_set_string(file, "node", "gpu", gpu);
+    if (node->nics > 0)
+        g_key_file_set_uint64(file, "node", "nics", node->nics);
+}
+
+static gboolean check_gpu(const char *gpu, const char *topologies_dir, GError **error)
+{
+    g_autofree char *lower = g_ascii_strdown(gpu, -1);
+    g_autofree char *path = g_build_filename(topologies_dir, "gpus", lower, NULL);
+    g_autofree char *shown = import_shown(gpu);
+
+    if (*gpu != '\0' && strchr(gpu, G_DIR_SEPARATOR) == NULL &&
+        g_file_test(path, G_FILE_TEST_IS_REGULAR))
+        return TRUE;
+    return fail(error, ERROR_INPUT, "--gpu \"%s\" is unknown; allowed: a file of %s%cgpus", shown,
+                topologies_dir, G_DIR_SEPARATOR);
+}
+
+static const ImportRates *rates_of(const char *gpu, const char *topologies_dir, GError **error)
+{
+    const ImportRates *rates = import_rates(gpu);
+    g_autofree char *known = import_rates_known();
+
+    if (!check_gpu(gpu, topologies_dir, error))
+        return NULL;
+    if (rates == NULL)
+        fail(error, ERROR_INPUT,
+             "the NVLink and PCIe rates of --gpu %s are not known; allowed: a GPU that begins with "
+             "%s",
+             gpu, known);
+    return rates;
+}
+
+/* Of a board that has NVLink where the file leaves it out: all links, through a switch. */
+static gboolean assume_nvlink(ImportNode *node, const ImportRates *rates)
+{
+    if (node->lists_nvlink || !rates->always_joined)
+        return FALSE;
+    for (guint a = 0; a < node->gpus; a++) {
+        for (guint b = 0; b < node->gpus; b++)
+            node->nvlinks[a * node->gpus + b] = a != b ? rates->nvlinks : 0;
+    }
+    return TRUE;
+}
+
+Topology *import_node_topology(ImportNode *node, const ImportText *text, const char *gpu,
+                               const char *topologies_dir, GError **error)
+{
+    g_autoptr(GKeyFile) file = g_key_file_new();
+    const ImportRates *rates = rates_of(gpu, topologies_dir, error);
+
+    if (rates == NULL)
+        return NULL;
+    const gboolean assumed = assume_nvlink(node, rates);
+
+    if (!check_links(node, text, gpu, rates, error))
+        return NULL;
+    add_head(file, node, text, gpu, assumed);
+    if (!add_levels(file, node, text, rates, error))
+        return NULL;
+    g_autofree char *printed = g_key_file_to_data(file, NULL, NULL);
+
+    return topology_parse(printed, text->source, topologies_dir, error);
+}

@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC1091,SC2154 # what common.bash sets
+# Whatever is typed wrongly, and whatever file is damaged: exit status 2, one line on stderr, nothing
+# on stdout, nothing written.
+. "$(dirname "$0")/common.bash"
+
+mkdir "$tmp/in" "$tmp/out" "$tmp/in/empty_folder"
+text=$tmp/in/text model=models/tiny-1m good=$tmp/in/good.plan
+checked=0
+
+# refused STATUS PROGRAM ARGUMENT...
+refused() {
+    local want=$1 program=$2 status=0
+    shift 2
+    # Leaks are looked for where there is no MPI.
+    case $program in
+    fsdp-run) timeout 60 "$build/$program" "$@" >"$tmp/stdout" 2>"$tmp/stderr" </dev/null || status=$? ;;
+    *) ASAN_OPTIONS=detect_leaks=1 timeout 60 "$build/$program" "$@" \
+        >"$tmp/stdout" 2>"$tmp/stderr" </dev/null || status=$? ;;
+    esac
+    checked=$((checked + 1))
+    [ "$status" -eq "$want" ] || complain "$program $*: status $status, not $want"
+    [ "$(wc -l <"$tmp/stderr")" -eq 1 ] ||
+        complain "$program $*: $(wc -l <"$tmp/stderr") lines on stderr: $(head -n 3 "$tmp/stderr")"
+    [[ $(<"$tmp/stderr") == "$program: "* ]] || complain "$program $*: does not say who complains"
+    [ ! -s "$tmp/stdout" ] || complain "$program $*: stdout has $(head -n 1 "$tmp/stdout")"
+    [ -z "$(ls -A "$tmp/out")" ] || complain "$program $*: wrote $(ls -A "$tmp/out")"
+    rm -rf "$tmp/out"
+    mkdir "$tmp/out"
+}
+
+search() { refused 2 fsdp-plan search --model "$model" --gpus 2 -o "$tmp/out/plan" "$@"; }
+train() { refused 2 fsdp-run "$good" --data "$text" --db "$tmp/out/db" "$@"; }
+report() { refused 2 fsdp-report "$@"; }
+
+# ---- what files there are ----
+
+make_text "$text"
+plan "$good" --gpus 2 --global-batch 4 --seq-len 32 --strategy full_shard
+: >"$tmp/in/empty"
+head -c 3000 /dev/urandom >"$tmp/in/noise"
+printf 'caf\xe9 in Latin-1\n' >"$tmp/in/latin1"
+echo '{"model_type": "llama"}' >"$tmp/in/part.json"
+printf '[cluster]\nname = x\n' >"$tmp/in/part.topology"
+echo 'not a database, but long enough to have a header of 100 bytes, if it were one: ..........' \
+    >"$tmp/in/foreign.db"
+cp "$build/fsdp-plan" "$tmp/in/binary"
+damaged=("$tmp/in/missing" "$tmp/in/empty_folder" "$tmp/in/empty" "$tmp/in/noise"
+    "$tmp/in/part.json" "$tmp/in/part.topology" "$tmp/in/binary" /dev/null "")
+if [ "$(id -u)" -ne 0 ]; then
+    cp "$good" "$tmp/in/unreadable"
+    chmod 000 "$tmp/in/unreadable"
+    damaged+=("$tmp/in/unreadable")
+fi
+
+# ---- fsdp-plan search, estimate ----
+
+for file in "${damaged[@]}"; do
+    refused 2 fsdp-plan search --model "$file" -o "$tmp/out/plan"
+    refused 2 fsdp-plan search --model "$model" --topology "$file" -o "$tmp/out/plan"
+    refused 2 fsdp-plan model "$file"
+    refused 2 fsdp-plan topology "$file"
+    for verb in explain check; do
+        refused 2 fsdp-plan "$verb" "$file"
+    done
+    refused 2 fsdp-plan trace "$file" -o "$tmp/out/trace"
+    refused 2 fsdp-run "$file" --data "$text"
+    report "$file"
+done
+
+for number in 0 -1 1.5 x "" 99999999999999999999; do
+    for option in gpus seq-len global-batch micro-batch top; do
+        search "--$option" "$number"
+    done
+done
+search --precision fp12
+search --precision fp32 --recipe zero
+search --recipe megatron
+search --strategy sometimes
+search --strategy ""
+search --optimizer adam8bit
+search --recompute selective
+search --sort cost
+search --frobnicate
+search --layout dp_shard=2
+search stray
+search --model
+for fix in dp_shard dp_shard= dp_shard=0 dp_shard=-1 dp_shard=x dp_shard=2,dp_shrad=1 colour=red \
+    form=round accumulate=never prefetch=-1 prefetch=x live_units=0 prefetch=2,live_units=1 \
+    keep=everything keep=layers.x keep=layers.3-1 unit=root unit=root:x unit=layers.0:no_shard:x \
+    micro_batch=0 recompute=some strategy=x; do
+    search --fix "$fix"
+done
+refused 2 fsdp-plan search --model "$model" -o "$tmp/in/empty_folder"
+refused 2 fsdp-plan search --model "$model" -o "$tmp/in/missing/plan"
+search --db "$tmp/in/foreign.db"
+search --db "$tmp/in/empty_folder"
+search --db "$tmp/in/missing/db"
+
+refused 2 fsdp-plan estimate --model "$model" -o "$tmp/out/plan"
+for layout in dp=2 dp_shard dp_shard=0 dp_shard=x form=flat; do
+    refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
+done
+refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
+for layout in tp=2 pp=2 cp=2; do
+    refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
+done
+# Understood, but illegal.
+refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
+    -o "$tmp/out/plan"
+refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --global-batch 3 \
+    -o "$tmp/out/plan"
+
+# ---- fsdp-plan, the other verbs ----
+
+refused 2 fsdp-plan serach
+refused 2 fsdp-plan --frobnicate
+for verb in explain check trace model topology; do
+    refused 2 fsdp-plan "$verb"
+    refused 2 fsdp-plan "$verb" --frobnicate
+    refused 2 fsdp-plan "$verb" "$good" "$good"
+done
+refused 2 fsdp-plan trace "$good"
+refused 2 fsdp-plan trace "$good" -o "$tmp/in/missing/trace"
+refused 2 fsdp-plan trace "$good" -o "$tmp/in/empty_folder"
+
+# ---- fsdp-run ----
+
+refused 2 fsdp-run
+refused 2 fsdp-run "$good"
+refused 2 fsdp-run --data "$text"
+train "$good"
+train --frobnicate
+for number in 0 -1 1.5 x "" 99999999999999999999; do
+    train --steps "$number"
+    train --lr-schedule cosine --lr-steps "$number"
+done
+for number in -1 1.5 x 99999999999999999999; do
+    train --seed "$number"
+    train --log-every "$number"
+    train --lr-schedule cosine --lr-steps 5 --warmup "$number"
+done
+for number in -1 x nan inf; do
+    train --lr "$number"
+    train --clip-norm "$number"
+done
+train --lr 0
+train --device cuda
+train --device gpu
+train --lr-schedule linear
+train --lr-schedule cosine
+train --lr-steps 5
+train --warmup 5
+train --lr-schedule cosine --lr-steps 5 --warmup 5
+for file in "$tmp/in/missing" "$tmp/in/empty_folder" "$tmp/in/empty" "$tmp/in/latin1" \
+    "$tmp/in/noise" /dev/null; do
+    refused 2 fsdp-run "$good" --data "$file" --db "$tmp/out/db"
+done
+for file in "$tmp/in/foreign.db" "$tmp/in/empty_folder" "$tmp/in/missing/db" "$good"; do
+    refused 2 fsdp-run "$good" --data "$text" --db "$file"
+done
+refused 2 fsdp-run calibrate
+refused 2 fsdp-run calibrate --frobnicate -o "$tmp/out/topology"
+refused 2 fsdp-run calibrate stray -o "$tmp/out/topology"
+OMPI_COMM_WORLD_RANK=x OMPI_COMM_WORLD_SIZE=2 refused 2 fsdp-run "$good" --data "$text"
+
+# ---- damaged plans ----
+
+bytes=$(wc -c <"$good")
+for ((at = 1; at < bytes - 2; at += bytes / 17)); do
+    head -c "$at" "$good" >"$tmp/in/cut"
+    refused 2 fsdp-run "$tmp/in/cut" --data "$text"
+    refused 2 fsdp-plan check "$tmp/in/cut"
+done
+# edited NAME SED: one field of a good plan.
+edited() {
+    sed "$2" "$good" >"$tmp/in/edited"
+    ! cmp -s "$good" "$tmp/in/edited" || complain "the edit of $1 changes nothing"
+    refused 2 fsdp-run "$tmp/in/edited" --data "$text"
+    refused 2 fsdp-plan check "$tmp/in/edited"
+}
+edited hash 's/\("hash"[^"]*"\)......../\100000000/'
+edited version 's/\("version"[^0-9]*\)1/\12/'
+edited format 's/"fsdp-plan"/"fsdp-plans"/'
+edited live_units 's/\("live_units"[^0-9]*\)[0-9]*/\177/'
+edited prefetch 's/\("prefetch"[^0-9]*\)[0-9]*/\177/'
+edited strategy 's/\("strategy"[^"]*"\)[a-z_]*/\1sometimes/'
+edited dp_shard 's/\("dp_shard"[^0-9]*\)[0-9]*/\13/'
+edited hidden_size 's/\("hidden_size"[^0-9]*\)[0-9]*/\164/'
+edited threads 's/\("threads"[^0-9]*\)[0-9]*/\10/'
+edited device 's/"cpu"/"tpu"/'
+edited quotes "s/\"/'/"
+
+# ---- fsdp-report ----
+
+timeout 60 "$build/fsdp-run" "$good" --data "$text" --steps 3 --db "$tmp/in/good.db" >/dev/null
+report
+report --frobnicate "$tmp/in/good.db"
+report "$tmp/in/good.db" "$tmp/in/good.db"
+report "$tmp/in/foreign.db"
+report "$good"
+for number in -1 99 x 99999999999999999999; do
+    report "$tmp/in/good.db" --run "$number"
+done
+report "$tmp/in/good.db" --png
+report "$tmp/in/good.db" --html "$text"
+head -c 5000 "$tmp/in/good.db" >"$tmp/in/cut.db"
+refused 3 fsdp-report "$tmp/in/cut.db"
+
+finish "$checked wrong commands refused"

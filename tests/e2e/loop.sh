@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC1091,SC2154 # what common.bash sets
+# The loop from end to end: search, run on 1, 2 and 4 ranks, report.  What was counted and touched is
+# what was predicted, to the byte; every layout trains the same model; the store can be read while
+# it is written.
+. "$(dirname "$0")/common.bash"
+
+text=$tmp/text db=$tmp/runs.db
+make_text "$text"
+
+# rows DB: "run rank term predicted measured" of every term; an empty store has none.
+rows() {
+    timeout 60 "$build/fsdp-report" "$1" --json | awk -F'[:,]' '
+        function value(text) { gsub(/[ "]/, "", text); return text }
+        /"id"/ { run = value($2) }
+        /"rank"/ { rank = value($2) }
+        /"term"/ { term = value($2) }
+        /"predicted"/ { predicted = value($2) }
+        /"measured"/ && term != "" { print run, rank, term, predicted, value($2); term = "" }'
+}
+
+# statuses DB: of all runs, a line each.
+statuses() {
+    timeout 60 "$build/fsdp-report" "$1" --json | sed -n 's/.*"status" *: *"\([^"]*\)".*/\1/p'
+}
+
+# train PLAN OPTION...: losses and norms of 4 steps.
+train() {
+    timeout 120 "$build/fsdp-run" "$1" --data "$text" --steps 4 --json "${@:2}" |
+        sed 's/.*"loss": \([^,]*\), "grad_norm": \([^,]*\),.*/\1 \2/' || die "fsdp-run $*: status $?"
+}
+
+# ---- plans: the best of 1, 2 and 4 ranks, and layouts unlike them ----
+
+common=(--global-batch 8 --seq-len 64)
+plan "$tmp/1.plan" --gpus 1 "${common[@]}"
+plan "$tmp/2.plan" --gpus 2 "${common[@]}"
+plan "$tmp/4.plan" --gpus 4 "${common[@]}"
+plan "$tmp/2-ddp.plan" --gpus 2 "${common[@]}" --strategy no_shard
+plan "$tmp/4-hybrid.plan" --gpus 4 "${common[@]}" --strategy hybrid_shard \
+    --fix dp_replicate=2,form=flat --micro-batch 1 --recompute full
+plan "$tmp/4-full.plan" --gpus 4 "${common[@]}" --strategy full_shard --micro-batch 1 \
+    --fix unit=root:shard_grad_op,accumulate=unsharded
+plans=(1 2 4 2-ddp 4-hybrid 4-full)
+for name in "${plans[@]}"; do
+    timeout 60 "$build/fsdp-plan" check "$tmp/$name.plan" >/dev/null || complain "$name is not proven"
+done
+
+# ---- runs ----
+
+for name in "${plans[@]}"; do
+    train "$tmp/$name.plan" --db "$db" >"$tmp/$name.losses"
+    [ "$(wc -l <"$tmp/$name.losses")" -eq 4 ] || complain "$name: not 4 lines of JSON"
+done
+for name in "${plans[@]}"; do
+    paste "$tmp/1.losses" "$tmp/$name.losses" | awk '
+        function far(a, b) { return a - b > 1e-4 * b || b - a > 1e-4 * b }
+        far($3, $1) || far($4, $2) { exit 1 }' || complain "$name trains another model than 1 rank"
+done
+train "$tmp/4-hybrid.plan" >"$tmp/again.losses"
+cmp -s "$tmp/4-hybrid.losses" "$tmp/again.losses" || complain "two runs have other losses"
+train "$tmp/2.plan" --seed 2 >"$tmp/seed.losses"
+! cmp -s "$tmp/2.losses" "$tmp/seed.losses" || complain "another seed has the same losses"
+
+# ---- predicted and measured ----
+
+rows "$db" >"$tmp/rows"
+[ "$(statuses "$db" | sort | uniq -c | xargs)" = "${#plans[@]} done" ] ||
+    complain "statuses: $(statuses "$db" | xargs)"
+awk '
+    $3 ~ /^communication_bytes\./ { exact++ }
+    $3 ~ /^memory_bytes\.(parameters|gradients|master|optimizer)$/ { exact++; state++ }
+    $3 ~ /^(communication_bytes\.|memory_bytes\.(parameters|gradients|master|optimizer)$)/ {
+        if ($5 == "null" || $4 != $5) { print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
+    }
+    $3 ~ /^communication_bytes\./ && $4 > 0 { moved++ }
+    $3 == "arena_bytes.device" && !($5 <= $4 && $5 >= 0.98 * $4) {
+        print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
+    $3 == "memory_bytes.total" && !($5 > 0) { print "no total of run", $1; bad = 1 }
+    $3 == "step_seconds" && !($5 > 0) { print "no time of run", $1; bad = 1 }
+    END {
+        # 1 + 2 + 4 + 2 + 4 + 4 ranks, 5 kinds of volume, 4 state terms.
+        if (exact != 17 * 9) { print exact, "exact terms instead of", 17 * 9; bad = 1 }
+        if (moved < 16) { print moved, "kinds of volume that are not 0"; bad = 1 }
+        exit bad
+    }' "$tmp/rows" >"$tmp/bad" || complain "$(<"$tmp/bad")"
+
+# Tables, pictures, explanations.
+timeout 60 "$build/fsdp-report" "$db" >"$tmp/table" || complain "fsdp-report"
+timeout 120 "$build/fsdp-report" "$db" --html "$tmp/html" >/dev/null || complain "fsdp-report --html"
+timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || complain "explain"
+timeout 60 "$build/fsdp-plan" trace "$tmp/4-full.plan" -o "$tmp/trace" || complain "trace"
+for file in table html/index.html explained trace; do
+    [ -s "$tmp/$file" ] || complain "$file is empty"
+done
+
+# ---- a store that is being written ----
+
+live=$tmp/live.db
+steps_so_far() {
+    [ -s "$live" ] && timeout 20 "$build/fsdp-report" "$live" --json >"$tmp/live.json" 2>"$tmp/live.err" &&
+        grep -q '"status" : "running"' "$tmp/live.json"
+}
+timeout 120 "$build/fsdp-run" "$tmp/2.plan" --data "$text" --steps 100000 --db "$live" >/dev/null &
+runner=$!
+wait_for 30 steps_so_far || complain "the store can't be read while it is written: $(cat "$tmp/live.err")"
+for _ in 1 2 3 4 5; do
+    statuses "$live" >/dev/null || complain "the store can't be read while it is written"
+done
+kill -TERM "$runner"
+wait "$runner" || complain "status $? after SIGTERM"
+[ "$(statuses "$live")" = stopped ] || complain "status $(statuses "$live") instead of stopped"
+
+# ---- joined ----
+
+mpirun=(timeout 120 mpirun --oversubscribe --bind-to none)
+"${mpirun[@]}" -np 2 "$build/fsdp-run" "$tmp/2.plan" --data "$text" --steps 4 --json 2>"$tmp/joined.err" |
+    sed 's/.*"loss": \([^,]*\), "grad_norm": \([^,]*\),.*/\1 \2/' >"$tmp/joined.losses" ||
+    complain "under mpirun: $(<"$tmp/joined.err")"
+cmp -s "$tmp/2.losses" "$tmp/joined.losses" || complain "under mpirun: other losses"
+status=0
+"${mpirun[@]}" -np 3 "$build/fsdp-run" "$tmp/2.plan" --data "$text" --db "$tmp/refused.db" \
+    >"$tmp/refused.out" 2>"$tmp/refused.err" || status=$?
+[ "$status" -eq 2 ] || complain "3 ranks for a plan of 2: status $status, not 2"
+[ "$(grep -c '^fsdp-run: ' "$tmp/refused.err")" -eq 1 ] ||
+    complain "3 ranks for a plan of 2: $(<"$tmp/refused.err")"
+[ ! -s "$tmp/refused.out" ] || complain "3 ranks for a plan of 2: $(<"$tmp/refused.out")"
+[ ! -e "$tmp/refused.db" ] || complain "3 ranks for a plan of 2: a store was made"
+
+finish "${#plans[@]} layouts ran as predicted"

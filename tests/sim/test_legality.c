@@ -1,0 +1,255 @@
+#include "sim/layout/legality.h"
+#include "tests/sim/spec_case.h"
+
+static void assert_refused(const Case *from, Verdict verdict, const char *reason)
+{
+    g_autofree char *got = NULL;
+
+    ck_assert_str_eq(verdict_name(case_verdict(from, &got)), verdict_name(verdict));
+    ck_assert_ptr_nonnull(got);
+    ck_assert_msg(strstr(got, reason) != NULL, "\"%s\" lacks \"%s\"", got, reason);
+    ck_assert_ptr_null(strchr(got, '\n'));
+}
+
+START_TEST(every_strategy_is_legal_on_its_mesh)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint ranks = 1; ranks <= 5; ranks++) {
+            const Case one = case_with(model, (Strategy)s, ranks, 2);
+
+            ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+        }
+}
+END_TEST
+
+START_TEST(axes_whose_time_has_not_come_are_refused_by_name)
+{
+    static const Axis axes[] = {AXIS_PP, AXIS_CP, AXIS_TP};
+    static const char *const reasons[] = {"pp = 2", "cp = 2", "tp = 2"};
+    g_autoptr(Model) model = case_model(&case_shape);
+
+    for (guint i = 0; i < G_N_ELEMENTS(axes); i++) {
+        Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+        one.layout.size[axes[i]] = 2;
+        assert_refused(&one, VERDICT_AXIS, reasons[i]);
+    }
+}
+END_TEST
+
+/* 3 ranks x 2 sequences: 6 or 12, not 8; and 12 is two micro-batches, not one. */
+START_TEST(a_batch_that_does_not_divide_names_its_neighbours)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 1);
+
+    one.workload.global_batch = 8;
+    assert_refused(&one, VERDICT_BATCH,
+                   "global batch 8 is not a multiple of 3 data-parallel ranks x micro-batch 2; the "
+                   "nearest are 6 and 12");
+    one.workload.global_batch = 5;
+    assert_refused(&one, VERDICT_BATCH, "global batch 5 is not a multiple of 3");
+    one.workload.global_batch = 12;
+    assert_refused(&one, VERDICT_BATCH, "micro_batches = 1: global batch 12 over 3 ranks");
+}
+END_TEST
+
+START_TEST(strategies_that_contradict_the_mesh_are_refused)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_of(model, 1, 2, 1);
+
+    one.sharding.strategy = STRATEGY_NO_SHARD;
+    assert_refused(&one, VERDICT_STRATEGY, "no_shard needs dp_shard = 1, not 2");
+    one.sharding.strategy = STRATEGY_HYBRID_SHARD;
+    assert_refused(&one, VERDICT_STRATEGY, "hybrid_shard needs dp_replicate > 1");
+}
+END_TEST
+
+START_TEST(recipe_fsdp2_needs_every_unit_sharded)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 2, 1);
+
+    one.workload.recipe = &recipe_fsdp2;
+    assert_refused(&one, VERDICT_RECIPE, "recipe fsdp2 with shard_optimizer");
+    one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+    one.workload.recipe = &recipe_fsdp2;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] = (UnitOverride){2, 2, STRATEGY_NO_SHARD, -1};
+    assert_refused(&one, VERDICT_RECIPE, "recipe fsdp2 with no_shard");
+}
+END_TEST
+
+START_TEST(prefetch_needs_a_live_unit_more)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    one.sharding.prefetch = 3;
+    one.sharding.live_units = 3;
+    assert_refused(&one, VERDICT_PREFETCH, "prefetch 3 needs at least 4 gathered units alive");
+    one.sharding.live_units = 4;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.sharding.prefetch = G_MAXUINT;
+    assert_refused(&one, VERDICT_PREFETCH, "live_units = 4");
+}
+END_TEST
+
+START_TEST(overrides_of_units_that_do_not_exist_are_refused)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] = (UnitOverride){1, 3, STRATEGY_SHARD_GRAD_OP, -1};
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.sharding.overrides[0].last = 4;
+    assert_refused(&one, VERDICT_STRATEGY, "block 3 is not one of the model's 0 .. 2");
+}
+END_TEST
+
+START_TEST(sequences_longer_than_the_model_knows_are_refused)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    one.workload.seq_len = 4096;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.workload.seq_len = 4097;
+    assert_refused(&one, VERDICT_SEQUENCE, "seq_len = 4097");
+    model->sliding_window = 100;
+    one.workload.seq_len = 101;
+    assert_refused(&one, VERDICT_SEQUENCE, "sliding_window of 100");
+}
+END_TEST
+
+START_TEST(what_a_program_cannot_count_is_refused)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 4096);
+
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one = case_with(model, STRATEGY_FULL_SHARD, 2, 4097);
+    assert_refused(&one, VERDICT_LIMIT, "micro_batches = 4097");
+    one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+    one.sharding.live_units = 1025;
+    assert_refused(&one, VERDICT_LIMIT, "live_units = 1025");
+    one.sharding.live_units = 2;
+    one.workload.seq_len = 4096;
+    one.schedule.micro_batch = 1u << 19;
+    one.workload.global_batch = 1u << 20;
+    assert_refused(&one, VERDICT_LIMIT, "fewer than 2^31 tokens");
+}
+END_TEST
+
+START_TEST(full_shard_in_replicas_is_hybrid_shard_and_is_called_so)
+{
+    Layout layout = {.size = {1, 2, 4, 1, 1}};
+    Sharding sharding = {.strategy = STRATEGY_FULL_SHARD, .accumulate_sharded = TRUE};
+
+    sharding_normalise(&sharding, &layout);
+    ck_assert_int_eq(sharding.strategy, STRATEGY_HYBRID_SHARD);
+    ck_assert(sharding.accumulate_sharded);
+    layout.size[AXIS_DP_REPLICATE] = 1;
+    sharding.strategy = STRATEGY_FULL_SHARD;
+    sharding_normalise(&sharding, &layout);
+    ck_assert_int_eq(sharding.strategy, STRATEGY_FULL_SHARD);
+}
+END_TEST
+
+START_TEST(strategies_with_whole_gradients_accumulate_unsharded)
+{
+    static const gboolean sharded[NUM_STRATEGIES] = {FALSE, FALSE, TRUE, TRUE, TRUE};
+    const Layout layout = {.size = {1, 1, 4, 1, 1}};
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++) {
+        Sharding sharding = {.strategy = (Strategy)s, .accumulate_sharded = TRUE};
+
+        sharding_normalise(&sharding, &layout);
+        ck_assert_int_eq(sharding.accumulate_sharded, sharded[s]);
+    }
+}
+END_TEST
+
+/* ---- names ---- */
+
+START_TEST(verdicts_and_recomputations_have_names_of_their_own)
+{
+    Recompute recompute = RECOMPUTE_NONE;
+
+    for (guint v = 0; v < NUM_VERDICTS; v++)
+        for (guint other = 0; other < v; other++)
+            ck_assert_str_ne(verdict_name((Verdict)v), verdict_name((Verdict)other));
+    for (guint r = 0; r < NUM_RECOMPUTES; r++) {
+        ck_assert(recompute_from_name(recompute_name((Recompute)r), &recompute));
+        ck_assert_uint_eq(recompute, r);
+    }
+    ck_assert(!recompute_from_name("selective", &recompute));
+    ck_assert(!recompute_from_name("", &recompute));
+}
+END_TEST
+
+static const struct {
+    const char *text;
+    gboolean valid;
+    guint first, last;
+} ranges[] = {
+    {"root", TRUE, 0, 0},
+    {"layers.0", TRUE, 1, 1},
+    {"layers.7", TRUE, 8, 8},
+    {"layers.0-7", TRUE, 1, 8},
+    {"layers.3-3", TRUE, 4, 4},
+    {"layers.7-3", FALSE, 0, 0},
+    {"layers.", FALSE, 0, 0},
+    {"layers.x", FALSE, 0, 0},
+    {"layers.1-", FALSE, 0, 0},
+    {"layers.-1", FALSE, 0, 0},
+    {"layers.1,2", FALSE, 0, 0},
+    {"layers.1 ", FALSE, 0, 0},
+    {"layers", FALSE, 0, 0},
+    {"", FALSE, 0, 0},
+    {"Root", FALSE, 0, 0},
+    {"layers.1-2-3", FALSE, 0, 0},
+    {"layers.99999999999999999999", FALSE, 0, 0},
+};
+
+START_TEST(unit_ranges_are_read_strictly)
+{
+    UnitOverride unit;
+
+    ck_assert_int_eq(unit_override_parse(ranges[_i].text, &unit), ranges[_i].valid);
+    if (!ranges[_i].valid)
+        return;
+    ck_assert_uint_eq(unit.first, ranges[_i].first);
+    ck_assert_uint_eq(unit.last, ranges[_i].last);
+    ck_assert_int_eq(unit.strategy, -1);
+    ck_assert_int_eq(unit.keep, -1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("legality");
+    TCase *tcase = tcase_create("legality");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, every_strategy_is_legal_on_its_mesh);
+    tcase_add_test(tcase, axes_whose_time_has_not_come_are_refused_by_name);
+    tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
+    tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);
+    tcase_add_test(tcase, recipe_fsdp2_needs_every_unit_sharded);
+    tcase_add_test(tcase, prefetch_needs_a_live_unit_more);
+    tcase_add_test(tcase, overrides_of_units_that_do_not_exist_are_refused);
+    tcase_add_test(tcase, sequences_longer_than_the_model_knows_are_refused);
+    tcase_add_test(tcase, what_a_program_cannot_count_is_refused);
+    tcase_add_test(tcase, full_shard_in_replicas_is_hybrid_shard_and_is_called_so);
+    tcase_add_test(tcase, strategies_with_whole_gradients_accumulate_unsharded);
+    tcase_add_test(tcase, verdicts_and_recomputations_have_names_of_their_own);
+    tcase_add_loop_test(tcase, unit_ranges_are_read_strictly, 0, G_N_ELEMENTS(ranges));
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

@@ -1,0 +1,450 @@
+#include "sim/base/data_dirs.h"
+#include "sim/base/error.h"
+#include "sim/search/price.h"
+#include "sim/search/search.h"
+#include "tests/sim/spec_case.h"
+
+#include <math.h>
+
+/* Of a GPU 3500 MB are the framework's and 33.6 MB cuBLAS's; a rank of this model then needs 1.1 MB
+ * alone, 0.6 MB where 2 shard it, 0.3 MB where 8 do. */
+static const CaseShape small = {
+    .vocab = 300, .hidden = 48, .ffn = 128, .layers = 1, .heads = 4, .kv_heads = 4};
+
+static SearchRequest request_of(const Model *model, const Topology *topology, guint gpus)
+{
+    return (SearchRequest){
+        .model = model,
+        .topology = topology,
+        .gpus = gpus,
+        .seq_len = 16,
+        .recipe = topology->gpu.kind == DEVICE_CPU ? &recipe_fp32 : &recipe_zero,
+        .strategy = -1,
+        .recompute = -1,
+        .sharding = {.form = FORM_PER_PARAMETER,
+                     .prefetch = 1,
+                     .live_units = 2,
+                     .keep_root = TRUE,
+                     .keep_last = TRUE,
+                     .accumulate_sharded = TRUE},
+        .top = 10,
+    };
+}
+
+/* ---- against every choice ---- */
+
+static void add_choice(const SearchRequest *request, GPtrArray *all, const Case *from)
+{
+    const Choice choice = {from->model, &from->workload, &from->layout, &from->sharding,
+                           &from->schedule};
+    const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
+                             from->model->layers, from->model->heads,  from->model->kv_heads,
+                             from->model->tied};
+    g_autofree char *topology = topology_print(request->topology);
+
+    if (legality_check(&choice, NULL) != VERDICT_OK)
+        return;
+    Plan *plan = plan_new();
+    plan->model = case_model(&shape);
+    plan->topology = topology_parse(topology, "case", "", NULL);
+    plan->workload = from->workload;
+    plan->layout = from->layout;
+    plan->sharding = from->sharding;
+    plan->schedule = from->schedule;
+    plan_set_target(plan);
+    plan_price(plan);
+    g_ptr_array_add(all, plan);
+}
+
+/* Plain loops over all that search may choose; every one priced. */
+static GPtrArray *price_everything(const SearchRequest *request)
+{
+    GPtrArray *all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
+    const guint gpus = request->gpus;
+
+    for (guint shard = 1; shard <= gpus; shard++)
+        for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
+            for (guint recompute = 0; recompute < NUM_RECOMPUTES; recompute++)
+                for (guint micro = 1; micro <= MAX(request->global_batch, 1); micro++) {
+                    const guint batch = request->global_batch != 0 ? request->global_batch : gpus;
+                    Case one = case_of((Model *)request->model, gpus / shard, shard, 1);
+
+                    if (gpus % shard != 0 || (s == STRATEGY_NO_SHARD) != (shard == 1) ||
+                        batch % (gpus * micro) != 0)
+                        continue;
+                    one.workload =
+                        (Workload){batch, request->seq_len, request->recipe, request->optimizer};
+                    one.sharding = request->sharding;
+                    one.sharding.strategy = (Strategy)s;
+                    sharding_normalise(&one.sharding, &one.layout);
+                    one.schedule = (Schedule){micro, batch / gpus / micro, (Recompute)recompute};
+                    add_choice(request, all, &one);
+                }
+    return all;
+}
+
+static double key_of(const SearchRequest *request, const Plan *plan)
+{
+    return request->sort == SORT_MEMORY ? (double)plan->prediction.memory_total
+                                        : plan->prediction.step_seconds;
+}
+
+static gint by_key(gconstpointer a, gconstpointer b, gpointer data)
+{
+    const double left = key_of(data, *(Plan *const *)a), right = key_of(data, *(Plan *const *)b);
+
+    return left < right ? -1 : left > right;
+}
+
+static gboolean same_choice(const Plan *a, const Plan *b)
+{
+    return memcmp(&a->layout, &b->layout, sizeof a->layout) == 0 &&
+           a->sharding.strategy == b->sharding.strategy &&
+           a->schedule.micro_batch == b->schedule.micro_batch &&
+           a->schedule.recompute == b->schedule.recompute;
+}
+
+/* The list is the best of all, in order; of equal ones any. */
+static void compare(const SearchRequest *request)
+{
+    g_autoptr(GPtrArray) all = price_everything(request);
+    g_autoptr(GPtrArray) fitting = g_ptr_array_new();
+    g_autoptr(SearchResult) result = search(request);
+
+    for (guint i = 0; i < all->len; i++)
+        if (((Plan *)g_ptr_array_index(all, i))->reasons->len == 0)
+            g_ptr_array_add(fitting, g_ptr_array_index(all, i));
+    g_ptr_array_sort_with_data(fitting, by_key, (gpointer)request);
+    ck_assert_uint_eq(result->candidates, all->len);
+    ck_assert_uint_eq(result->candidates, result->feasible + result->rejected[VERDICT_MEMORY] +
+                                              result->rejected[VERDICT_SLOWER]);
+    ck_assert_uint_eq(result->plans->len, MIN(fitting->len, request->top));
+    for (guint i = 0; i < result->plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(result->plans, i);
+        const double key = key_of(request, plan);
+        gboolean found = FALSE;
+
+        ck_assert_double_eq(key, key_of(request, g_ptr_array_index(fitting, i)));
+        for (guint j = 0; j < fitting->len; j++) {
+            const Plan *other = g_ptr_array_index(fitting, j);
+
+            found |= same_choice(plan, other) && key_of(request, other) == key &&
+                     strcmp(plan->hash, other->hash) == 0;
+        }
+        ck_assert_msg(found, "plan %u is none of those that fit", i);
+    }
+}
+
+static const guint gpu_counts[] = {1, 2, 3, 4, 5, 6, 7, 12};
+
+START_TEST(search_finds_what_pricing_everything_finds)
+{
+    const guint gpus = gpu_counts[_i];
+    g_autoptr(Model) model = case_model(&small);
+
+    for (guint i = 0; i < 6; i++) {
+        /* On CPUs and on GPUs of 3535 MB all fit, on those of 3534 some. */
+        g_autoptr(Topology) topology = i % 3 == 0 ? case_cpu_topology(2 * gpus, 10)
+                                                  : case_gpu_topology(4, 3533 + i % 3, 20000);
+        SearchRequest request = request_of(model, topology, gpus);
+
+        request.global_batch = i % 2 == 0 ? 4 * gpus : 0;
+        request.sort = i < 3 ? SORT_TIME : SORT_MEMORY;
+        request.top = 1 + 2 * i;
+        compare(&request);
+    }
+}
+END_TEST
+
+START_TEST(the_same_request_gives_the_same_plans)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 8);
+
+    request.global_batch = 32;
+    g_autoptr(SearchResult) first = search(&request), second = search(&request);
+    ck_assert_uint_eq(first->plans->len, second->plans->len);
+    for (guint i = 0; i < first->plans->len; i++) {
+        g_autofree char *a = plan_print(g_ptr_array_index(first->plans, i));
+        g_autofree char *b = plan_print(g_ptr_array_index(second->plans, i));
+
+        ck_assert_msg(strcmp(a, b) == 0, "plan %u differs", i);
+    }
+}
+END_TEST
+
+START_TEST(the_list_is_as_long_as_asked_for_and_sorted)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+
+    for (guint top = 1; top <= 30; top += 7) {
+        SearchRequest request = request_of(model, topology, 4);
+
+        request.global_batch = 16;
+        request.top = top;
+        g_autoptr(SearchResult) result = search(&request);
+        ck_assert_uint_le(result->plans->len, top);
+        for (guint i = 1; i < result->plans->len; i++)
+            ck_assert_double_ge(key_of(&request, g_ptr_array_index(result->plans, i)),
+                                key_of(&request, g_ptr_array_index(result->plans, i - 1)));
+    }
+}
+END_TEST
+
+START_TEST(what_is_fixed_is_not_searched)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 12);
+
+    request.fixed[AXIS_DP_SHARD] = 4;
+    request.strategy = STRATEGY_SHARD_GRAD_OP;
+    request.recompute = RECOMPUTE_FULL;
+    request.micro_batch = 2;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->candidates, 1);
+    ck_assert_uint_eq(result->plans->len, 1);
+    const Plan *plan = g_ptr_array_index(result->plans, 0);
+    ck_assert_uint_eq(plan->layout.size[AXIS_DP_REPLICATE], 3);
+    ck_assert_int_eq(plan->sharding.strategy, STRATEGY_SHARD_GRAD_OP);
+    ck_assert_int_eq(plan->schedule.recompute, RECOMPUTE_FULL);
+    ck_assert_uint_eq(plan->schedule.micro_batch, 2);
+    ck_assert_uint_eq(plan->workload.global_batch, 24);
+}
+END_TEST
+
+START_TEST(a_batch_that_no_layout_divides_is_refused_with_an_example)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 4);
+
+    request.global_batch = 10;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->candidates, 0);
+    ck_assert_uint_gt(result->rejected[VERDICT_BATCH], 0);
+    ck_assert(strstr(result->example[VERDICT_BATCH], "global batch 10") != NULL);
+}
+END_TEST
+
+START_TEST(defaults_are_those_of_the_design)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 0);
+
+    request.seq_len = 0;
+    ck_assert_uint_eq(search_seq_len(&request), 4096); /* the model's maximum */
+    ck_assert_uint_eq(search_gpus(&request), 16);
+    model->max_seq = 100000;
+    ck_assert_uint_eq(search_seq_len(&request), 8192);
+}
+END_TEST
+
+/* ---- one layout ---- */
+
+START_TEST(an_estimate_is_the_best_of_its_mesh)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 4);
+    g_autoptr(GError) error = NULL;
+
+    request.fixed[AXIS_DP_SHARD] = 4;
+    g_autoptr(Plan) plan = search_estimate(&request, &error);
+    request.top = 1;
+    request.fixed[AXIS_DP_REPLICATE] = 1;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_msg(plan != NULL, "%s", error == NULL ? "" : error->message);
+    ck_assert_uint_eq(plan->gpus, 4);
+    ck_assert_str_eq(plan->hash, ((Plan *)g_ptr_array_index(result->plans, 0))->hash);
+}
+END_TEST
+
+START_TEST(an_illegal_layout_is_refused_with_the_reason)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 0);
+    g_autoptr(GError) error = NULL;
+
+    request.fixed[AXIS_TP] = 2;
+    g_autoptr(Plan) plan = search_estimate(&request, &error);
+    ck_assert_ptr_null(plan);
+    ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INFEASIBLE));
+    ck_assert_msg(strstr(error->message, "tp = 2") != NULL, "%s", error->message);
+}
+END_TEST
+
+START_TEST(a_layout_that_does_not_fit_is_priced_all_the_same)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 3500, 20000);
+    SearchRequest request = request_of(model, topology, 0);
+    g_autoptr(GError) error = NULL;
+
+    request.fixed[AXIS_DP_SHARD] = 4;
+    g_autoptr(Plan) plan = search_estimate(&request, &error);
+    ck_assert_msg(plan != NULL, "%s", error == NULL ? "" : error->message);
+    ck_assert_uint_eq(plan->reasons->len, 1);
+    ck_assert(g_str_has_prefix(g_ptr_array_index(plan->reasons, 0), "memory: a rank needs"));
+    ck_assert_double_gt(plan->prediction.step_seconds, 0);
+    ck_assert_uint_eq(plan->prediction.memory_limit, G_GUINT64_CONSTANT(3500000000));
+}
+END_TEST
+
+/* ---- predictions ---- */
+
+START_TEST(terms_of_a_prediction_add_up)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 6);
+
+    request.global_batch = 12;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_gt(result->plans->len, 5);
+    for (guint i = 0; i < result->plans->len; i++) {
+        const Prediction *p = &((Plan *)g_ptr_array_index(result->plans, i))->prediction;
+        guint64 memory = 0;
+        double time = 0;
+
+        for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
+            memory += p->memory_bytes[t];
+        for (guint t = 0; t < NUM_TIME_TERMS; t++)
+            time += p->time_seconds[t];
+        ck_assert_uint_eq(memory, p->memory_total);
+        ck_assert_double_eq_tol(time, p->step_seconds, 1e-12);
+        ck_assert_double_eq_tol(p->tokens_per_second, 12 * 16 / p->step_seconds,
+                                1e-9 * p->tokens_per_second);
+        ck_assert_double_eq_tol(p->tokens_per_second_per_gpu * 6, p->tokens_per_second,
+                                1e-9 * p->tokens_per_second);
+        /* 20 TFLOP/s of bf16. */
+        ck_assert_double_eq_tol(p->mfu, p->model_tflops_per_gpu / 20, 1e-12);
+        ck_assert_double_eq(p->exposed_communication_seconds, p->time_seconds[TIME_COMMUNICATION]);
+    }
+}
+END_TEST
+
+START_TEST(mfu_is_finite_where_the_device_states_no_peak_of_that_type)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_cpu_topology(4, 10); /* fp32 only */
+    SearchRequest request = request_of(model, topology, 2);
+
+    request.recipe = &recipe_zero;
+    request.top = 1;
+    g_autoptr(SearchResult) result = search(&request);
+    const Prediction *p = &((Plan *)g_ptr_array_index(result->plans, 0))->prediction;
+    ck_assert(isfinite(p->mfu));
+    ck_assert_double_gt(p->mfu, 0);
+    ck_assert_double_lt(p->mfu, 1);
+}
+END_TEST
+
+/* ---- how many GPUs ---- */
+
+static const struct {
+    guint megabytes, replicate, shard, batch;
+} scarce[] = {{3534, 0, 0, 0}, {3534, 2, 0, 0}, {3534, 3, 0, 0},  {3534, 0, 6, 0},
+              {3534, 0, 8, 0}, {3534, 5, 0, 0}, {3534, 0, 0, 24}, {3534, 0, 0, 18}};
+
+START_TEST(the_smallest_number_of_gpus_is_what_trying_each_gives)
+{
+    g_autoptr(Model) model = case_model(&small);
+    g_autoptr(Topology) topology = case_gpu_topology(16, scarce[_i].megabytes, 20000);
+    SearchRequest request = request_of(model, topology, 0);
+    guint smallest = 0;
+
+    request.fixed[AXIS_DP_REPLICATE] = scarce[_i].replicate;
+    request.fixed[AXIS_DP_SHARD] = scarce[_i].shard;
+    request.global_batch = scarce[_i].batch;
+    for (guint gpus = 1; gpus <= 64 && smallest == 0; gpus++) {
+        SearchRequest one = request;
+
+        one.gpus = gpus;
+        one.top = 1;
+        one.sort = SORT_MEMORY;
+        g_autoptr(SearchResult) result = search(&one);
+        smallest = result->plans->len > 0 ? gpus : 0;
+    }
+    ck_assert_uint_gt(smallest, 1);
+    for (guint from = 1; from <= smallest; from += 1 + smallest / 3)
+        ck_assert_uint_eq(search_smallest_gpus(&request, from), smallest);
+}
+END_TEST
+
+START_TEST(where_no_number_fits_the_answer_is_none)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 3500, 20000);
+    SearchRequest request = request_of(model, topology, 0);
+
+    request.global_batch = 24;
+    ck_assert_uint_eq(search_smallest_gpus(&request, 1), 0);
+    request.fixed[AXIS_DP_SHARD] = 100000;
+    ck_assert_uint_eq(search_smallest_gpus(&request, 1), 0);
+}
+END_TEST
+
+/* 16 Psi / 8 = 141 GB of state do not fit in 80 GB. */
+START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
+    g_autoptr(Model) model = model_load("llama-3.1-70b", models, &error);
+    g_autoptr(Topology) topology = topology_load("dgx-h100", topologies, &error);
+
+    ck_assert_msg(model != NULL && topology != NULL, "%s", error == NULL ? "" : error->message);
+    SearchRequest request = request_of(model, topology, 8);
+    request.seq_len = 0;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->plans->len, 0);
+    ck_assert_uint_eq(result->rejected[VERDICT_MEMORY], result->candidates);
+    ck_assert_ptr_nonnull(result->closest);
+    const Prediction *closest = &result->closest->prediction;
+    ck_assert_uint_eq(
+        closest->memory_bytes[TERM_PARAMETERS] + closest->memory_bytes[TERM_GRADIENTS] +
+            closest->memory_bytes[TERM_MASTER] + closest->memory_bytes[TERM_OPTIMIZER],
+        G_GUINT64_CONSTANT(141107412992));
+    ck_assert(strstr(g_ptr_array_index(result->closest->reasons, 0), "optimizer") != NULL);
+
+    const guint gpus = search_smallest_gpus(&request, 9);
+    ck_assert_uint_gt(gpus, 1128859303936 / 85899345920); /* its state alone needs 14 */
+    ck_assert_uint_le(gpus, 64);
+    request.fixed[AXIS_DP_SHARD] = gpus;
+    g_autoptr(Plan) fits = search_estimate(&request, &error);
+    ck_assert_msg(fits != NULL && fits->reasons->len == 0, "%u GPUs", gpus);
+    request.fixed[AXIS_DP_SHARD] = gpus - 1;
+    g_autoptr(Plan) fewer = search_estimate(&request, &error);
+    ck_assert_uint_gt(fewer->reasons->len, 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("search");
+    TCase *tcase = tcase_create("search");
+
+    tcase_set_timeout(tcase, 200);
+    tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
+                        G_N_ELEMENTS(gpu_counts));
+    tcase_add_test(tcase, the_same_request_gives_the_same_plans);
+    tcase_add_test(tcase, the_list_is_as_long_as_asked_for_and_sorted);
+    tcase_add_test(tcase, what_is_fixed_is_not_searched);
+    tcase_add_test(tcase, a_batch_that_no_layout_divides_is_refused_with_an_example);
+    tcase_add_test(tcase, defaults_are_those_of_the_design);
+    tcase_add_test(tcase, an_estimate_is_the_best_of_its_mesh);
+    tcase_add_test(tcase, an_illegal_layout_is_refused_with_the_reason);
+    tcase_add_test(tcase, a_layout_that_does_not_fit_is_priced_all_the_same);
+    tcase_add_test(tcase, terms_of_a_prediction_add_up);
+    tcase_add_test(tcase, mfu_is_finite_where_the_device_states_no_peak_of_that_type);
+    tcase_add_loop_test(tcase, the_smallest_number_of_gpus_is_what_trying_each_gives, 0,
+                        G_N_ELEMENTS(scarce));
+    tcase_add_test(tcase, where_no_number_fits_the_answer_is_none);
+    tcase_add_test(tcase, llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
