@@ -78,7 +78,7 @@ void cpu_squared_norm(guint threads, const Launch *launch)
     for (guint param = 0; param < launch->map->num_params; param++) {
         const ShardSpan span = span_of(launch, param);
 
-        sum += squared_span(threads, launch, &span);
+        sum += squared_span(threads, launch, &span) / launch->map->params[param].copies;
     }
     *to = sum;
 }

@@ -215,7 +215,11 @@ static void check_waits(DataCheck *check, guint c)
         const Wait *wait =
             &g_array_index(check->program->step.waits, Wait, check->call->first_wait + w);
 
-        if (wait->back == 0 && wait->call >= c)
+        const gboolean later =
+            wait->call > c ||
+            (wait->call == c && (wait->op == LAST_OP || wait->op >= wait->before));
+
+        if (wait->back == 0 && later)
             check_problem(check->problems, "call %u waits for call %u, which is issued later", c,
                           wait->call);
     }

@@ -6,31 +6,28 @@
 
 #include "sim/program/happens.h"
 
+#include <string.h>
+
 enum { STEPS = 2 }; /* the step followed by itself */
 
-/* The newest lifetime of one tensor copy. */
+/* One lifetime of one tensor copy. */
 typedef struct {
+    guint tensor;
     guint64 start;             /* instance, plus one; 0 = not yet alive */
     guint64 last[MAX_STREAMS]; /* its newest access, by stream, plus one */
     gboolean consumed;         /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
-
-/* A lifetime in positions of the compute stream: it may overlap ops first .. last. */
-typedef struct {
-    guint tensor;
-    guint32 first, last;
-} Interval;
 
 typedef struct {
     const Program *program;
     Happens *happens;
     guint num_tensors;
     guint *first_copy;     /* by tensor; one past the end too */
-    Lifetime *lifetimes;   /* by tensor copy */
+    Lifetime *lifetimes;   /* by tensor copy: the newest */
     guint64 *newest_start; /* by tensor: its newest lifetime's start, plus one */
     guint8 *conflicts;     /* num_tensors squared */
-    guint32 *done_by;      /* by instance: the compute position from which it is known to be done */
-    GArray *intervals;     /* Interval, in the order in which they end being newest */
+    gboolean *always;      /* by tensor: shared with nothing */
+    GArray *ended;         /* Lifetime, those that are no longer the newest */
 } Placer;
 
 static gboolean is_shared_memory(const Tensor *tensor)
@@ -53,23 +50,6 @@ static gboolean lifetime_over(const Placer *placer, const Lifetime *lifetime, gu
     return TRUE;
 }
 
-/* Ops of other streams may run from the last compute op that they wait for until the first compute
- * op that waits for them. */
-static void note_interval(Placer *placer, guint tensor, const Lifetime *lifetime)
-{
-    const Happens *happens = placer->happens;
-    const guint64 start = lifetime->start - 1;
-    Interval interval = {.tensor = tensor};
-
-    interval.first = happens->stream[start] == COMPUTE_STREAM
-                         ? happens->position[start]
-                         : happens->clock[start * happens->num_streams + COMPUTE_STREAM] + 1;
-    for (guint s = 0; s < happens->num_streams; s++)
-        if (lifetime->last[s] != 0)
-            interval.last = MAX(interval.last, placer->done_by[lifetime->last[s] - 1] - 1);
-    g_array_append_val(placer->intervals, interval);
-}
-
 /* A lifetime of @tensor starts: whatever is not over by then conflicts. */
 static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 instance)
 {
@@ -87,8 +67,8 @@ static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 ins
         }
     }
     if (lifetime->start != 0)
-        note_interval(placer, tensor, lifetime);
-    *lifetime = (Lifetime){.start = instance + 1};
+        g_array_append_val(placer->ended, *lifetime);
+    *lifetime = (Lifetime){.tensor = tensor, .start = instance + 1};
     placer->newest_start[tensor] = instance + 1;
 }
 
@@ -146,47 +126,17 @@ static void visit_list(Placer *placer, const CallList *list)
 
         for (guint i = 0; i < segment->num_ops; i++)
             for (guint o = 0; o < segment->ops[i].num_operands; o++) {
-                const Interval always = {.tensor = segment->ops[i].operands[o].tensor,
-                                         .last = G_MAXUINT32 - 1};
+                const guint tensor = segment->ops[i].operands[o].tensor;
 
-                if (!is_shared_memory(program_tensor(placer->program, always.tensor)))
-                    continue;
-                for (guint t = 0; t < placer->num_tensors; t++)
-                    if (t != always.tensor)
-                        conflict(placer, always.tensor, t);
-                g_array_append_val(placer->intervals, always);
+                placer->always[tensor] = is_shared_memory(program_tensor(placer->program, tensor));
+                for (guint t = 0; placer->always[tensor] && t < placer->num_tensors; t++)
+                    if (t != tensor)
+                        conflict(placer, tensor, t);
             }
     }
 }
 
 /* ---- analysis ---- */
-
-/* done_by of compute ops is the position after their own. */
-static void fill_done_by(Placer *placer)
-{
-    const Happens *happens = placer->happens;
-    const guint64 instances = happens->ops_per_step * STEPS;
-    guint64 next[MAX_STREAMS] = {0}; /* by stream: instances before it are known to be done */
-
-    for (guint64 i = 0; i < instances; i++)
-        placer->done_by[i] = G_MAXUINT32;
-    for (guint64 c = 0; c < instances; c++) {
-        if (happens->stream[c] != COMPUTE_STREAM)
-            continue;
-        placer->done_by[c] = happens->position[c] + 1;
-        for (guint s = 1; s < happens->num_streams; s++) {
-            const guint32 done = happens->clock[c * happens->num_streams + s];
-
-            for (; next[s] < c; next[s]++) {
-                if (happens->stream[next[s]] != s)
-                    continue;
-                if (happens->position[next[s]] > done)
-                    break;
-                placer->done_by[next[s]] = happens->position[c];
-            }
-        }
-    }
-}
 
 static void placer_init(Placer *placer, const Program *program)
 {
@@ -204,17 +154,12 @@ static void placer_init(Placer *placer, const Program *program)
     placer->lifetimes = g_new0(Lifetime, copies);
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
-    placer->done_by = g_new(guint32, placer->happens->ops_per_step * STEPS);
-    placer->intervals = g_array_new(FALSE, FALSE, sizeof(Interval));
-    fill_done_by(placer);
+    placer->always = g_new0(gboolean, placer->num_tensors);
+    placer->ended = g_array_new(FALSE, FALSE, sizeof(Lifetime));
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
     visit_list(placer, &program->prologue);
     visit_list(placer, &program->epilogue);
-    for (guint t = 0; t < placer->num_tensors; t++)
-        for (guint c = placer->first_copy[t]; c < placer->first_copy[t + 1]; c++)
-            if (placer->lifetimes[c].start != 0)
-                note_interval(placer, t, &placer->lifetimes[c]);
 }
 
 static void placer_clear(Placer *placer)
@@ -224,8 +169,8 @@ static void placer_clear(Placer *placer)
     g_free(placer->lifetimes);
     g_free(placer->newest_start);
     g_free(placer->conflicts);
-    g_free(placer->done_by);
-    g_array_unref(placer->intervals);
+    g_free(placer->always);
+    g_array_unref(placer->ended);
 }
 
 /* ---- offsets ---- */
@@ -271,6 +216,18 @@ static gint by_extent(gconstpointer a, gconstpointer b, gpointer data)
     return (gint) * (const guint *)a - (gint) * (const guint *)b;
 }
 
+/* Tensors that may share memory, the largest first. */
+static GArray *shared_by_extent(const Program *program)
+{
+    GArray *order = g_array_new(FALSE, FALSE, sizeof(guint));
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (is_shared_memory(program_tensor(program, t)))
+            g_array_append_val(order, t);
+    g_array_sort_with_data(order, by_extent, (gpointer)program);
+    return order;
+}
+
 /* The lowest aligned offset at or above @floor where no tensor of @placed that conflicts lies. */
 static guint64 lowest_offset(const Placer *placer, GArray *placed, guint tensor,
                              guint64 floor_bytes)
@@ -309,121 +266,175 @@ static guint64 place_state(Program *program)
     return end;
 }
 
-void program_place(Program *program)
+/* Places the tensors of @order one after the other; returns the end. */
+static guint64 place_in_order(const Placer *placer, Program *program, const GArray *order,
+                              guint64 floor_bytes)
 {
-    Placer placer;
-    g_autoptr(GArray) order = g_array_new(FALSE, FALSE, sizeof(guint));
     g_autoptr(GArray) placed = g_array_new(FALSE, FALSE, sizeof(guint));
-    const guint64 floor_bytes = place_state(program);
     guint64 end = floor_bytes;
 
-    placer_init(&placer, program);
-    for (guint t = 0; t < program->tensors->len; t++)
-        if (is_shared_memory(program_tensor(program, t)))
-            g_array_append_val(order, t);
-    g_array_sort_with_data(order, by_extent, program);
     for (guint i = 0; i < order->len; i++) {
         const guint t = g_array_index(order, guint, i);
         Tensor *tensor = program_tensor(program, t);
 
-        tensor->offset = lowest_offset(&placer, placed, t, floor_bytes);
+        tensor->offset = lowest_offset(placer, placed, t, floor_bytes);
         g_array_append_val(placed, t);
         end = MAX(end, aligned(tensor->offset + extent(program, tensor)));
     }
-    program->arena_bytes[TIER_DEVICE] = end;
+    return end;
+}
+
+static void swap(GArray *order, guint a, guint b)
+{
+    const guint t = g_array_index(order, guint, a);
+
+    g_array_index(order, guint, a) = g_array_index(order, guint, b);
+    g_array_index(order, guint, b) = t;
+}
+
+/* Largest first is good, not best (up to 7% above the peak): two of the larger ones change places,
+ * and stay so unless that is worse.  The numbers drawn are the same for every program (Numerical
+ * Recipes' generator). */
+void program_place(Program *program)
+{
+    enum { TRIES = 100, LARGER = 24 };
+    Placer placer;
+    const guint64 floor_bytes = place_state(program);
+    g_autoptr(GArray) order = shared_by_extent(program);
+    const guint num = MIN(order->len, LARGER);
+    guint32 drawn = 1;
+
+    placer_init(&placer, program);
+    guint64 best = place_in_order(&placer, program, order, floor_bytes);
+    for (guint try = 0; num > 0 && try < TRIES; try++) {
+        drawn = drawn * 1664525u + 1013904223u;
+        const guint a = (drawn >> 8) % num, b = (drawn >> 20) % num;
+
+        swap(order, a, b);
+        const guint64 end = place_in_order(&placer, program, order, floor_bytes);
+        if (end > best)
+            swap(order, a, b);
+        best = MIN(best, end);
+    }
+    program->arena_bytes[TIER_DEVICE] = place_in_order(&placer, program, order, floor_bytes);
     placer_clear(&placer);
 }
 
 /* ---- the peak ---- */
 
-static gint by_tensor_then_first(gconstpointer a, gconstpointer b)
-{
-    const Interval *left = a, *right = b;
+/* What is alive at one moment of the second repetition, a steady one. */
+typedef struct {
+    guint64 bytes, instance;
+    gboolean *members; /* by tensor */
+} Peak;
 
-    if (left->tensor != right->tensor)
-        return left->tensor < right->tensor ? -1 : 1;
-    return left->first < right->first ? -1 : left->first > right->first;
+static gint by_start(gconstpointer a, gconstpointer b)
+{
+    const Lifetime *left = a, *right = b;
+
+    return left->start < right->start ? -1 : left->start > right->start;
 }
 
-/* Adds a tensor's bytes over each maximal run of compute positions in which any copy of it is
- * alive. */
-static void add_live_bytes(Placer *placer, gint64 *delta, guint32 num_positions)
+static GArray *all_lifetimes(const Placer *placer)
 {
-    GArray *intervals = placer->intervals;
+    GArray *all = g_array_copy(placer->ended);
+    const guint num_copies = placer->first_copy[placer->num_tensors];
 
-    g_array_sort(intervals, by_tensor_then_first);
-    for (guint i = 0; i < intervals->len;) {
-        Interval run = g_array_index(intervals, Interval, i);
-        const gint64 bytes =
-            (gint64)tensor_bytes(placer->program, program_tensor(placer->program, run.tensor));
-
-        for (i++; i < intervals->len; i++) {
-            const Interval *next = &g_array_index(intervals, Interval, i);
-
-            if (next->tensor != run.tensor || next->first > run.last)
-                break;
-            run.last = MAX(run.last, next->last);
-        }
-        delta[MIN(run.first, num_positions - 1)] += bytes;
-        if (run.last + 1 < num_positions)
-            delta[run.last + 1] -= bytes;
-    }
+    for (guint c = 0; c < num_copies; c++)
+        if (placer->lifetimes[c].start != 0)
+            g_array_append_val(all, placer->lifetimes[c]);
+    g_array_sort(all, by_start);
+    return all;
 }
 
-/* Looks at the second repetition, which is a steady one. */
-static guint32 peak_position(const gint64 *delta, guint32 num_positions)
+/* Of the tensors that are not over, @first and then, the largest first, those that conflict with
+ * all before them: two that follow each other on a stream may both lie beside this moment, but only
+ * one at a time.  So no arena is smaller than their sum. */
+static guint64 sum_members(const Placer *placer, const GArray *order, const gboolean *alive,
+                           guint first, gboolean *members)
 {
-    gint64 live = 0, best = -1;
-    guint32 at = num_positions / 2;
+    g_autofree guint *included = g_new(guint, order->len);
+    guint num = 1;
+    guint64 bytes = tensor_bytes(placer->program, program_tensor(placer->program, first));
 
-    for (guint32 p = 0; p < num_positions; p++) {
-        live += delta[p];
-        if (p > num_positions / 2 && live > best) {
-            best = live;
-            at = p;
-        }
-    }
-    return at;
-}
+    included[0] = first;
+    members[first] = TRUE;
+    for (guint i = 0; i < order->len; i++) {
+        const guint t = g_array_index(order, guint, i);
+        gboolean together = alive[t] && t != first;
 
-static const char *moment_name(const Placer *placer, guint32 position)
-{
-    const Program *program = placer->program;
-    const Happens *happens = placer->happens;
-
-    for (guint c = 0; c < program->step.calls->len; c++) {
-        const Call *call = &g_array_index(program->step.calls, Call, c);
-        const guint64 start = happens->ops_per_step + happens->first_op[c];
-        const guint64 end = happens->ops_per_step + happens->first_op[c + 1];
-
-        for (guint64 i = start; i < end; i++)
-            if (happens->stream[i] == COMPUTE_STREAM && happens->position[i] >= position)
-                return program_segment(program, call->segment)->name;
-    }
-    return "";
-}
-
-/* Counts a tensor once even when several of its intervals cover @position. */
-static void count_terms(const Placer *placer, guint32 position, MemoryUse *use)
-{
-    const Program *program = placer->program;
-    gint64 counted = -1;
-
-    for (guint t = 0; t < program->tensors->len; t++) {
-        const Tensor *tensor = program_tensor(program, t);
-
-        if (!is_shared_memory(tensor))
-            use->term[tensor_term(tensor)] += tensor_bytes(program, tensor);
-    }
-    for (guint i = 0; i < placer->intervals->len; i++) {
-        const Interval *interval = &g_array_index(placer->intervals, Interval, i);
-        const Tensor *tensor = program_tensor(program, interval->tensor);
-
-        if (counted == interval->tensor || position < interval->first || position > interval->last)
+        for (guint m = 0; together && m < num; m++)
+            together = placer->conflicts[t * placer->num_tensors + included[m]] != 0;
+        if (!together)
             continue;
-        counted = interval->tensor;
-        use->term[tensor_term(tensor)] += tensor_bytes(program, tensor);
+        members[t] = TRUE;
+        included[num++] = t;
+        bytes += tensor_bytes(placer->program, program_tensor(placer->program, t));
     }
+    return bytes;
+}
+
+static void note_peak(const Placer *placer, const GArray *order, const gboolean *alive,
+                      const Lifetime *started, Peak *peak)
+{
+    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
+    guint64 most = 0;
+
+    for (guint i = 0; i < order->len; i++) {
+        const guint t = g_array_index(order, guint, i);
+
+        most += alive[t] ? tensor_bytes(placer->program, program_tensor(placer->program, t)) : 0;
+    }
+    if (most <= peak->bytes)
+        return;
+    const guint64 bytes = sum_members(placer, order, alive, started->tensor, members);
+    if (bytes <= peak->bytes)
+        return;
+    peak->bytes = bytes;
+    peak->instance = started->start - 1;
+    memcpy(peak->members, members, placer->num_tensors * sizeof *members);
+}
+
+/* Looks at every start of a lifetime: between them nothing is added. */
+static void find_peak(const Placer *placer, Peak *peak)
+{
+    g_autoptr(GArray) all = all_lifetimes(placer);
+    g_autoptr(GArray) order = shared_by_extent(placer->program);
+    g_autofree guint *current = g_new(guint, all->len); /* lifetimes that are not over */
+    g_autofree gboolean *alive = g_new(gboolean, placer->num_tensors);
+    guint num_current = 0;
+
+    for (guint i = 0; i < all->len; i++) {
+        const Lifetime *started = &g_array_index(all, Lifetime, i);
+        const guint64 instance = started->start - 1;
+        guint kept = 0;
+
+        memcpy(alive, placer->always, placer->num_tensors * sizeof *alive);
+        current[num_current++] = i;
+        for (guint c = 0; c < num_current; c++) {
+            const Lifetime *lifetime = &g_array_index(all, Lifetime, current[c]);
+
+            if (current[c] != i && lifetime_over(placer, lifetime, instance))
+                continue;
+            alive[lifetime->tensor] = TRUE;
+            current[kept++] = current[c];
+        }
+        num_current = kept;
+        if (instance >= placer->happens->ops_per_step)
+            note_peak(placer, order, alive, started, peak);
+    }
+}
+
+static const char *moment_name(const Placer *placer, guint64 instance)
+{
+    const Program *program = placer->program;
+    const guint64 within = instance % MAX(placer->happens->ops_per_step, 1);
+
+    for (guint c = 0; c < program->step.calls->len; c++)
+        if (within < placer->happens->first_op[c + 1])
+            return program_segment(program, g_array_index(program->step.calls, Call, c).segment)
+                ->name;
+    return "";
 }
 
 MemoryUse program_memory(const Program *program)
@@ -432,15 +443,16 @@ MemoryUse program_memory(const Program *program)
     MemoryUse use = {.total = program->arena_bytes[TIER_DEVICE]};
 
     placer_init(&placer, program);
-    guint32 num_positions = 2;
-    for (guint64 i = 0; i < placer.happens->ops_per_step * STEPS; i++)
-        if (placer.happens->stream[i] == COMPUTE_STREAM)
-            num_positions = placer.happens->position[i] + 1;
-    g_autofree gint64 *delta = g_new0(gint64, num_positions);
-    add_live_bytes(&placer, delta, num_positions);
-    const guint32 position = peak_position(delta, num_positions);
-    count_terms(&placer, position, &use);
-    use.moment = moment_name(&placer, position);
+    g_autofree gboolean *members = g_new0(gboolean, placer.num_tensors);
+    Peak peak = {.members = members};
+    find_peak(&placer, &peak);
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (members[t] || !is_shared_memory(tensor))
+            use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
+    }
+    use.moment = moment_name(&placer, peak.instance);
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         use.live_peak += use.term[t];
     use.term[TERM_WORKSPACE] += use.total - use.live_peak; /* alignment and gaps */

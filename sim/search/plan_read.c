@@ -200,11 +200,9 @@ static gboolean read_stages(const Plan *plan, const JsonText *json, GError **err
            json_uint32(json, "schedule.stages.0.1", last_layer, last_layer, &last, error);
 }
 
-static gboolean read_later_fields(const Plan *plan, const JsonText *json, GError **error)
+static gboolean read_later_fields(Plan *plan, const JsonText *json, GError **error)
 {
-    gboolean sequence;
-
-    return json_bool(json, "tensor_parallel.sequence", &sequence, error) &&
+    return json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) &&
            read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
            read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
            read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
@@ -292,7 +290,7 @@ static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error
 static gboolean check_legal(const Plan *plan, const JsonText *json, GError **error)
 {
     const Choice choice = {plan->model, &plan->workload, &plan->layout, &plan->sharding,
-                           &plan->schedule};
+                           &plan->schedule, plan->sequence_parallel};
     g_autofree char *reason = NULL;
 
     if (legality_check(&choice, &reason) != VERDICT_OK)

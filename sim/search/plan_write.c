@@ -124,7 +124,7 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
     begin(json, "tensor_parallel");
     json_builder_set_member_name(json, "sequence");
-    json_builder_add_boolean_value(json, TRUE);
+    json_builder_add_boolean_value(json, plan->sequence_parallel);
     json_builder_end_object(json);
     begin(json, "context_parallel");
     add_string(json, "kind", PLAN_CONTEXT_PARALLEL);

@@ -120,7 +120,7 @@ gboolean plan_price(Plan *plan)
     const SimulateContext context = plan_context(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     const Program *program = set->classes[0];
-    g_autofree guint *spans = layout_spans(program, &plan->layout);
+    g_autofree guint *spans = program_spans(program, &spec);
     const StepTime time = simulate_program(program, &context, spans);
 
     g_free(plan->hash);
