@@ -99,8 +99,8 @@ static inline ProgramSpec case_spec(const Case *from)
 
 static inline Verdict case_verdict(const Case *from, char **reason)
 {
-    const Choice choice = {from->model, &from->workload, &from->layout, &from->sharding,
-                           &from->schedule};
+    const Choice choice = {from->model,    &from->workload, &from->layout,
+                           &from->sharding, &from->schedule, FALSE};
 
     return legality_check(&choice, reason);
 }
@@ -199,8 +199,9 @@ static inline Case case_random(GRand *random, Model *model)
         s->num_overrides = draw(random, 1) * draw(random, 2);
         for (guint i = 0; i < s->num_overrides; i++) {
             const guint first = draw(random, model->layers);
+            const guint last = first == ROOT_UNIT ? first : first + draw(random, 1);
 
-            s->overrides[i] = (UnitOverride){first, MIN(first + draw(random, 1), model->layers),
+            s->overrides[i] = (UnitOverride){first, MIN(last, model->layers),
                                              (gint)draw(random, STRATEGY_FULL_SHARD + 1) - 1,
                                              (gint)draw(random, 2) - 1};
         }
