@@ -289,8 +289,8 @@ static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error
 
 static gboolean check_legal(const Plan *plan, const JsonText *json, GError **error)
 {
-    const Choice choice = {plan->model, &plan->workload, &plan->layout, &plan->sharding,
-                           &plan->schedule, plan->sequence_parallel};
+    const Choice choice = {plan->model,     &plan->workload, &plan->layout,
+                           &plan->sharding, &plan->schedule, plan->sequence_parallel};
     g_autofree char *reason = NULL;
 
     if (legality_check(&choice, &reason) != VERDICT_OK)

@@ -101,8 +101,8 @@ static void add_candidate(Search *search, Candidate candidate)
 
     sharding.strategy = candidate.strategy;
     sharding_normalise(&sharding, &candidate.layout);
-    const Choice choice = {request->model, &workload, &candidate.layout, &sharding,
-                           &candidate.schedule, request->sequence_parallel};
+    const Choice choice = {request->model, &workload,           &candidate.layout,
+                           &sharding,      &candidate.schedule, request->sequence_parallel};
     const Verdict verdict = legality_check(&choice, &reason);
     if (verdict != VERDICT_OK) {
         reject(search, verdict, reason);
@@ -184,7 +184,8 @@ static void add_mesh(Search *search, guint replicate, guint shard, guint tp)
     }
 }
 
-/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next one. */
+/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next
+ * one. */
 static gboolean is_tp_offered(const SearchRequest *request, guint tp)
 {
     const NetworkLevel *inner = &g_array_index(request->topology->networks, NetworkLevel, 0);
@@ -299,7 +300,7 @@ static void price_candidate(Search *search, const Candidate *candidate)
     SearchResult *result = search->result;
     Plan *plan = candidate_plan(search->request, candidate);
 
-    if (plan_price(plan)) {
+    if (plan_price_steady(plan)) {
         result->feasible++;
         keep_plan(search, plan);
         return;
@@ -356,6 +357,8 @@ SearchResult *search(const SearchRequest *request)
     result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
     enumerate(&search);
     price_all(&search);
+    for (guint i = 0; i < result->plans->len; i++)
+        plan_price(g_ptr_array_index(result->plans, i));
     if (result->plans->len == 0)
         find_closest(&search);
     g_array_unref(search.candidates);
