@@ -221,22 +221,38 @@ static void forward_rows(const ForwardTile *tile, guint64 sequence, guint64 head
     write_rows(launch, 3, of_q, queries, tile->o);
 }
 
+/* The longest rows first, so that threads end together. */
+static void forward_task(const ForwardTile *tile, const OpSizes *s, guint64 task)
+{
+    const guint64 tiles = (s->seq + QUERIES - 1) / QUERIES, heads = s->batch * s->heads;
+
+    forward_rows(tile, task % heads / s->heads, task % s->heads,
+                 (tiles - 1 - task / heads) * QUERIES);
+}
+
+/* On one thread without OpenMP, as in cpu_loop(). */
 void cpu_attention(guint threads, const Launch *launch)
 {
     const OpSizes *s = &launch->op->sizes;
-    const guint64 tiles = (s->seq + QUERIES - 1) / QUERIES, heads = s->batch * s->heads;
+    const guint64 tasks = (s->seq + QUERIES - 1) / QUERIES * s->batch * s->heads;
 
     g_assert(s->heads % s->kv_heads == 0);
-#pragma omp parallel num_threads(threads) if (threads > 1)
+    if (threads == 1) {
+        Scratch scratch = thread_scratch(threads, launch, 5);
+        const ForwardTile tile = forward_tile(&scratch, launch);
+
+        for (guint64 task = 0; task < tasks; task++)
+            forward_task(&tile, s, task);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
     {
         Scratch scratch = thread_scratch(threads, launch, 5);
         const ForwardTile tile = forward_tile(&scratch, launch);
 
-        /* the longest rows first, so that threads end together */
 #pragma omp for schedule(dynamic, 1)
-        for (guint64 task = 0; task < tiles * heads; task++)
-            forward_rows(&tile, task % heads / s->heads, task % s->heads,
-                         (tiles - 1 - task / heads) * QUERIES);
+        for (guint64 task = 0; task < tasks; task++)
+            forward_task(&tile, s, task);
     }
 }
 
@@ -430,7 +446,15 @@ void cpu_attention_backward(guint threads, const Launch *launch)
     const OpSizes *s = &launch->op->sizes;
 
     g_assert(s->heads % s->kv_heads == 0);
-#pragma omp parallel num_threads(threads) if (threads > 1)
+    if (threads == 1) {
+        Scratch scratch = thread_scratch(threads, launch, 9);
+        const BackwardTile tile = backward_tile(&scratch, launch);
+
+        for (guint64 task = 0; task < s->batch * s->kv_heads; task++)
+            backward_kv_head(&tile, task / s->kv_heads, task % s->kv_heads);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
     {
         Scratch scratch = thread_scratch(threads, launch, 9);
         const BackwardTile tile = backward_tile(&scratch, launch);

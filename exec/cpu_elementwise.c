@@ -1,5 +1,6 @@
 /* Ops without neighbours: rotary embedding, SwiGLU, sums, casts. */
 #include "exec/cpu_kernels.h"
+#include "exec/cpu_loop.h"
 #include "exec/cpu_math.h"
 
 static guint64 num_blocks(guint64 elements)
@@ -38,22 +39,31 @@ static void rotate(DType dtype, void *data, guint64 offset, const float *table, 
     }
 }
 
+typedef struct {
+    const Launch *launch;
+    float sign;
+} Rotation;
+
+static void rotate_row(gconstpointer context, guint64 row)
+{
+    const Rotation *rotation = context;
+    const Launch *launch = rotation->launch;
+    const OpSizes *s = &launch->op->sizes;
+    const float *table = (const float *)launch->operand[2] + row % s->seq * s->head_dim;
+
+    for (guint64 h = 0; h < s->heads; h++)
+        rotate(launch->op->dtype, launch->operand[0], (row * s->heads + h) * s->head_dim, table,
+               s->head_dim, rotation->sign);
+    for (guint64 h = 0; h < s->kv_heads; h++)
+        rotate(launch->op->dtype, launch->operand[1], (row * s->kv_heads + h) * s->head_dim, table,
+               s->head_dim, rotation->sign);
+}
+
 static void rotate_all(guint threads, const Launch *launch, float sign)
 {
     const OpSizes *s = &launch->op->sizes;
-    const guint64 rows = s->batch * s->seq;
 
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows > threads)
-    for (guint64 row = 0; row < rows; row++) {
-        const float *table = (const float *)launch->operand[2] + row % s->seq * s->head_dim;
-
-        for (guint64 h = 0; h < s->heads; h++)
-            rotate(launch->op->dtype, launch->operand[0], (row * s->heads + h) * s->head_dim, table,
-                   s->head_dim, sign);
-        for (guint64 h = 0; h < s->kv_heads; h++)
-            rotate(launch->op->dtype, launch->operand[1], (row * s->kv_heads + h) * s->head_dim,
-                   table, s->head_dim, sign);
-    }
+    cpu_loop(threads, s->batch * s->seq, rotate_row, &(Rotation){launch, sign});
 }
 
 void cpu_rope(guint threads, const Launch *launch)
@@ -126,17 +136,24 @@ static void cast_block(const Launch *launch, guint64 offset, guint64 n)
     block_write(launch->op->dtype_out, launch->operand[1], offset, n, values);
 }
 
+typedef struct {
+    const Launch *launch;
+    guint64 elements;
+    void (*kernel)(const Launch *launch, guint64 offset, guint64 n);
+} Blocks;
+
+static void one_block(gconstpointer context, guint64 block)
+{
+    const Blocks *blocks = context;
+    const guint64 offset = block * CPU_BLOCK;
+
+    blocks->kernel(blocks->launch, offset, MIN(CPU_BLOCK, blocks->elements - offset));
+}
+
 static void each_block(guint threads, const Launch *launch, guint64 elements,
                        void (*kernel)(const Launch *launch, guint64 offset, guint64 n))
 {
-    const guint64 blocks = num_blocks(elements);
-
-#pragma omp parallel for num_threads(threads) if (threads > 1 && blocks > threads)
-    for (guint64 block = 0; block < blocks; block++) {
-        const guint64 offset = block * CPU_BLOCK;
-
-        kernel(launch, offset, MIN(CPU_BLOCK, elements - offset));
-    }
+    cpu_loop(threads, num_blocks(elements), one_block, &(Blocks){launch, elements, kernel});
 }
 
 void cpu_swiglu(guint threads, const Launch *launch)

@@ -1,6 +1,7 @@
 #include "exec/cpu_gemm.h"
 
 #include "exec/cpu_block.h"
+#include "exec/cpu_loop.h"
 
 #include <cblas.h>
 #include <omp.h>
@@ -62,32 +63,48 @@ static guint64 num_blocks(guint64 elements)
     return (elements + CPU_BLOCK - 1) / CPU_BLOCK;
 }
 
+typedef struct {
+    DType dtype;
+    const void *data;
+    guint64 offset, elements;
+    float *buffer;
+} Widening;
+
+static void widen_block(gconstpointer context, guint64 block)
+{
+    const Widening *w = context;
+    const guint64 start = block * CPU_BLOCK, n = MIN(w->elements - start, CPU_BLOCK);
+
+    block_read(w->dtype, w->data, w->offset + start, n, w->buffer + start);
+}
+
 const float *cpu_widen(guint threads, DType dtype, const void *data, guint64 offset,
                        guint64 elements, float *buffer)
 {
-    const guint64 blocks = num_blocks(elements);
-
     if (dtype == DTYPE_FP32)
         return (const float *)data + offset;
-#pragma omp parallel for num_threads(threads) if (threads > 1 && blocks > threads)
-    for (guint64 block = 0; block < blocks; block++) {
-        const guint64 start = block * CPU_BLOCK, n = MIN(elements - start, CPU_BLOCK);
-
-        block_read(dtype, data, offset + start, n, buffer + start);
-    }
+    cpu_loop(threads, num_blocks(elements), widen_block,
+             &(Widening){dtype, data, offset, elements, buffer});
     return buffer;
+}
+
+typedef struct {
+    const Destination *to;
+    const float *values;
+} Putting;
+
+static void put_block(gconstpointer context, guint64 block)
+{
+    const Putting *putting = context;
+    const Destination *to = putting->to;
+    const guint64 start = block * CPU_BLOCK, n = MIN(to->elements - start, CPU_BLOCK);
+
+    block_put(to->dtype, to->data, to->offset + start, n, putting->values + start, to->add);
 }
 
 void cpu_put(guint threads, const Destination *to, const float *values)
 {
-    const guint64 blocks = num_blocks(to->elements);
-
     if (to->dtype == DTYPE_FP32 && values == (const float *)to->data + to->offset)
         return;
-#pragma omp parallel for num_threads(threads) if (threads > 1 && blocks > threads)
-    for (guint64 block = 0; block < blocks; block++) {
-        const guint64 start = block * CPU_BLOCK, n = MIN(to->elements - start, CPU_BLOCK);
-
-        block_put(to->dtype, to->data, to->offset + start, n, values + start, to->add);
-    }
+    cpu_loop(threads, num_blocks(to->elements), put_block, &(Putting){to, values});
 }

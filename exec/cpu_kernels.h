@@ -15,7 +15,7 @@ CpuKernel cpu_linear, cpu_linear_backward_input, cpu_linear_backward_weight;
 CpuKernel cpu_rope, cpu_rope_backward;
 CpuKernel cpu_attention, cpu_attention_backward;
 CpuKernel cpu_swiglu, cpu_swiglu_backward;
-CpuKernel cpu_head_loss, cpu_count_valid;
+CpuKernel cpu_head_loss, cpu_head_stats, cpu_count_valid;
 CpuKernel cpu_accumulate, cpu_cast;
 CpuKernel cpu_squared_norm, cpu_clip, cpu_adamw, cpu_sgd;
 

@@ -7,6 +7,7 @@
  * runs of rows, then over the runs in order: the same bits for any number of threads. */
 #include "exec/cpu_block.h"
 #include "exec/cpu_kernels.h"
+#include "exec/cpu_loop.h"
 
 #include <math.h>
 
@@ -54,26 +55,31 @@ static float row_rstd(const Launch *launch, const void *x, guint64 row)
     return (float)(1 / sqrt(sum / (double)columns + launch->op->sizes.eps));
 }
 
-void cpu_rmsnorm(guint threads, const Launch *launch)
+static void norm_row(gconstpointer context, guint64 row)
 {
-    const guint64 rows = launch->op->sizes.rows;
+    const Launch *launch = context;
     float *rstd = launch->operand[3];
 
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows > threads)
-    for (guint64 row = 0; row < rows; row++) {
-        rstd[row] = row_rstd(launch, launch->operand[0], row);
-        apply_row(launch, launch->operand[0], row, rstd[row], launch->operand[2]);
-    }
+    rstd[row] = row_rstd(launch, launch->operand[0], row);
+    apply_row(launch, launch->operand[0], row, rstd[row], launch->operand[2]);
+}
+
+void cpu_rmsnorm(guint threads, const Launch *launch)
+{
+    cpu_loop(threads, launch->op->sizes.rows, norm_row, launch);
+}
+
+static void norm_row_again(gconstpointer context, guint64 row)
+{
+    const Launch *launch = context;
+    const float *rstd = launch->operand[2];
+
+    apply_row(launch, launch->operand[0], row, rstd[row], launch->operand[3]);
 }
 
 void cpu_rmsnorm_apply(guint threads, const Launch *launch)
 {
-    const guint64 rows = launch->op->sizes.rows;
-    const float *rstd = launch->operand[2];
-
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows > threads)
-    for (guint64 row = 0; row < rows; row++)
-        apply_row(launch, launch->operand[0], row, rstd[row], launch->operand[3]);
+    cpu_loop(threads, launch->op->sizes.rows, norm_row_again, launch);
 }
 
 /* A block of one row of dy, x and w in fp32. */
@@ -145,21 +151,32 @@ static void weight_gradient(const Launch *launch, const float *partials, guint64
     block_put(launch->op->dtype_out, launch->operand[5], c, n, sum, launch_adds(launch, 5));
 }
 
+typedef struct {
+    const Launch *launch;
+    float *partials;
+} Partials;
+
+/* One of CPU_NORM_PARTIALS shares of the rows. */
+static void backward_part(gconstpointer context, guint64 part)
+{
+    const Partials *to = context;
+    const guint64 rows = to->launch->op->sizes.rows, columns = to->launch->op->sizes.in;
+    float *dw = to->partials + part * columns;
+
+    memset(dw, 0, columns * sizeof *dw);
+    for (guint64 row = part * rows / CPU_NORM_PARTIALS; row < (part + 1) * rows / CPU_NORM_PARTIALS;
+         row++)
+        backward_row(to->launch, row, dw);
+}
+
 void cpu_rmsnorm_backward(guint threads, const Launch *launch)
 {
     const guint64 rows = launch->op->sizes.rows, columns = launch->op->sizes.in;
     Scratch scratch = scratch_open(threads, launch, 6);
     float *partials = scratch_floats(&scratch, CPU_NORM_PARTIALS * columns);
 
-#pragma omp parallel for num_threads(threads) if (threads > 1 && rows > threads)
-    for (guint64 part = 0; part < CPU_NORM_PARTIALS; part++) {
-        float *dw = partials + part * columns;
-
-        memset(dw, 0, columns * sizeof *dw);
-        for (guint64 row = part * rows / CPU_NORM_PARTIALS;
-             row < (part + 1) * rows / CPU_NORM_PARTIALS; row++)
-            backward_row(launch, row, dw);
-    }
+    cpu_loop(rows > threads ? threads : 1, CPU_NORM_PARTIALS, backward_part,
+             &(Partials){launch, partials});
     for (guint64 c = 0; c < columns; c += CPU_BLOCK)
         weight_gradient(launch, partials, c);
 }

@@ -5,6 +5,7 @@
  * fp32 needs a master, which is what is updated, and becomes its rounding. */
 #include "exec/cpu_block.h"
 #include "exec/cpu_kernels.h"
+#include "exec/cpu_loop.h"
 
 #include <math.h>
 
@@ -54,18 +55,28 @@ static double squared_run(DType dtype, const void *data, guint64 offset, guint64
     return sum;
 }
 
+typedef struct {
+    const Launch *launch;
+    const ShardSpan *span;
+    double *runs;
+} SquaredRuns;
+
+static void one_run(gconstpointer context, guint64 run)
+{
+    const SquaredRuns *to = context;
+    const guint64 elements = to->span->elements, offset = span_offset(to->launch, 0, to->span);
+    const guint64 start = run * elements / NORM_RUNS, end = (run + 1) * elements / NORM_RUNS;
+
+    to->runs[run] =
+        squared_run(to->launch->op->dtype_out, to->launch->operand[0], offset + start, end - start);
+}
+
 static double squared_span(guint threads, const Launch *launch, const ShardSpan *span)
 {
-    const guint64 offset = span_offset(launch, 0, span), elements = span->elements;
+    const gboolean large = span->elements > NORM_RUNS * CPU_BLOCK;
     double runs[NORM_RUNS], sum = 0;
 
-#pragma omp parallel for num_threads(threads) if (threads > 1 && elements > NORM_RUNS * CPU_BLOCK)
-    for (guint64 run = 0; run < NORM_RUNS; run++) {
-        const guint64 start = run * elements / NORM_RUNS, end = (run + 1) * elements / NORM_RUNS;
-
-        runs[run] =
-            squared_run(launch->op->dtype_out, launch->operand[0], offset + start, end - start);
-    }
+    cpu_loop(large ? threads : 1, NORM_RUNS, one_run, &(SquaredRuns){launch, span, runs});
     for (guint run = 0; run < NORM_RUNS; run++)
         sum += runs[run];
     return sum;
@@ -78,7 +89,7 @@ void cpu_squared_norm(guint threads, const Launch *launch)
     for (guint param = 0; param < launch->map->num_params; param++) {
         const ShardSpan span = span_of(launch, param);
 
-        sum += squared_span(threads, launch, &span);
+        sum += squared_span(threads, launch, &span) / launch->map->params[param].copies;
     }
     *to = sum;
 }
@@ -178,15 +189,24 @@ static void sgd_block(const Update *u, guint64 start, guint64 n)
     round_master(u, start, n, p);
 }
 
+typedef struct {
+    const Update *update;
+    void (*kernel)(const Update *update, guint64 start, guint64 n);
+} UpdateBlocks;
+
+static void one_block(gconstpointer context, guint64 block)
+{
+    const UpdateBlocks *blocks = context;
+    const guint64 start = block * CPU_BLOCK;
+
+    blocks->kernel(blocks->update, start, MIN(CPU_BLOCK, blocks->update->span.elements - start));
+}
+
 static void each_block(guint threads, const Update *update,
                        void (*kernel)(const Update *update, guint64 start, guint64 n))
 {
-    const guint64 elements = update->span.elements;
-    const guint64 blocks = (elements + CPU_BLOCK - 1) / CPU_BLOCK;
-
-#pragma omp parallel for num_threads(threads) if (threads > 1 && blocks > threads)
-    for (guint64 block = 0; block < blocks; block++)
-        kernel(update, block * CPU_BLOCK, MIN(CPU_BLOCK, elements - block * CPU_BLOCK));
+    cpu_loop(threads, (update->span.elements + CPU_BLOCK - 1) / CPU_BLOCK, one_block,
+             &(UpdateBlocks){update, kernel});
 }
 
 void cpu_adamw(guint threads, const Launch *launch)

@@ -15,6 +15,7 @@ static CpuKernel *const kernels[NUM_OPS] = {
     [OP_ATTENTION] = cpu_attention,
     [OP_SWIGLU] = cpu_swiglu,
     [OP_HEAD_LOSS] = cpu_head_loss,
+    [OP_HEAD_STATS] = cpu_head_stats,
     [OP_EMBED_BACKWARD] = cpu_embed_backward,
     [OP_RMSNORM_BACKWARD] = cpu_rmsnorm_backward,
     [OP_LINEAR_BACKWARD_INPUT] = cpu_linear_backward_input,

@@ -549,6 +549,14 @@ Runtime *interpreter_runtime(const Interpreter *interpreter)
     return interpreter->runtime;
 }
 
+guint interpreter_position(const Interpreter *interpreter, const char *purpose, guint *size)
+{
+    const Group *group = program_set_group(interpreter->set, purpose, interpreter->rank);
+
+    *size = group == NULL ? 1 : group->size;
+    return group == NULL ? 0 : group_position(group, interpreter->rank);
+}
+
 guint interpreter_map_rank(const Interpreter *interpreter)
 {
     return interpreter->map_rank;

@@ -20,6 +20,9 @@ void interpreter_free(Interpreter *interpreter);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Interpreter, interpreter_free)
 
 Runtime *interpreter_runtime(const Interpreter *interpreter);
+/* This rank's position among the ranks of that purpose, and their number; 0 of 1 when it is in no
+ * such group. */
+guint interpreter_position(const Interpreter *interpreter, const char *purpose, guint *size);
 guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks that share a unit */
 const Program *interpreter_program(const Interpreter *interpreter);
 

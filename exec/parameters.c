@@ -2,6 +2,7 @@
 
 #include "exec/cpu_block.h"
 #include "exec/random.h"
+#include "sim/layout/tensor_parallel.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +30,43 @@ typedef struct {
     const Model *model;
     guint64 seed;
     guint unit, param;
+    TensorSplit split;
+    guint part; /* of the split, that this rank holds */
 } Target;
+
+/* @count values of the whole parameter from @global on; behind @real of them come zeros. */
+static void fill_run(const Target *target, const char *name, double std, float *values,
+                     guint64 global, guint64 real, guint64 count)
+{
+    const guint64 drawn = MIN(real, count);
+
+    random_normal_fill(values, target->seed, name, global, drawn, std);
+    memset(values + drawn, 0, (count - drawn) * sizeof *values);
+}
+
+/* Rows are contiguous in the whole; columns are a run in each row. */
+static void fill_split(const Target *target, const char *name, double std, float *values,
+                       guint64 start, guint64 elements)
+{
+    const TensorSplit *s = &target->split;
+    const guint64 first = target->part * s->chunk;
+    guint64 run;
+
+    if (s->split != SPLIT_COLUMNS) {
+        const guint64 global = first * s->cols + start, end = s->rows * s->cols;
+
+        fill_run(target, name, std, values, global, global < end ? end - global : 0, elements);
+        return;
+    }
+    for (guint64 done = 0; done < elements; done += run) {
+        const guint64 row = (start + done) / s->chunk, column = (start + done) % s->chunk;
+        const guint64 global = first + column;
+
+        run = MIN(s->chunk - column, elements - done);
+        fill_run(target, name, std, values + done, row * s->cols + global,
+                 global < s->cols ? s->cols - global : 0, run);
+    }
+}
 
 static void fill(const Target *target, float *values, guint64 start, guint64 elements)
 {
@@ -43,8 +80,7 @@ static void fill(const Target *target, float *values, guint64 start, guint64 ele
             values[i] = 1.0f;
         return;
     }
-    random_normal_fill(values, target->seed, name, start, elements,
-                       init_std(target->model, unit, target->param));
+    fill_split(target, name, init_std(target->model, unit, target->param), values, start, elements);
 }
 
 static void store(const Target *target, gint tensor, guint64 offset, const float *values,
@@ -97,15 +133,34 @@ static void init_param(const Target *target, guint map_rank)
         init_range(target, unit->master, own.shard_offset, own.start, own.elements);
 }
 
+/* The words whose embedding and head this rank holds. */
+static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint tp_rank, guint tp)
+{
+    const gint tensor = interpreter_find(interpreter, "vocab_range");
+    const TensorSplit split = tensor_split(model, UNIT_ROOT, PARAM_EMBEDDING, tp);
+    const guint64 first = MIN(tp_rank * split.chunk, split.rows);
+
+    if (tensor == NO_TENSOR)
+        return;
+    double *range = interpreter_tensor(interpreter, (guint)tensor, 0);
+    range[RANGE_FIRST] = (double)first;
+    range[RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first);
+}
+
 void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
 {
     const Program *program = interpreter_program(interpreter);
+    guint tp;
+    const guint tp_rank = interpreter_position(interpreter, "tp", &tp);
+
+    bind_vocab_range(interpreter, model, tp_rank, tp);
 
     for (guint u = 0; u < program->unit_refs->len; u++) {
         const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);
 
         for (guint p = 0; p < unit->map->num_params; p++) {
-            const Target target = {interpreter, model, seed, u, p};
+            const TensorSplit split = tensor_split(model, unit->kind, p, tp);
+            const Target target = {interpreter, model, seed, u, p, split, tp_rank / split.copies};
 
             init_param(&target, interpreter_map_rank(interpreter));
         }

@@ -27,9 +27,11 @@ static gboolean is_root(const Record *record)
     return runtime_rank(interpreter_runtime(record->interpreter)) == 0;
 }
 
-gboolean record_is_sampled(guint step)
+gboolean record_is_sampled(guint step, guint steps)
 {
-    return step >= FIRST_SAMPLE && (step - FIRST_SAMPLE) % SAMPLE_EVERY == 0;
+    const guint first = MIN(FIRST_SAMPLE, steps);
+
+    return step >= first && (step - first) % SAMPLE_EVERY == 0;
 }
 
 /* ---- opening ---- */

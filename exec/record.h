@@ -14,8 +14,9 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
 void record_free(Record *record);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Record, record_free)
 
-/* Steps that are timed op by op: the third (the first two are warm-up), then one in 25. */
-gboolean record_is_sampled(guint step);
+/* Steps that are timed op by op and whose bytes are counted: the third (the first two are warm-up;
+ * the last of a shorter run), then one in 25. */
+gboolean record_is_sampled(guint step, guint steps);
 
 /* Bytes received since @before were those of one step. */
 void record_volume(Record *record, const guint64 before[NUM_VOLUMES]);

@@ -138,30 +138,6 @@ static StoreStep measured_step(const Trainer *trainer, guint step, double second
     };
 }
 
-static gboolean run_step(Trainer *trainer, guint step, GError **error)
-{
-    const gboolean sample = record_is_sampled(step);
-    guint64 before[NUM_VOLUMES];
-
-    bind_samples(trainer, step);
-    bind_scalars(trainer, step);
-    runtime_bytes_in(interpreter_runtime(trainer->interpreter), before);
-    const double start = clock_s();
-    if (!interpreter_step(trainer->interpreter, sample, error))
-        return FALSE;
-    const StoreStep measured = measured_step(trainer, step, clock_s() - start);
-    record_volume(trainer->record, before);
-    if (!record_step(trainer->record, &measured, sample, error))
-        return FALSE;
-    if (!measured.finite)
-        return fail(error, ERROR_RUNTIME,
-                    "step %u: loss %g, gradient norm %g: not finite; no rank applied that update, "
-                    "parameters are those of step %u",
-                    step, measured.loss, measured.grad_norm, step - 1);
-    trainer->done = step;
-    return TRUE;
-}
-
 /* All ranks leave after the same step: the flag of any is the flag of all. */
 static gboolean agree_to_stop(Trainer *trainer, GError **error)
 {
@@ -173,10 +149,49 @@ static gboolean agree_to_stop(Trainer *trainer, GError **error)
     return TRUE;
 }
 
+/* One step and what it took, until all that it moved has arrived on all ranks: a gather of updated
+ * parameters belongs to the step that updated them. */
+static gboolean time_step(Trainer *trainer, gboolean sample, double *seconds, GError **error)
+{
+    const double start = clock_s();
+
+    if (!interpreter_step(trainer->interpreter, sample, error) || !agree_to_stop(trainer, error))
+        return FALSE;
+    *seconds = clock_s() - start;
+    return TRUE;
+}
+
+static gboolean run_step(Trainer *trainer, guint step, GError **error)
+{
+    const gboolean sample = record_is_sampled(step, trainer->options->steps);
+    Runtime *runtime = interpreter_runtime(trainer->interpreter);
+    guint64 before[NUM_VOLUMES];
+    double seconds;
+
+    bind_samples(trainer, step);
+    bind_scalars(trainer, step);
+    if (sample)
+        runtime_bytes_in(runtime, before);
+    if (!time_step(trainer, sample, &seconds, error))
+        return FALSE;
+    const StoreStep measured = measured_step(trainer, step, seconds);
+    if (sample)
+        record_volume(trainer->record, before);
+    if (!record_step(trainer->record, &measured, sample, error))
+        return FALSE;
+    if (!measured.finite)
+        return fail(error, ERROR_RUNTIME,
+                    "step %u: loss %g, gradient norm %g: not finite; no rank applied that update, "
+                    "parameters are those of step %u",
+                    step, measured.loss, measured.grad_norm, step - 1);
+    trainer->done = step;
+    return TRUE;
+}
+
 static gboolean run_steps(Trainer *trainer, GError **error)
 {
     for (guint step = 1; step <= trainer->options->steps && !trainer->stopped; step++)
-        if (!run_step(trainer, step, error) || !agree_to_stop(trainer, error))
+        if (!run_step(trainer, step, error))
             return FALSE;
     return interpreter_drain(trainer->interpreter, error);
 }

@@ -55,11 +55,9 @@ static void print_json_search(const SearchResult *result, guint smallest)
 }
 
 static gboolean record_search(const SearchRequest *request, const SearchResult *result,
-                              const char *path, GError **error)
+                              Store *store, GError **error)
 {
-    g_autoptr(Store) store = store_open(path, FALSE, error);
-
-    if (store == NULL || !store_begin(store, error))
+    if (!store_begin(store, error))
         return FALSE;
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *plan = plan_print(g_ptr_array_index(result->plans, i));
@@ -71,13 +69,18 @@ static gboolean record_search(const SearchRequest *request, const SearchResult *
     return store_commit(store, error);
 }
 
+/* A store that can't be opened is refused before a plan is written. */
 static int show_result(const SearchRequest *request, const SearchResult *result,
                        const PlanOptions *options, GError **error)
 {
+    g_autoptr(Store) store = NULL;
+
+    if (options->db != NULL && (store = store_open(options->db, FALSE, error)) == NULL)
+        return error_exit_status(*error);
     if (options->output != NULL &&
         !plan_save(g_ptr_array_index(result->plans, 0), options->output, error))
         return error_exit_status(*error);
-    if (options->db != NULL && !record_search(request, result, options->db, error))
+    if (store != NULL && !record_search(request, result, store, error))
         return error_exit_status(*error);
     if (options->json)
         print_json_search(result, 0);

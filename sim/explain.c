@@ -85,6 +85,7 @@ static SearchRequest request_of(const Plan *plan)
         .optimizer = plan->workload.optimizer,
         .strategy = -1,
         .recompute = -1,
+        .sequence_parallel = plan->sequence_parallel,
         .sharding = plan->sharding,
         .top = 6,
     };

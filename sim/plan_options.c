@@ -183,9 +183,9 @@ static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, 
     if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
         return fail(error, ERROR_INPUT, "--%s: %s = \"%s\": must be 1 to %d", option,
                     axis_name(axis), value, MAX_GPUS);
-    if (axis != AXIS_DP_REPLICATE && axis != AXIS_DP_SHARD && size != 1)
+    if ((axis == AXIS_PP || axis == AXIS_CP) && size != 1)
         return fail(error, ERROR_INPUT,
-                    "--%s: %s = %s: only dp_replicate and dp_shard can be larger than 1 so far",
+                    "--%s: %s = %s: only dp_replicate, dp_shard and tp can be larger than 1 so far",
                     option, axis_name(axis), value);
     request->fixed[axis] = (guint)size;
     return TRUE;
@@ -295,7 +295,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     static const char *const known[] = {"dp_replicate", "dp_shard",  "cp",   "tp",
                                         "pp",           "strategy",  "form", "prefetch",
                                         "live_units",   "keep",      "unit", "accumulate",
-                                        "micro_batch",  "recompute", NULL};
+                                        "micro_batch",  "recompute", "sequence", NULL};
     Sharding *sharding = &request->sharding;
 
     if (strcmp(key, "strategy") == 0)
@@ -314,6 +314,11 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
         return fix_unit(sharding, value, error);
     if (strcmp(key, "accumulate") == 0)
         return fix_accumulate(sharding, value, error);
+    if (strcmp(key, "sequence") == 0) {
+        request->sequence_parallel = strcmp(value, "true") == 0;
+        return request->sequence_parallel || strcmp(value, "false") == 0 ||
+               fail(error, ERROR_INPUT, "--fix: sequence = \"%s\": must be true or false", value);
+    }
     if (strcmp(key, "recompute") == 0 || strcmp(key, "micro_batch") == 0)
         return fix_schedule(request, key, value, error);
     g_autofree char *hint = nearest_hint(key, known);
@@ -356,6 +361,7 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
 {
     SearchRequest *request = &inputs->request;
 
+    request->sequence_parallel = TRUE;
     request->sharding = (Sharding){.form = FORM_PER_PARAMETER,
                                    .prefetch = 1,
                                    .keep_root = TRUE,

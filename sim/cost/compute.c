@@ -14,6 +14,7 @@ static const ComputeClass classes[NUM_OPS] = {
     [OP_ATTENTION] = COMPUTE_ATTENTION,
     [OP_SWIGLU] = COMPUTE_MEMORY_BOUND,
     [OP_HEAD_LOSS] = COMPUTE_GEMM,
+    [OP_HEAD_STATS] = COMPUTE_GEMM,
     [OP_EMBED_BACKWARD] = COMPUTE_MEMORY_BOUND,
     [OP_RMSNORM_BACKWARD] = COMPUTE_MEMORY_BOUND,
     [OP_LINEAR_BACKWARD_INPUT] = COMPUTE_GEMM,
@@ -107,7 +108,8 @@ static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *top
     };
     double seconds = cost->memory(&softmax, topology, context);
 
-    for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
+    /* Statistics take the logits only. */
+    for (guint i = 0; i < (op->kind == OP_HEAD_STATS ? 1 : G_N_ELEMENTS(shapes)); i++)
         seconds += cost->gemm(&shapes[i], op->dtype, topology, context);
     return seconds;
 }
@@ -127,7 +129,7 @@ static double work_seconds(const Op *op, const Topology *topology, const Compute
 {
     const DeviceCost *cost = device_cost(topology);
 
-    if (op->kind == OP_HEAD_LOSS)
+    if (op->kind == OP_HEAD_LOSS || op->kind == OP_HEAD_STATS)
         return head_seconds(op, topology, context);
     if (classes[op->kind] == COMPUTE_GEMM) {
         const GemmShape shape = linear_shape(op);

@@ -2,20 +2,12 @@
 
 #include <string.h>
 
-guint *layout_spans(const Program *program, const Layout *layout)
+guint *program_spans(const Program *program, const ProgramSpec *spec)
 {
     guint *spans = g_new0(guint, program->groups->len + 1);
 
-    for (guint g = 0; g < program->groups->len; g++) {
-        const char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
-        const guint inner = layout->size[AXIS_TP];
-
-        /* Members of a group that varies an axis lie as far apart as the axes inside it are large.
-         */
-        spans[g] = inner * layout_shard_ranks(layout);
-        if (strcmp(purpose, "shard") != 0)
-            spans[g] *= layout->size[AXIS_DP_REPLICATE];
-    }
+    for (guint g = 0; g < program->groups->len; g++)
+        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
     return spans;
 }
 
@@ -89,7 +81,7 @@ static double time_bound(const double *stream_s, guint num_streams, gboolean ove
 Summary summarise(const ProgramSpec *spec, const SimulateContext *context)
 {
     g_autoptr(Sketch) sketch = program_sketch(spec);
-    g_autofree guint *spans = layout_spans(sketch->program, &spec->layout);
+    g_autofree guint *spans = program_spans(sketch->program, spec);
     double **durations = simulate_durations(sketch->program, context, spans);
     double stream_s[MAX_STREAMS] = {0};
     Summary summary = {0};

@@ -14,6 +14,5 @@ typedef struct {
 /* @spans as for simulate_program(), for the groups "shard", "replicate", "data" of the layout. */
 Summary summarise(const ProgramSpec *spec, const SimulateContext *context);
 
-/* Consecutive ranks that the program's groups spread over, for a layout's purposes; the caller's.
- */
-guint *layout_spans(const Program *program, const Layout *layout);
+/* Consecutive ranks that each of the program's groups spreads over; the caller's. */
+guint *program_spans(const Program *program, const ProgramSpec *spec);

@@ -3,6 +3,7 @@
 static const char *const verdict_names[NUM_VERDICTS] = {
     [VERDICT_OK] = "ok",
     [VERDICT_AXIS] = "axis",
+    [VERDICT_TENSOR] = "tensor",
     [VERDICT_BATCH] = "batch",
     [VERDICT_STRATEGY] = "strategy",
     [VERDICT_RECIPE] = "recipe",
@@ -37,13 +38,34 @@ static Verdict refuse(char **reason, Verdict verdict, const char *format, ...)
 
 static Verdict check_axes(const Choice *choice, char **reason)
 {
-    static const Axis later[] = {AXIS_PP, AXIS_CP, AXIS_TP};
+    static const Axis later[] = {AXIS_PP, AXIS_CP};
 
     for (guint i = 0; i < G_N_ELEMENTS(later); i++)
         if (choice->layout->size[later[i]] != 1)
             return refuse(reason, VERDICT_AXIS,
-                          "%s = %u: only dp_replicate and dp_shard can be larger than 1 so far",
+                          "%s = %u: only dp_replicate, dp_shard and tp can be larger than 1 so far",
                           axis_name(later[i]), choice->layout->size[later[i]]);
+    return VERDICT_OK;
+}
+
+static Verdict check_tensor(const Choice *choice, char **reason)
+{
+    const guint tp = choice->layout->size[AXIS_TP];
+    const Model *model = choice->model;
+    const guint64 tokens = (guint64)choice->schedule->micro_batch * choice->workload->seq_len;
+
+    if (model->heads % tp != 0)
+        return refuse(reason, VERDICT_TENSOR, "tp = %u: must divide the model's %u query heads", tp,
+                      model->heads);
+    if (model->kv_heads % tp != 0 && tp % model->kv_heads != 0)
+        return refuse(reason, VERDICT_TENSOR,
+                      "tp = %u: must be a divisor or a multiple of the model's %u kv heads", tp,
+                      model->kv_heads);
+    if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
+        return refuse(reason, VERDICT_TENSOR,
+                      "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT
+                      " tokens of a micro-batch",
+                      tp, tokens);
     return VERDICT_OK;
 }
 
@@ -159,7 +181,7 @@ static Verdict check_limits(const Choice *choice, char **reason)
 Verdict legality_check(const Choice *choice, char **reason)
 {
     static Verdict (*const checks[])(const Choice *, char **) = {
-        check_axes,  check_strategy, check_batch,  check_recipe,
+        check_axes,  check_tensor, check_strategy, check_batch,  check_recipe,
         check_units, check_sequence, check_limits,
     };
 

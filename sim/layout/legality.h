@@ -8,7 +8,8 @@
 
 typedef enum {
     VERDICT_OK,
-    VERDICT_AXIS,     /* tp, pp or cp larger than 1 */
+    VERDICT_AXIS,     /* pp or cp larger than 1 */
+    VERDICT_TENSOR,   /* tp does not divide what it splits */
     VERDICT_BATCH,    /* the global batch does not divide */
     VERDICT_STRATEGY, /* strategy and mesh do not go together */
     VERDICT_RECIPE,   /* recipe and strategy do not go together */
@@ -29,6 +30,7 @@ typedef struct {
     const Layout *layout;
     const Sharding *sharding;
     const Schedule *schedule;
+    gboolean sequence_parallel;
 } Choice;
 
 /* Everything but memory.  *reason (may be NULL) becomes one line that names the field, its value

@@ -53,6 +53,7 @@ typedef struct {
 typedef struct {
     guint64 full_offset, rows, cols;
     guint dims;
+    guint copies; /* ranks of the tensor-parallel group that hold the same; a norm counts it once */
 } UnitParam;
 
 /* The real (unpadded) elements of one parameter that one rank holds; may be empty. */

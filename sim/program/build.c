@@ -1,447 +1,17 @@
-/* The plain program of a Llama-shaped model: whole parameters, whole gradients, one stream.
- *
- * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
- * ffn. Saved per block and micro-batch: x (the residual stream), rstd1, q, k, v (after rotation),
- * o, lse, mid, rstd2, gate, up.  The normed inputs and the SwiGLU product are computed again in the
- * backward pass: they cost one memory-bound pass each and would take 2 C + F per token and block.
- */
-#include "sim/program/builder.h"
+/* The plain program: one stream, whole parameters, whole gradients; units, shared tensors, and the
+ * order of a step. */
+#include "sim/layout/tensor_parallel.h"
+#include "sim/program/emit.h"
 
-#include <math.h>
-
-/* Tensors of a block that live from forward to backward (one copy a block, or one in all when
- * recomputed), and those that live within a call. */
-typedef struct {
-    guint rstd1, q, k, v, o, lse, mid, rstd2, gate, up;
-    guint normed, dnormed, h, dh, dattention, dq, dk, dv;
-} BlockTensors;
-
-/* An op under construction and its unit's tensors. */
-typedef struct {
-    Builder *builder;
-    guint segment, weights, gradient;
-    DType gradient_dtype;
-} Emit;
-
-static guint activation(Builder *builder, const char *name, guint space, guint64 columns)
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->rows * columns);
+    g_autoptr(GArray) params = model_unit_params(&builder->local, kind);
+    UnitMap *map = unit_map_new(params, ranks, builder->spec->sharding->form);
+
+    for (guint i = 0; i < map->num_params; i++)
+        map->params[i].copies = tensor_split(builder->spec->model, kind, i, builder->tp).copies;
+    return map;
 }
-
-static guint activation_fp32(Builder *builder, const char *name, guint space, guint64 elements)
-{
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, DTYPE_FP32, space,
-                              elements);
-}
-
-static BlockTensors add_block_tensors(Builder *builder)
-{
-    const Model *model = builder->spec->model;
-    const guint64 hidden = model->hidden, ffn = model->ffn;
-    const guint64 attention = (guint64)model->heads * model->head_dim;
-    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
-    const guint saved = builder->saved_space;
-
-    return (BlockTensors){
-        .rstd1 = activation_fp32(builder, "rstd1", saved, builder->rows),
-        .q = activation(builder, "q", saved, attention),
-        .k = activation(builder, "k", saved, kv),
-        .v = activation(builder, "v", saved, kv),
-        .o = activation(builder, "o", saved, attention),
-        .lse = activation_fp32(builder, "lse", saved, builder->rows * model->heads),
-        .mid = activation(builder, "mid", saved, hidden),
-        .rstd2 = activation_fp32(builder, "rstd2", saved, builder->rows),
-        .gate = activation(builder, "gate", saved, ffn),
-        .up = activation(builder, "up", saved, ffn),
-        .normed = activation(builder, "normed", NO_SPACE, hidden),
-        .dnormed = activation(builder, "dnormed", NO_SPACE, hidden),
-        .h = activation(builder, "h", NO_SPACE, ffn),
-        .dh = activation(builder, "dh", NO_SPACE, ffn),
-        .dattention = activation(builder, "dattention", NO_SPACE, attention),
-        .dq = activation(builder, "dq", NO_SPACE, attention),
-        .dk = activation(builder, "dk", NO_SPACE, kv),
-        .dv = activation(builder, "dv", NO_SPACE, kv),
-    };
-}
-
-/* ---- ops ---- */
-
-static Op *emit(const Emit *to, OpKind kind)
-{
-    Op *op =
-        segment_add_op(to->builder->program, to->segment, kind, COMPUTE_STREAM, to->builder->dtype);
-    const Model *model = to->builder->spec->model;
-
-    op->sizes.rows = to->builder->rows;
-    op->sizes.batch = to->builder->spec->schedule.micro_batch;
-    op->sizes.seq = to->builder->spec->workload->seq_len;
-    op->sizes.heads = model->heads;
-    op->sizes.kv_heads = model->kv_heads;
-    op->sizes.head_dim = model->head_dim;
-    op->sizes.in = op->sizes.out = model->hidden;
-    op->sizes.eps = model->norm_eps;
-    return op;
-}
-
-static void reads(Op *op, guint tensor)
-{
-    op_add_operand(op, tensor, ACCESS_READ, 0, WHOLE_TENSOR);
-}
-
-static void writes(Op *op, guint tensor)
-{
-    op_add_operand(op, tensor, ACCESS_WRITE, 0, WHOLE_TENSOR);
-}
-
-static void updates(Op *op, guint tensor)
-{
-    op_add_operand(op, tensor, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-}
-
-static void accumulates(Op *op, guint tensor)
-{
-    op_add_operand(op, tensor, ACCESS_ACCUMULATE, 0, WHOLE_TENSOR);
-}
-
-static void reads_weight(const Emit *to, Op *op, guint param)
-{
-    op_add_operand(op, to->weights, ACCESS_READ, 0, (gint)param);
-}
-
-static void accumulates_gradient(const Emit *to, Op *op, guint param)
-{
-    op->dtype_out = to->gradient_dtype;
-    op_add_operand(op, to->gradient, ACCESS_ACCUMULATE, 0, (gint)param);
-}
-
-/* Workspace of the op that was just completed: one tensor for all, as large as the largest bound.
- */
-static void uses_scratch(const Emit *to, Op *op)
-{
-    Builder *builder = to->builder;
-    const guint64 bytes = op_workspace_bytes(op, builder->spec->device, builder->spec->threads);
-
-    builder->scratch_bytes = MAX(builder->scratch_bytes, bytes);
-    writes(op, builder->scratch);
-}
-
-static void rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd)
-{
-    Op *op = emit(to, OP_RMSNORM);
-
-    reads(op, x);
-    reads_weight(to, op, param);
-    writes(op, y);
-    writes(op, rstd);
-}
-
-static void rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y)
-{
-    Op *op = emit(to, OP_RMSNORM_APPLY);
-
-    reads(op, x);
-    reads_weight(to, op, param);
-    reads(op, rstd);
-    writes(op, y);
-}
-
-/* Where an rmsnorm's backward reads, and where it adds. */
-typedef struct {
-    guint dy, x, rstd, dx;
-    Access dx_access;
-} NormBackward;
-
-static void rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param)
-{
-    Op *op = emit(to, OP_RMSNORM_BACKWARD);
-
-    reads(op, norm->dy);
-    reads(op, norm->x);
-    reads_weight(to, op, param);
-    reads(op, norm->rstd);
-    op_add_operand(op, norm->dx, norm->dx_access, 0, WHOLE_TENSOR);
-    accumulates_gradient(to, op, param);
-    uses_scratch(to, op);
-}
-
-/* A weight (O, I) between x (N, I) and y (N, O). */
-typedef struct {
-    guint param;
-    guint64 in, out;
-} Linear;
-
-static void linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
-{
-    Op *op = emit(to, OP_LINEAR);
-
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    reads(op, x);
-    reads_weight(to, op, weight->param);
-    op_add_operand(op, y, access, 0, WHOLE_TENSOR);
-    uses_scratch(to, op);
-}
-
-static void linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
-                                  Access access)
-{
-    Op *op = emit(to, OP_LINEAR_BACKWARD_INPUT);
-
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    reads(op, dy);
-    reads_weight(to, op, weight->param);
-    op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
-    uses_scratch(to, op);
-}
-
-static void linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
-{
-    Op *op = emit(to, OP_LINEAR_BACKWARD_WEIGHT);
-
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    reads(op, dy);
-    reads(op, x);
-    accumulates_gradient(to, op, weight->param);
-    uses_scratch(to, op);
-}
-
-static void rope(const Emit *to, OpKind kind, guint q, guint k)
-{
-    Op *op = emit(to, kind);
-
-    updates(op, q);
-    updates(op, k);
-    reads(op, to->builder->rope_table);
-}
-
-static void attention(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit(to, OP_ATTENTION);
-
-    reads(op, t->q);
-    reads(op, t->k);
-    reads(op, t->v);
-    writes(op, t->o);
-    writes(op, t->lse);
-    uses_scratch(to, op);
-}
-
-static void attention_backward(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit(to, OP_ATTENTION_BACKWARD);
-
-    reads(op, t->dattention);
-    reads(op, t->q);
-    reads(op, t->k);
-    reads(op, t->v);
-    reads(op, t->o);
-    reads(op, t->lse);
-    writes(op, t->dq);
-    writes(op, t->dk);
-    writes(op, t->dv);
-    uses_scratch(to, op);
-}
-
-static void swiglu(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit(to, OP_SWIGLU);
-
-    op->sizes.in = op->sizes.out = to->builder->spec->model->ffn;
-    reads(op, t->gate);
-    reads(op, t->up);
-    writes(op, t->h);
-}
-
-static void swiglu_backward(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit(to, OP_SWIGLU_BACKWARD);
-
-    op->sizes.in = op->sizes.out = to->builder->spec->model->ffn;
-    reads(op, t->dh);
-    updates(op, t->gate);
-    updates(op, t->up);
-}
-
-/* y := x, to which a linear then adds its product. */
-static void copy(const Emit *to, guint x, guint y, gint y_shift)
-{
-    Op *op = emit(to, OP_CAST);
-
-    op->sizes.elements = to->builder->rows * to->builder->spec->model->hidden;
-    reads(op, x);
-    op_add_operand(op, y, ACCESS_WRITE, y_shift, WHOLE_TENSOR);
-}
-
-/* ---- block ---- */
-
-typedef struct {
-    Linear q, k, v, o, gate, up, down;
-} BlockWeights;
-
-static BlockWeights block_weights(const Model *model)
-{
-    const guint64 hidden = model->hidden, ffn = model->ffn;
-    const guint64 attention_columns = (guint64)model->heads * model->head_dim;
-    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
-
-    return (BlockWeights){
-        .q = {PARAM_Q, hidden, attention_columns},
-        .k = {PARAM_K, hidden, kv},
-        .v = {PARAM_V, hidden, kv},
-        .o = {PARAM_O, attention_columns, hidden},
-        .gate = {PARAM_GATE, hidden, ffn},
-        .up = {PARAM_UP, hidden, ffn},
-        .down = {PARAM_DOWN, ffn, hidden},
-    };
-}
-
-static void block_forward(const Emit *to, const BlockTensors *t)
-{
-    const BlockWeights w = block_weights(to->builder->spec->model);
-    const guint x = to->builder->residual;
-
-    rmsnorm(to, x, PARAM_INPUT_NORM, t->normed, t->rstd1);
-    linear(to, &w.q, t->normed, t->q, ACCESS_WRITE);
-    linear(to, &w.k, t->normed, t->k, ACCESS_WRITE);
-    linear(to, &w.v, t->normed, t->v, ACCESS_WRITE);
-    rope(to, OP_ROPE, t->q, t->k);
-    attention(to, t);
-    copy(to, x, t->mid, 0);
-    linear(to, &w.o, t->o, t->mid, ACCESS_UPDATE);
-    rmsnorm(to, t->mid, PARAM_POST_NORM, t->normed, t->rstd2);
-    linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
-    linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
-    swiglu(to, t);
-    copy(to, t->mid, x, 1);
-    linear(to, &w.down, t->h, x, ACCESS_UPDATE);
-    Segment *segment = program_segment(to->builder->program, to->segment);
-    segment->ops[segment->num_ops - 1].operands[2].shift = 1;
-}
-
-/* dx holds the gradient of the block's output on entry, of its input on exit. */
-static void block_backward(const Emit *to, const BlockTensors *t)
-{
-    const BlockWeights w = block_weights(to->builder->spec->model);
-    const guint x = to->builder->residual, dx = to->builder->residual_gradient;
-    const NormBackward post = {t->dnormed, t->mid, t->rstd2, dx, ACCESS_UPDATE};
-    const NormBackward input = {t->dnormed, x, t->rstd1, dx, ACCESS_UPDATE};
-
-    swiglu(to, t);
-    linear_backward_weight(to, &w.down, dx, t->h);
-    linear_backward_input(to, &w.down, dx, t->dh, ACCESS_WRITE);
-    swiglu_backward(to, t); /* gate, up now hold their gradients */
-    rmsnorm_again(to, t->mid, PARAM_POST_NORM, t->rstd2, t->normed);
-    linear_backward_weight(to, &w.gate, t->gate, t->normed);
-    linear_backward_weight(to, &w.up, t->up, t->normed);
-    linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
-    linear_backward_input(to, &w.up, t->up, t->dnormed, ACCESS_UPDATE);
-    rmsnorm_backward(to, &post, PARAM_POST_NORM);
-    linear_backward_weight(to, &w.o, dx, t->o);
-    linear_backward_input(to, &w.o, dx, t->dattention, ACCESS_WRITE);
-    attention_backward(to, t);
-    rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
-    rmsnorm_again(to, x, PARAM_INPUT_NORM, t->rstd1, t->normed);
-    linear_backward_weight(to, &w.q, t->dq, t->normed);
-    linear_backward_weight(to, &w.k, t->dk, t->normed);
-    linear_backward_weight(to, &w.v, t->dv, t->normed);
-    linear_backward_input(to, &w.q, t->dq, t->dnormed, ACCESS_WRITE);
-    linear_backward_input(to, &w.k, t->dk, t->dnormed, ACCESS_UPDATE);
-    linear_backward_input(to, &w.v, t->dv, t->dnormed, ACCESS_UPDATE);
-    rmsnorm_backward(to, &input, PARAM_INPUT_NORM);
-}
-
-/* ---- root ---- */
-
-static guint root_segment(Builder *builder, const char *name, Emit *to)
-{
-    const UnitClass *root = program_unit(builder->program, 0);
-
-    *to = (Emit){
-        .builder = builder,
-        .segment = program_add_segment(builder->program, name),
-        .weights = (guint)root->parameter,
-        .gradient = (guint)root->gradient,
-        .gradient_dtype = builder->spec->workload->recipe->gradient,
-    };
-    return to->segment;
-}
-
-static void build_embedding(Builder *builder)
-{
-    Emit to;
-
-    builder->embed = (gint)root_segment(builder, "embed.forward", &to);
-    Op *op = emit(&to, OP_EMBED);
-    op->sizes.in = builder->spec->model->vocab;
-    reads(op, builder->tokens);
-    reads_weight(&to, op, PARAM_EMBEDDING);
-    writes(op, builder->residual);
-
-    builder->embed_backward = (gint)root_segment(builder, "embed.backward", &to);
-    op = emit(&to, OP_EMBED_BACKWARD);
-    op->sizes.in = builder->spec->model->vocab;
-    reads(op, builder->tokens);
-    reads(op, builder->residual_gradient);
-    accumulates_gradient(&to, op, PARAM_EMBEDDING);
-    if (builder->spec->model->tied) /* the head wrote that gradient in this micro-batch */
-        op->operands[op->num_operands - 1].access = ACCESS_UPDATE;
-}
-
-/* Rows of logits at a time: about 512 MiB of fp32 logits on a GPU, 16 MiB (two caches' worth) on a
- * CPU, and never fewer rows than keep a product efficient. */
-static guint64 head_chunk(const Builder *builder)
-{
-    const guint64 logits = builder->spec->device == DEVICE_CUDA ? 1u << 27 : 1u << 22;
-    const guint64 least = builder->spec->device == DEVICE_CUDA ? 1024 : 128;
-    const guint64 rows = logits / builder->spec->model->vocab;
-
-    return MIN(builder->rows, MAX(least, rows / least * least));
-}
-
-static void build_head(Builder *builder)
-{
-    const Model *model = builder->spec->model;
-    const guint normed = activation(builder, "head.normed", NO_SPACE, model->hidden);
-    const guint dnormed = activation(builder, "head.dnormed", NO_SPACE, model->hidden);
-    const guint rstd = activation_fp32(builder, "head.rstd", NO_SPACE, builder->rows);
-    const NormBackward norm = {dnormed, builder->residual, rstd, builder->residual_gradient,
-                               ACCESS_WRITE};
-    const guint head = model->tied ? PARAM_EMBEDDING : PARAM_HEAD;
-    Emit to;
-
-    builder->head = (gint)root_segment(builder, "head", &to);
-    rmsnorm(&to, builder->residual, PARAM_FINAL_NORM, normed, rstd);
-    Op *op = emit(&to, OP_HEAD_LOSS);
-    op->sizes.out = model->vocab;
-    op->sizes.chunk = head_chunk(builder);
-    reads(op, normed);
-    reads_weight(&to, op, head);
-    reads(op, builder->labels);
-    reads(op, builder->valid);
-    updates(op, builder->loss); /* the host sets it to 0 before a step */
-    writes(op, dnormed);
-    accumulates_gradient(&to, op, head);
-    const guint64 bytes = op_workspace_bytes(op, builder->spec->device, builder->spec->threads);
-    builder->logits = program_add_tensor(builder->program, "logits", TENSOR_LOGITS, DTYPE_FP32,
-                                         NO_SPACE, (bytes + 3) / 4);
-    writes(op, builder->logits);
-    rmsnorm_backward(&to, &norm, PARAM_FINAL_NORM);
-}
-
-static void build_count_valid(Builder *builder)
-{
-    Emit to;
-
-    builder->count_valid = (gint)root_segment(builder, "count_valid", &to);
-    Op *op = emit(&to, OP_COUNT_VALID);
-    reads(op, builder->labels);
-    accumulates(op, builder->valid);
-}
-
-/* ---- units ---- */
 
 static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, const char *name)
 {
@@ -453,7 +23,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
         .kind = kind,
         .strategy = strategy,
         .count = 0,
-        .map = unit_map_new(params, 1, builder->spec->sharding->form),
+        .map = builder_unit_map(builder, kind, 1),
         .param_names = g_new0(char *, params->len + 1),
         .parameter = NO_TENSOR,
         .gathered = NO_TENSOR,
@@ -533,36 +103,11 @@ static void add_units(Builder *builder)
                                               .update = -1};
 }
 
-static void build_blocks(Builder *builder)
-{
-    Program *program = builder->program;
-    const BlockTensors tensors = add_block_tensors(builder);
-
-    for (guint i = 1; i < program->units->len; i++) {
-        const UnitClass *unit = program_unit(program, i);
-        g_autofree char *forward = g_strdup_printf("%s.forward", unit->name);
-        g_autofree char *backward = g_strdup_printf("%s.backward", unit->name);
-        Emit to = {
-            .builder = builder,
-            .segment = program_add_segment(program, forward),
-            .weights = (guint)unit->parameter,
-            .gradient = (guint)unit->gradient,
-            .gradient_dtype = builder->spec->workload->recipe->gradient,
-        };
-
-        builder->classes[i].forward = (gint)to.segment;
-        block_forward(&to, &tensors);
-        to.segment = program_add_segment(program, backward);
-        builder->classes[i].backward = (gint)to.segment;
-        block_backward(&to, &tensors);
-    }
-}
-
 static void add_shared_tensors(Builder *builder)
 {
     Program *program = builder->program;
     const ProgramSpec *spec = builder->spec;
-    const Model *model = spec->model;
+    const Model *model = &builder->local;
     const guint64 seq = spec->workload->seq_len;
 
     builder->micro_batch_space =
@@ -579,8 +124,11 @@ static void add_shared_tensors(Builder *builder)
         program_add_tensor(program, "hyper", TENSOR_INPUT, DTYPE_FP64, NO_SPACE, NUM_HYPER);
     builder->valid = program_add_tensor(program, "valid", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
     builder->loss = program_add_tensor(program, "loss", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
-    builder->residual = activation(builder, "residual", builder->residual_space, model->hidden);
-    builder->residual_gradient = activation(builder, "dresidual", NO_SPACE, model->hidden);
+    builder->residual = emit_local_activation(builder, "residual", builder->residual_space);
+    builder->residual_gradient = emit_local_activation(builder, "dresidual", NO_SPACE);
+    if (builder->tp > 1)
+        builder->vocab_range = program_add_tensor(program, "vocab_range", TENSOR_INPUT, DTYPE_FP64,
+                                                  NO_SPACE, NUM_RANGE);
     builder->scratch =
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
 }
@@ -631,7 +179,11 @@ void build_plain(Builder *builder)
 {
     const Schedule *schedule = &builder->spec->schedule;
 
+    builder->tp = builder->spec->layout.size[AXIS_TP];
+    builder->sequence = builder->tp > 1 && builder->spec->sequence_parallel;
+    builder->local = tensor_parallel_model(builder->spec->model, builder->tp);
     builder->rows = (guint64)schedule->micro_batch * builder->spec->workload->seq_len;
+    builder->local_rows = builder->sequence ? builder->rows / builder->tp : builder->rows;
     builder->dtype = builder->spec->workload->recipe->compute;
     add_units(builder);
     add_shared_tensors(builder);

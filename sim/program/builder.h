@@ -32,16 +32,27 @@ typedef struct {
 typedef struct {
     const ProgramSpec *spec;
     Program *program;
-    guint64 rows; /* tokens of a micro-batch on this rank */
-    DType dtype;  /* of activations and of weights in use */
+    Model local;       /* the model as this rank of the tp group sees it */
+    guint tp;          /* ranks that split each matrix */
+    gboolean sequence; /* between matrices, tokens are split over them */
+    guint64 rows;      /* tokens of a micro-batch on this rank */
+    guint64
+        local_rows; /* of them, those of the residual stream and the norms: rows, or rows / tp */
+    DType dtype;    /* of activations and of weights in use */
     guint residual_space, saved_space, micro_batch_space;
-    guint residual, residual_gradient, tokens, labels, rope_table, scratch, logits;
+    guint residual, residual_gradient, tokens, labels, rope_table, scratch, logits, vocab_range;
     guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
     guint64 scratch_bytes;
     ClassSegments *classes; /* by unit class */
     GArray *drafts;         /* Draft */
 } Builder;
+
+/* Parts of build_plain(). */
+void build_count_valid(Builder *builder);
+void build_embedding(Builder *builder);
+void build_blocks(Builder *builder);
+void build_head(Builder *builder);
 
 /* Each pass leaves the program consistent; they run in this order. */
 void build_plain(Builder *builder);
@@ -60,9 +71,12 @@ static inline Draft *builder_draft(const Builder *builder, guint i)
     return &g_array_index(builder->drafts, Draft, i);
 }
 
-/* Appends a call that sums a step scalar over the "data" or the "shard" group. */
+/* Appends a call that sums a step scalar over the groups of a purpose. */
 void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
                                const char *purpose);
 
-/* The group's stream of that direction, made when first asked for. */
-guint builder_stream(Builder *builder, const char *purpose, guint size, const char *direction);
+/* The stream of that direction of the groups of a purpose, made when first asked for. */
+guint builder_stream(Builder *builder, const char *purpose, const char *direction);
+
+/* The map of a unit of this class over @ranks, of this tensor-parallel rank's part. */
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks);

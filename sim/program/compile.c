@@ -1,32 +1,88 @@
 #include "sim/program/compile.h"
 
+#include "sim/layout/tensor_parallel.h"
 #include "sim/program/builder.h"
 #include "sim/program/place.h"
 
 #include <string.h>
 
-/* The group of @rank, named by its first member: the same coordinates, but 0 on the axes of
- * @varies. */
-static guint first_member(const Layout *layout, guint rank, guint varies)
-{
-    guint coordinate[NUM_AXES];
+/* Which axes the members of a group differ in.  "kv" differs in tp, but only within ranks that hold
+ * the same keys and values. */
+static const struct {
+    const char *purpose;
+    guint axes;
+} purposes[] = {
+    {"shard", 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
+    {"replicate", 1u << AXIS_DP_REPLICATE},
+    {"data", 1u << AXIS_DP_REPLICATE | 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
+    {"tp", 1u << AXIS_TP},
+    {"kv", 1u << AXIS_TP},
+    {"norm", 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
+};
 
-    layout_coordinates(layout, rank, coordinate);
-    for (guint a = 0; a < NUM_AXES; a++)
-        if ((varies & (1u << a)) != 0)
-            coordinate[a] = 0;
-    return layout_rank(layout, coordinate);
+static guint purpose_axes(const char *purpose)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(purposes); i++)
+        if (strcmp(purposes[i].purpose, purpose) == 0)
+            return purposes[i].axes;
+    g_assert_not_reached();
 }
 
-/* Adds every group of ranks that differ in the axes of @varies only, members in the order of ranks.
- */
-static void add_groups(ProgramSet *set, const Layout *layout, const char *purpose, guint varies)
+static guint kv_copies(const ProgramSpec *spec)
 {
-    const guint world = layout_world(layout);
+    return tensor_parallel_kv_copies(spec->model, spec->layout.size[AXIS_TP]);
+}
+
+guint purpose_size(const ProgramSpec *spec, const char *purpose)
+{
+    const guint axes = purpose_axes(purpose);
+    guint size = 1;
+
+    if (strcmp(purpose, "kv") == 0)
+        return kv_copies(spec);
+    for (guint a = 0; a < NUM_AXES; a++)
+        if ((axes & (1u << a)) != 0)
+            size *= spec->layout.size[a];
+    return size;
+}
+
+/* From the innermost axis out to the outermost one that varies. */
+guint purpose_span(const ProgramSpec *spec, const char *purpose)
+{
+    const guint axes = purpose_axes(purpose);
+    guint outermost = 0, span = 1;
+
+    if (strcmp(purpose, "kv") == 0)
+        return kv_copies(spec);
+    while (outermost < NUM_AXES && (axes & (1u << outermost)) == 0)
+        outermost++;
+    for (guint a = outermost; a < NUM_AXES; a++)
+        span *= spec->layout.size[a];
+    return span;
+}
+
+/* The group of @rank, named by its first member: the same coordinates, but 0 on the axes that vary.
+ */
+static guint first_member(const ProgramSpec *spec, guint rank, const char *purpose)
+{
+    const guint axes = purpose_axes(purpose), copies = kv_copies(spec);
+    guint coordinate[NUM_AXES];
+
+    layout_coordinates(&spec->layout, rank, coordinate);
+    for (guint a = 0; a < NUM_AXES; a++)
+        if ((axes & (1u << a)) != 0)
+            coordinate[a] = strcmp(purpose, "kv") == 0 ? coordinate[a] / copies * copies : 0;
+    return layout_rank(&spec->layout, coordinate);
+}
+
+/* Adds every group of that purpose, members in the order of ranks. */
+static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *purpose)
+{
+    const guint world = layout_world(&spec->layout);
     g_autofree GArray **members = g_new0(GArray *, world);
 
     for (guint rank = 0; rank < world; rank++) {
-        const guint first = first_member(layout, rank, varies);
+        const guint first = first_member(spec, rank, purpose);
 
         if (members[first] == NULL)
             members[first] = g_array_new(FALSE, FALSE, sizeof(guint));
@@ -39,19 +95,6 @@ static void add_groups(ProgramSet *set, const Layout *layout, const char *purpos
                               members[rank]->len);
         g_array_unref(members[rank]);
     }
-}
-
-static guint purpose_axes(const char *purpose)
-{
-    const guint replicate = 1u << AXIS_DP_REPLICATE, shard = 1u << AXIS_DP_SHARD;
-    const guint context = 1u << AXIS_CP;
-
-    if (strcmp(purpose, "shard") == 0)
-        return shard | context;
-    if (strcmp(purpose, "replicate") == 0)
-        return replicate;
-    g_assert_cmpstr(purpose, ==, "data");
-    return replicate | shard | context;
 }
 
 /* All passes but the last. */
@@ -117,10 +160,7 @@ ProgramSet *program_compile(const ProgramSpec *spec)
 
     for (guint rank = 0; rank < set->num_ranks; rank++)
         program_set_assign(set, rank, class_index);
-    for (guint g = 0; g < program->groups->len; g++) {
-        const char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
-
-        add_groups(set, &spec->layout, purpose, purpose_axes(purpose));
-    }
+    for (guint g = 0; g < program->groups->len; g++)
+        add_groups(set, spec, g_array_index(program->groups, GroupRef, g).purpose);
     return set;
 }

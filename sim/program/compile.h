@@ -14,9 +14,16 @@ typedef struct {
     Layout layout;
     const Sharding *sharding;
     Schedule schedule;
+    gboolean sequence_parallel; /* with tp > 1: norms and the residual stream split by tokens */
     DeviceKind device;
     guint threads; /* of one rank */
 } ProgramSpec;
+
+/* Members of a group of that purpose ("shard", "replicate", "data", "tp", "kv", "norm"). */
+guint purpose_size(const ProgramSpec *spec, const char *purpose);
+
+/* Consecutive ranks that such a group spreads over. */
+guint purpose_span(const ProgramSpec *spec, const char *purpose);
 
 /* The program of one rank, placed; enough to price a layout whose ranks are all equal. */
 Program *program_build(const ProgramSpec *spec);

@@ -10,6 +10,7 @@ static const char *const names[NUM_OPS] = {
     [OP_ATTENTION] = "attention",
     [OP_SWIGLU] = "swiglu",
     [OP_HEAD_LOSS] = "head_loss",
+    [OP_HEAD_STATS] = "head_stats",
     [OP_EMBED_BACKWARD] = "embed_backward",
     [OP_RMSNORM_BACKWARD] = "rmsnorm_backward",
     [OP_LINEAR_BACKWARD_INPUT] = "linear_backward_input",

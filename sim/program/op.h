@@ -14,7 +14,9 @@
  * bf16), sums inside a kernel are fp32 or better. */
 typedef enum {
     /* forward */
-    OP_EMBED,         /* r tokens int32(N)  r W(V,C)  w x(N,C) */
+    OP_EMBED,         /* r tokens int32(N)  r W(V,C)  w x(N,C)  [r range fp64(2)]: with a range
+                         {first, count} W has the words first .. first + count - 1, and x is 0 for
+                         all others */
     OP_RMSNORM,       /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N):  y = x * rstd * w,
                          rstd = 1 / sqrt(mean(x^2) + eps) */
     OP_RMSNORM_APPLY, /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
@@ -29,9 +31,14 @@ typedef enum {
                      a dW(V,C) in the gradient dtype  scratch (logits):  loss += sum of -log
                      softmax(x W^T)[label] over labels != -1 (a sum, not a mean); dx and dW are of
                      loss / max(valid, 1); sizes.chunk rows at a time, so that full logits never
-                     exist */
+                     exist  [r range fp64(2)  r stats fp32(parts,N,3)]: W has the words of range
+                     only; stats of all parts (OP_HEAD_STATS) give the softmax over all words, dx is
+                     this part's share of the sum */
+    OP_HEAD_STATS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r range fp64(2)  w stats fp32(N,3)
+                      scratch (logits):  max z, sum e^(z - max), z[label] or 0 where the label is
+                      not of this range; z = x W^T over the range's words */
     /* backward; d<name> is the gradient of <name> */
-    OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C) */
+    OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C)  [r range fp64(2)] */
     OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
                                   scratch */
     OP_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(O,I)  w|u dx(N,I)  scratch:  dx (+)= dy W */
@@ -45,7 +52,7 @@ typedef enum {
                       */
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
     OP_SQUARED_NORM, /* r gradient of a unit  a sum scalar: real elements of this rank's span only,
-                        fp64, fixed order */
+                        fp64, fixed order; a parameter with copies counts 1 / copies */
     OP_CLIP,         /* r hyper  r loss scalar  w norm scalar  w coef scalar  w finite scalar
                         r sum scalar [r sum scalar]:  norm = sqrt(sum of sums),
                         coef = min(1, max_norm / (norm + 1e-6)), 1 when max_norm = 0;
@@ -74,6 +81,12 @@ enum {
     HYPER_MAX_NORM,
     NUM_HYPER
 };
+
+/* A part of the vocabulary: bound by the host, once. */
+enum { RANGE_FIRST, RANGE_COUNT, NUM_RANGE };
+
+/* Of one row of logits, in OP_HEAD_STATS. */
+enum { STATS_MAX, STATS_SUM, STATS_LABEL, NUM_STATS };
 
 enum { MAX_OPERANDS = 10, MAX_OP_WAITS = 4, WHOLE_TENSOR = -1, NO_UNIT = -1, NO_TENSOR = -1 };
 

@@ -167,11 +167,15 @@ void pass_optimizer(Builder *builder)
         build_update(builder, i);
     }
     builder_all_reduce_scalar(builder, "loss.reduce", builder->loss, "data");
-    if (any_whole)
+    if (any_whole) {
         append_norms(builder, FALSE);
+        if (builder->tp > 1)
+            builder_all_reduce_scalar(builder, "norm.reduce.whole", builder->sum_whole, "tp");
+    }
     if (any_sharded) {
         append_norms(builder, TRUE);
-        builder_all_reduce_scalar(builder, "norm.reduce", builder->sum_sharded, "shard");
+        builder_all_reduce_scalar(builder, "norm.reduce", builder->sum_sharded,
+                                  builder->tp == 1 ? "shard" : "norm");
     }
     append_call(builder, build_clip(builder, any_sharded, any_whole), ROOT_UNIT, TRUE);
     append_updates(builder);

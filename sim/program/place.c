@@ -22,12 +22,13 @@ typedef struct {
     const Program *program;
     Happens *happens;
     guint num_tensors;
-    guint *first_copy;     /* by tensor; one past the end too */
-    Lifetime *lifetimes;   /* by tensor copy: the newest */
-    guint64 *newest_start; /* by tensor: its newest lifetime's start, plus one */
-    guint8 *conflicts;     /* num_tensors squared */
-    gboolean *always;      /* by tensor: shared with nothing */
-    GArray *ended;         /* Lifetime, those that are no longer the newest */
+    guint *first_copy;      /* by tensor; one past the end too */
+    Lifetime *lifetimes;    /* by tensor copy: the newest */
+    guint64 *newest_access; /* by tensor x stream, of any copy, plus one */
+    guint64 *newest_start;  /* by tensor: its newest lifetime's start, plus one */
+    guint8 *conflicts;      /* num_tensors squared */
+    gboolean *always;       /* by tensor: shared with nothing */
+    GArray *ended;          /* Lifetime, those that are no longer the newest */
 } Placer;
 
 static gboolean is_shared_memory(const Tensor *tensor)
@@ -50,6 +51,18 @@ static gboolean lifetime_over(const Placer *placer, const Lifetime *lifetime, gu
     return TRUE;
 }
 
+/* Positions on a stream are in order, so its newest access of any copy stands for all of them. */
+static gboolean all_over(const Placer *placer, guint tensor, guint64 instance)
+{
+    for (guint s = 0; s < placer->happens->num_streams; s++) {
+        const guint64 newest = placer->newest_access[tensor * MAX_STREAMS + s];
+
+        if (newest != 0 && !happens_before(placer->happens, newest - 1, instance))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 /* A lifetime of @tensor starts: whatever is not over by then conflicts. */
 static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 instance)
 {
@@ -59,12 +72,8 @@ static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 ins
         if (t == tensor || !is_shared_memory(program_tensor(placer->program, t)) ||
             placer->conflicts[tensor * placer->num_tensors + t])
             continue;
-        for (guint c = placer->first_copy[t]; c < placer->first_copy[t + 1]; c++) {
-            if (!lifetime_over(placer, &placer->lifetimes[c], instance)) {
-                conflict(placer, tensor, t);
-                break;
-            }
-        }
+        if (!all_over(placer, t, instance))
+            conflict(placer, tensor, t);
     }
     if (lifetime->start != 0)
         g_array_append_val(placer->ended, *lifetime);
@@ -97,6 +106,7 @@ static void visit_operand(Placer *placer, const Call *call, const Op *op, guint6
     else
         continue_lifetime(placer, operand->tensor, lifetime);
     lifetime->last[op->stream] = instance + 1;
+    placer->newest_access[operand->tensor * MAX_STREAMS + op->stream] = instance + 1;
     lifetime->consumed = access == ACCESS_READ && operand->param == WHOLE_TENSOR;
 }
 
@@ -152,6 +162,7 @@ static void placer_init(Placer *placer, const Program *program)
     }
     placer->first_copy[placer->num_tensors] = copies;
     placer->lifetimes = g_new0(Lifetime, copies);
+    placer->newest_access = g_new0(guint64, placer->num_tensors * MAX_STREAMS);
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
     placer->always = g_new0(gboolean, placer->num_tensors);
@@ -167,6 +178,7 @@ static void placer_clear(Placer *placer)
     happens_free(placer->happens);
     g_free(placer->first_copy);
     g_free(placer->lifetimes);
+    g_free(placer->newest_access);
     g_free(placer->newest_start);
     g_free(placer->conflicts);
     g_free(placer->always);
@@ -295,31 +307,6 @@ static void swap(GArray *order, guint a, guint b)
 /* Largest first is good, not best (up to 7% above the peak): two of the larger ones change places,
  * and stay so unless that is worse.  The numbers drawn are the same for every program (Numerical
  * Recipes' generator). */
-void program_place(Program *program)
-{
-    enum { TRIES = 100, LARGER = 24 };
-    Placer placer;
-    const guint64 floor_bytes = place_state(program);
-    g_autoptr(GArray) order = shared_by_extent(program);
-    const guint num = MIN(order->len, LARGER);
-    guint32 drawn = 1;
-
-    placer_init(&placer, program);
-    guint64 best = place_in_order(&placer, program, order, floor_bytes);
-    for (guint try = 0; num > 0 && try < TRIES; try++) {
-        drawn = drawn * 1664525u + 1013904223u;
-        const guint a = (drawn >> 8) % num, b = (drawn >> 20) % num;
-
-        swap(order, a, b);
-        const guint64 end = place_in_order(&placer, program, order, floor_bytes);
-        if (end > best)
-            swap(order, a, b);
-        best = MIN(best, end);
-    }
-    program->arena_bytes[TIER_DEVICE] = place_in_order(&placer, program, order, floor_bytes);
-    placer_clear(&placer);
-}
-
 /* ---- the peak ---- */
 
 /* What is alive at one moment of the second repetition, a steady one. */
@@ -395,33 +382,29 @@ static void note_peak(const Placer *placer, const GArray *order, const gboolean 
     memcpy(peak->members, members, placer->num_tensors * sizeof *members);
 }
 
-/* Looks at every start of a lifetime: between them nothing is added. */
+/* Looks at every start of a lifetime: between them nothing is added.  A tensor is alive while any
+ * of its lifetimes that have started is not over; positions on a stream are in order, so their
+ * newest access there stands for all of them. */
 static void find_peak(const Placer *placer, Peak *peak)
 {
     g_autoptr(GArray) all = all_lifetimes(placer);
     g_autoptr(GArray) order = shared_by_extent(placer->program);
-    g_autofree guint *current = g_new(guint, all->len); /* lifetimes that are not over */
+    g_autofree Lifetime *newest = g_new0(Lifetime, placer->num_tensors);
     g_autofree gboolean *alive = g_new(gboolean, placer->num_tensors);
-    guint num_current = 0;
 
     for (guint i = 0; i < all->len; i++) {
         const Lifetime *started = &g_array_index(all, Lifetime, i);
         const guint64 instance = started->start - 1;
-        guint kept = 0;
+        Lifetime *own = &newest[started->tensor];
 
-        memcpy(alive, placer->always, placer->num_tensors * sizeof *alive);
-        current[num_current++] = i;
-        for (guint c = 0; c < num_current; c++) {
-            const Lifetime *lifetime = &g_array_index(all, Lifetime, current[c]);
-
-            if (current[c] != i && lifetime_over(placer, lifetime, instance))
-                continue;
-            alive[lifetime->tensor] = TRUE;
-            current[kept++] = current[c];
-        }
-        num_current = kept;
-        if (instance >= placer->happens->ops_per_step)
-            note_peak(placer, order, alive, started, peak);
+        for (guint s = 0; s < placer->happens->num_streams; s++)
+            own->last[s] = MAX(own->last[s], started->last[s]);
+        if (instance < placer->happens->ops_per_step)
+            continue;
+        for (guint t = 0; t < placer->num_tensors; t++)
+            alive[t] = t == started->tensor || placer->always[t] ||
+                       !lifetime_over(placer, &newest[t], instance);
+        note_peak(placer, order, alive, started, peak);
     }
 }
 
@@ -437,25 +420,56 @@ static const char *moment_name(const Placer *placer, guint64 instance)
     return "";
 }
 
-MemoryUse program_memory(const Program *program)
+static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
 {
-    Placer placer;
-    MemoryUse use = {.total = program->arena_bytes[TIER_DEVICE]};
-
-    placer_init(&placer, program);
-    g_autofree gboolean *members = g_new0(gboolean, placer.num_tensors);
+    const Program *program = placer->program;
+    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
+    MemoryUse use = {.total = arena_bytes};
     Peak peak = {.members = members};
-    find_peak(&placer, &peak);
+
+    find_peak(placer, &peak);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
         if (members[t] || !is_shared_memory(tensor))
             use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
     }
-    use.moment = moment_name(&placer, peak.instance);
+    use.moment = moment_name(placer, peak.instance);
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         use.live_peak += use.term[t];
     use.term[TERM_WORKSPACE] += use.total - use.live_peak; /* alignment and gaps */
-    placer_clear(&placer);
     return use;
+}
+
+/* ---- all ---- */
+
+void program_place(Program *program)
+{
+    enum { TRIES = 100, LARGER = 24 };
+    Placer placer;
+    const guint64 floor_bytes = place_state(program);
+    g_autoptr(GArray) order = shared_by_extent(program);
+    const guint num = MIN(order->len, LARGER);
+    guint32 drawn = 1;
+
+    placer_init(&placer, program);
+    guint64 best = place_in_order(&placer, program, order, floor_bytes);
+    for (guint try = 0; num > 0 && try < TRIES; try++) {
+        drawn = drawn * 1664525u + 1013904223u;
+        const guint a = (drawn >> 8) % num, b = (drawn >> 20) % num;
+
+        swap(order, a, b);
+        const guint64 end = place_in_order(&placer, program, order, floor_bytes);
+        if (end > best)
+            swap(order, a, b);
+        best = MIN(best, end);
+    }
+    program->arena_bytes[TIER_DEVICE] = place_in_order(&placer, program, order, floor_bytes);
+    program->memory = peak_use(&placer, program->arena_bytes[TIER_DEVICE]);
+    placer_clear(&placer);
+}
+
+MemoryUse program_memory(const Program *program)
+{
+    return program->memory;
 }

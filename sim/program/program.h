@@ -143,6 +143,15 @@ typedef struct {
     GArray *waits; /* Wait */
 } CallList;
 
+/* Memory of one rank at its peak moment, by term.  Terms add up to `total`, which is the arena
+ * (framework is 0 here: it is the target's, not the program's). */
+typedef struct {
+    guint64 term[NUM_MEMORY_TERMS];
+    guint64 total;
+    guint64 live_peak;  /* bytes of tensors alive at that moment, without alignment and gaps */
+    const char *moment; /* the segment that is running then; owned by the program */
+} MemoryUse;
+
 typedef struct {
     GArray *tensors;   /* Tensor */
     GArray *spaces;    /* Space */
@@ -153,6 +162,7 @@ typedef struct {
     GArray *segments;  /* Segment */
     CallList prologue, step, epilogue;
     guint64 arena_bytes[NUM_TIERS]; /* set by place */
+    MemoryUse memory;               /* set by place: program_memory() */
 } Program;
 
 Program *program_new(void); /* with space 0 ("one") and stream 0 ("compute") */

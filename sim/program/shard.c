@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-guint builder_stream(Builder *builder, const char *purpose, guint size, const char *direction)
+guint builder_stream(Builder *builder, const char *purpose, const char *direction)
 {
     Program *program = builder->program;
     g_autofree char *name = g_strdup_printf("%s.%s", purpose, direction);
@@ -23,7 +23,7 @@ guint builder_stream(Builder *builder, const char *purpose, guint size, const ch
         if (strcmp(g_array_index(program->groups, GroupRef, i).purpose, purpose) == 0)
             group = i;
     if (group == program->groups->len)
-        program_add_group(program, purpose, size);
+        program_add_group(program, purpose, purpose_size(builder->spec, purpose));
     return program_add_stream(program, name, STREAM_COMMUNICATION, group);
 }
 
@@ -31,10 +31,7 @@ void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
                                const char *purpose)
 {
     Program *program = builder->program;
-    const Layout *layout = &builder->spec->layout;
-    const guint size =
-        strcmp(purpose, "shard") == 0 ? layout_shard_ranks(layout) : layout_world(layout);
-    const guint stream = builder_stream(builder, purpose, size, "reduce");
+    const guint stream = builder_stream(builder, purpose, "reduce");
     const guint segment = program_add_segment(program, name);
     Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
     const Draft draft = {.kind = DRAFT_OTHER, .segment = segment, .first = TRUE, .last = TRUE};
@@ -46,7 +43,7 @@ void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
 
 static guint shard_stream(Builder *builder, const char *direction)
 {
-    return builder_stream(builder, "shard", layout_shard_ranks(&builder->spec->layout), direction);
+    return builder_stream(builder, "shard", direction);
 }
 
 static guint new_segment(Builder *builder, const UnitClass *unit, const char *what)
@@ -91,11 +88,9 @@ static void remap(Builder *builder, guint index)
 {
     Program *program = builder->program;
     UnitClass *unit = program_unit(program, index);
-    g_autoptr(GArray) params = model_unit_params(builder->spec->model, unit->kind);
 
     unit_map_free(unit->map);
-    unit->map = unit_map_new(params, layout_shard_ranks(&builder->spec->layout),
-                             builder->spec->sharding->form);
+    unit->map = builder_unit_map(builder, unit->kind, layout_shard_ranks(&builder->spec->layout));
     program_tensor(program, (guint)unit->parameter)->elements = unit->map->full_elements;
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
@@ -197,12 +192,32 @@ static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
 
     if (replicas == 1)
         return;
-    const guint stream = builder_stream(builder, "replicate", replicas, "reduce");
+    const guint stream = builder_stream(builder, "replicate", "reduce");
     Op *op = unit_op(builder, segment, OP_ALL_REDUCE, stream, index);
     op_add_operand(op, (guint)program_unit(program, index)->gradient, ACCESS_UPDATE, 0,
                    WHOLE_TENSOR);
     op->num_waits = 1;
     op->waits[0] = program_segment(program, segment)->num_ops - 2;
+}
+
+/* Gradients of what several ranks of the tp group hold alike, each from its own part of the work:
+ * norms when tokens are split, keys and values when there are fewer kv heads than ranks. */
+static void add_copies_all_reduce(Builder *builder, guint segment, guint index, guint gradient)
+{
+    Program *program = builder->program;
+    const UnitMap *map = program_unit(program, index)->map;
+
+    for (guint p = 0; p < map->num_params; p++) {
+        const gboolean norm = map->params[p].dims == 1;
+
+        if (map->params[p].copies == 1 || (norm && !builder->sequence))
+            continue;
+        const guint stream = builder_stream(builder, norm ? "tp" : "kv", "reduce");
+        Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
+                                builder->spec->workload->recipe->gradient);
+        op->sizes.elements = map->params[p].rows * map->params[p].cols;
+        op_add_operand(op, gradient, ACCESS_UPDATE, 0, (gint)p);
+    }
 }
 
 /* Reduces one micro-batch's whole gradients: into the accumulating shard (the first), or beside it
@@ -220,6 +235,7 @@ static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean 
     if (add)
         target = unit_tensor(builder, index, last ? "reduced.last" : "reduced",
                              TENSOR_COMMUNICATION, dtype, NO_SPACE);
+    add_copies_all_reduce(builder, segment, index, (guint)unit.unit_gradient);
     Op *op = unit_op(builder, segment, OP_REDUCE_SCATTER, stream, index);
     op_add_operand(op, (guint)unit.unit_gradient, ACCESS_READ, 0, WHOLE_TENSOR);
     op_add_operand(op, target, ACCESS_WRITE, 0, WHOLE_TENSOR);
@@ -241,9 +257,9 @@ static guint build_reduce_in_place(Builder *builder, guint index)
     const UnitClass unit = *program_unit(program, index);
     const guint segment = new_segment(builder, &unit, "reduce");
     const gboolean sharded = unit.strategy != STRATEGY_NO_SHARD;
-    const guint data = layout_world(&builder->spec->layout);
     const guint stream =
-        sharded ? shard_stream(builder, "reduce") : builder_stream(builder, "data", data, "reduce");
+        sharded ? shard_stream(builder, "reduce") : builder_stream(builder, "data", "reduce");
+    add_copies_all_reduce(builder, segment, index, (guint)unit.gradient);
     Op *op = unit_op(builder, segment, sharded ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, stream, index);
 
     op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);

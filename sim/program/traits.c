@@ -8,6 +8,7 @@
  *
  *     linear, and each of its two backward ops    2 N I O
  *     head_loss (logits, dx, dW)                  3 * 2 N C V
+ *     head_stats (logits)                         2 N C V
  *     attention (Q K^T, P V)                      2 * 2 N T H D / 2
  *     attention_backward (those of the forward    5 * 2 N T H D / 2
  *         pass's S again, dP, dV, dQ, dK)
@@ -32,6 +33,8 @@ double op_flops(const Op *op)
         return product;
     case OP_HEAD_LOSS:
         return 3 * product;
+    case OP_HEAD_STATS:
+        return product;
     case OP_ATTENTION:
         return 2 * attention;
     case OP_ATTENTION_BACKWARD:
@@ -49,6 +52,7 @@ typedef enum {
     SHAPE_ONE,
     SHAPE_HYPER,
     SHAPE_ROWS,     /* (N) */
+    SHAPE_STATS,    /* (N, 3) */
     SHAPE_ROWS_IN,  /* (N, I), (N, C), (N, F) */
     SHAPE_ROWS_OUT, /* (N, O) */
     SHAPE_IN,       /* (C) */
@@ -144,6 +148,7 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_ATTENTION] = {QUERY, KEY, KEY, QUERY, LSE},
     [OP_SWIGLU] = {INPUT, INPUT, INPUT},
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
+    [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, {SHAPE_STATS, TYPE_FP32}},
     [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
     [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, {SHAPE_IN, TYPE_OUT}},
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT},
@@ -173,6 +178,8 @@ static guint64 shape_elements(const OpSizes *s, Shape shape, guint64 unit_elemen
         return NUM_HYPER;
     case SHAPE_ROWS:
         return s->rows;
+    case SHAPE_STATS:
+        return s->rows * NUM_STATS;
     case SHAPE_ROWS_IN:
         return s->rows * s->in;
     case SHAPE_ROWS_OUT:
@@ -268,7 +275,7 @@ static guint64 head_cpu_bytes(const Op *op)
 
     if (op->dtype == DTYPE_BF16)
         bytes += 2 * floats(rows * s->in) + floats(MIN(s->out, CPU_HEAD_VOCAB) * s->in);
-    if (op->dtype_out == DTYPE_BF16)
+    if (op->kind == OP_HEAD_LOSS && op->dtype_out == DTYPE_BF16)
         bytes += floats(s->out * s->in);
     return bytes;
 }
@@ -303,6 +310,7 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
     case OP_LINEAR_BACKWARD_WEIGHT:
         return linear_cpu_bytes(op);
     case OP_HEAD_LOSS:
+    case OP_HEAD_STATS:
         return head_cpu_bytes(op);
     case OP_ATTENTION:
         return attention_cpu_bytes(op, threads);
@@ -336,6 +344,7 @@ static guint64 cuda_workspace_bytes(const Op *op)
     case OP_LINEAR_BACKWARD_WEIGHT:
         return CUBLASLT_BYTES;
     case OP_HEAD_LOSS:
+    case OP_HEAD_STATS:
         return CUBLASLT_BYTES + MIN(s->rows, s->chunk) * s->out * (4 + 2);
     case OP_ATTENTION_BACKWARD:
         return 4 * tokens * s->heads * (s->head_dim + 1);

@@ -67,6 +67,7 @@ ProgramSpec plan_spec(const Plan *plan)
         .layout = plan->layout,
         .sharding = &plan->sharding,
         .schedule = plan->schedule,
+        .sequence_parallel = plan->sequence_parallel,
         .device = plan->device,
         .threads = plan->threads,
     };

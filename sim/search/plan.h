@@ -40,6 +40,7 @@ typedef struct {
     Layout layout;
     Sharding sharding;
     Schedule schedule;
+    gboolean sequence_parallel;
     char *hash; /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;

@@ -233,16 +233,12 @@ static gboolean read_stages(const Plan *plan, const JsonText *json, GError **err
            json_uint32(json, "schedule.stages.0.1", last_layer, last_layer, &last, error);
 }
 
-static gboolean read_later_fields(const Plan *plan, const JsonText *json, GError **error)
+static gboolean read_later_fields(Plan *plan, const JsonText *json, GError **error)
 {
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
-    gboolean sequence;
 
-    if (!json_bool(json, "tensor_parallel.sequence", &sequence, error))
-        return FALSE;
-    if (!sequence)
-        return bad_name(json, "tensor_parallel.sequence", "false", "true", error);
-    return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
+    return json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) &&
+           read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
            read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
            read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
            read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
@@ -330,8 +326,8 @@ static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error
 
 static gboolean check_legal(const Plan *plan, const JsonText *json, GError **error)
 {
-    const Choice choice = {plan->model, &plan->workload, &plan->layout, &plan->sharding,
-                           &plan->schedule};
+    const Choice choice = {plan->model,     &plan->workload, &plan->layout,
+                           &plan->sharding, &plan->schedule, plan->sequence_parallel};
     g_autofree char *reason = NULL;
 
     if (legality_check(&choice, &reason) != VERDICT_OK)

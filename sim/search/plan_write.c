@@ -124,7 +124,7 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
     begin(json, "tensor_parallel");
     json_builder_set_member_name(json, "sequence");
-    json_builder_add_boolean_value(json, TRUE);
+    json_builder_add_boolean_value(json, plan->sequence_parallel);
     json_builder_end_object(json);
     begin(json, "context_parallel");
     add_string(json, "kind", PLAN_CONTEXT_PARALLEL);
@@ -239,6 +239,6 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error)
 
     /* Written beside and renamed: a reader sees the old plan or the new one. */
     if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &why))
-        return fail(error, ERROR_RUNTIME, "%s", why->message);
+        return fail(error, ERROR_INPUT, "%s", why->message);
     return TRUE;
 }

@@ -85,19 +85,37 @@ static void predict_time(Plan *plan, const StepTime *time)
         p->time_seconds[term_of[c]] = time->compute_s[c];
 }
 
-static void predict_memory(Plan *plan, const Program *program)
+/* What a compiled step costs. */
+typedef struct {
+    StepTime time;
+    MemoryUse memory;
+    guint64 volume[NUM_VOLUMES];
+    char moment[64];
+} Priced;
+
+static Priced price_program(const Plan *plan, const ProgramSpec *spec, const Program *program)
+{
+    const SimulateContext context = plan_context(plan);
+    g_autofree guint *spans = program_spans(program, spec);
+    Priced priced = {.time = simulate_program(program, &context, spans), .memory = program_memory(program)};
+
+    program_volume(program, priced.volume);
+    g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
+    return priced;
+}
+
+static void predict_memory(Plan *plan, const Priced *priced)
 {
     Prediction *p = &plan->prediction;
-    const MemoryUse use = program_memory(program);
 
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
-        p->memory_bytes[t] = use.term[t];
+        p->memory_bytes[t] = priced->memory.term[t];
     p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan);
-    p->memory_total = use.total + p->memory_bytes[TERM_FRAMEWORK];
+    p->memory_total = priced->memory.total + p->memory_bytes[TERM_FRAMEWORK];
     p->memory_limit = plan_memory_limit(plan);
     p->rank = 0; /* all ranks are equal: shards are padded to one size */
-    g_strlcpy(p->moment, use.moment, sizeof p->moment);
-    program_volume(program, p->communication_bytes);
+    memcpy(p->communication_bytes, priced->volume, sizeof p->communication_bytes);
+    g_strlcpy(p->moment, priced->moment, sizeof p->moment);
 }
 
 static void add_memory_reason(Plan *plan)
@@ -116,23 +134,75 @@ static void add_memory_reason(Plan *plan)
                                     total, limit, memory_term_name((MemoryTerm)largest), term));
 }
 
+static gboolean predict(Plan *plan, const Priced *priced)
+{
+    predict_time(plan, &priced->time);
+    predict_memory(plan, priced);
+    g_ptr_array_set_size(plan->reasons, 0);
+    if (plan->prediction.memory_total > plan->prediction.memory_limit)
+        add_memory_reason(plan);
+    return plan->reasons->len == 0;
+}
+
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
-    const SimulateContext context = plan_context(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     const Program *program = set->classes[0];
-    g_autofree guint *spans = layout_spans(program, &plan->layout);
-    const StepTime time = simulate_program(program, &context, spans);
+    const Priced priced = price_program(plan, &spec, program);
 
     g_free(plan->hash);
     plan->hash = program_set_hash(set);
     plan->ops = program_num_ops(program);
     memcpy(plan->arena_bytes, program->arena_bytes, sizeof plan->arena_bytes);
-    predict_time(plan, &time);
-    predict_memory(plan, program);
-    g_ptr_array_set_size(plan->reasons, 0);
-    if (plan->prediction.memory_total > plan->prediction.memory_limit)
-        add_memory_reason(plan);
-    return plan->reasons->len == 0;
+    return predict(plan, &priced);
+}
+
+/* ---- steady micro-batches ---- */
+
+static Priced price_micro_batches(const Plan *plan, guint micro_batches)
+{
+    ProgramSpec spec = plan_spec(plan);
+
+    spec.schedule.micro_batches = micro_batches;
+    g_autoptr(Program) program = program_build(&spec);
+    return price_program(plan, &spec, program);
+}
+
+static double line(double a, double b, guint more)
+{
+    return b + (b - a) * more;
+}
+
+static guint64 line_bytes(guint64 a, guint64 b, guint more)
+{
+    return b + (b - a) * more; /* unsigned arithmetic wraps back where b < a */
+}
+
+/* @to becomes what @more further micro-batches of the same kind make of it. */
+static void extend(Priced *to, const Priced *before, guint more)
+{
+    to->time.step_s = line(before->time.step_s, to->time.step_s, more);
+    to->time.exposed_s = line(before->time.exposed_s, to->time.exposed_s, more);
+    to->time.communication_s = line(before->time.communication_s, to->time.communication_s, more);
+    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
+        to->time.compute_s[c] = line(before->time.compute_s[c], to->time.compute_s[c], more);
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
+        to->memory.term[t] = line_bytes(before->memory.term[t], to->memory.term[t], more);
+    to->memory.total = line_bytes(before->memory.total, to->memory.total, more);
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        to->volume[v] = line_bytes(before->volume[v], to->volume[v], more);
+}
+
+gboolean plan_price_steady(Plan *plan)
+{
+    enum { STEADY = 4 }; /* the first and the last differ from those between */
+    const guint micro_batches = plan->schedule.micro_batches;
+
+    if (micro_batches <= STEADY)
+        return plan_price(plan);
+    const Priced before = price_micro_batches(plan, STEADY - 1);
+    Priced priced = price_micro_batches(plan, STEADY);
+    extend(&priced, &before, micro_batches - STEADY);
+    return predict(plan, &priced);
 }

@@ -17,3 +17,8 @@ guint64 plan_framework_bytes(const Plan *plan);
 /* Fills program and prediction.  When it does not fit, plan->reasons says by how much and which
  * term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
+
+/* The same prediction without listing every micro-batch: those between the first and the last are
+ * alike, so time, volume and memory are straight lines in their number, drawn through 3 and 4.
+ * Leaves the program's hash and sizes empty: for ranking; plan_price() the ones that are kept. */
+gboolean plan_price_steady(Plan *plan);

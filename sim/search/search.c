@@ -52,6 +52,7 @@ static Plan *candidate_plan(const SearchRequest *request, const Candidate *candi
     plan->sharding.strategy = candidate->strategy;
     sharding_normalise(&plan->sharding, &plan->layout);
     plan->schedule = candidate->schedule;
+    plan->sequence_parallel = request->sequence_parallel;
     plan_set_target(plan);
     return plan;
 }
@@ -83,6 +84,7 @@ static void summarise_candidate(const SearchRequest *request, Candidate *candida
         .layout = candidate->layout,
         .sharding = &sharding,
         .schedule = candidate->schedule,
+        .sequence_parallel = request->sequence_parallel,
         .device = plan.device,
         .threads = plan.threads,
     };
@@ -99,8 +101,8 @@ static void add_candidate(Search *search, Candidate candidate)
 
     sharding.strategy = candidate.strategy;
     sharding_normalise(&sharding, &candidate.layout);
-    const Choice choice = {request->model, &workload, &candidate.layout, &sharding,
-                           &candidate.schedule};
+    const Choice choice = {request->model, &workload,           &candidate.layout,
+                           &sharding,      &candidate.schedule, request->sequence_parallel};
     const Verdict verdict = legality_check(&choice, &reason);
     if (verdict != VERDICT_OK) {
         reject(search, verdict, reason);
@@ -157,20 +159,24 @@ static gboolean is_offered(const SearchRequest *request, const Layout *layout, S
     return (strategy == STRATEGY_NO_SHARD) == (shard == 1);
 }
 
-static void add_mesh(Search *search, guint replicate, guint shard)
+static gboolean is_free(const SearchRequest *request, Axis axis, guint size)
+{
+    return request->fixed[axis] == 0 || request->fixed[axis] == size;
+}
+
+static void add_mesh(Search *search, guint replicate, guint shard, guint tp)
 {
     const SearchRequest *request = search->request;
-    const guint fixed_replicate = request->fixed[AXIS_DP_REPLICATE];
-    const guint fixed_shard = request->fixed[AXIS_DP_SHARD];
     Candidate candidate = {0};
 
-    if ((fixed_replicate != 0 && fixed_replicate != replicate) ||
-        (fixed_shard != 0 && fixed_shard != shard))
+    if (!is_free(request, AXIS_DP_REPLICATE, replicate) ||
+        !is_free(request, AXIS_DP_SHARD, shard) || !is_free(request, AXIS_TP, tp))
         return;
     for (guint a = 0; a < NUM_AXES; a++)
         candidate.layout.size[a] = MAX(request->fixed[a], 1);
     candidate.layout.size[AXIS_DP_REPLICATE] = replicate;
     candidate.layout.size[AXIS_DP_SHARD] = shard;
+    candidate.layout.size[AXIS_TP] = tp;
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         candidate.strategy = (Strategy)s;
         if (is_offered(request, &candidate.layout, candidate.strategy))
@@ -178,19 +184,33 @@ static void add_mesh(Search *search, guint replicate, guint shard)
     }
 }
 
+/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next
+ * one. */
+static gboolean is_tp_offered(const SearchRequest *request, guint tp)
+{
+    const NetworkLevel *inner = &g_array_index(request->topology->networks, NetworkLevel, 0);
+
+    if (request->fixed[AXIS_TP] != 0)
+        return request->fixed[AXIS_TP] == tp;
+    return tp <= request->model->heads && (inner->span == 0 || tp <= inner->span);
+}
+
 static void enumerate(Search *search)
 {
-    guint other = 1;
+    const SearchRequest *request = search->request;
+    const guint other = MAX(request->fixed[AXIS_PP], 1) * MAX(request->fixed[AXIS_CP], 1);
 
-    for (guint a = 0; a < NUM_AXES; a++)
-        if (a != AXIS_DP_REPLICATE && a != AXIS_DP_SHARD)
-            other *= MAX(search->request->fixed[a], 1);
     if (search->gpus % other != 0)
         return;
-    const guint data = search->gpus / other;
-    for (guint shard = 1; shard <= data; shard++)
-        if (data % shard == 0)
-            add_mesh(search, data / shard, shard);
+    for (guint tp = 1; tp <= search->gpus / other; tp++) {
+        const guint data = search->gpus / other / tp;
+
+        if (search->gpus / other % tp != 0 || !is_tp_offered(request, tp))
+            continue;
+        for (guint shard = 1; shard <= data; shard++)
+            if (data % shard == 0)
+                add_mesh(search, data / shard, shard, tp);
+    }
 }
 
 /* ---- pricing ---- */
@@ -281,7 +301,7 @@ static void price_candidate(Search *search, const Candidate *candidate)
     SearchResult *result = search->result;
     Plan *plan = candidate_plan(search->request, candidate);
 
-    if (plan_price(plan)) {
+    if (plan_price_steady(plan)) {
         result->feasible++;
         keep_plan(search, plan);
         return;
@@ -338,6 +358,8 @@ SearchResult *search(const SearchRequest *request)
     result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
     enumerate(&search);
     price_all(&search);
+    for (guint i = 0; i < result->plans->len; i++)
+        plan_price(g_ptr_array_index(result->plans, i));
     if (result->plans->len == 0)
         find_closest(&search);
     g_array_unref(search.candidates);

@@ -18,6 +18,7 @@ typedef struct {
     guint micro_batch;     /* 0 = all divisors of a rank's batch */
     gint recompute;        /* -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
+    gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
     guint top;
     SortKey sort;

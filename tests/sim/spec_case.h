@@ -99,8 +99,8 @@ static inline ProgramSpec case_spec(const Case *from)
 
 static inline Verdict case_verdict(const Case *from, char **reason)
 {
-    const Choice choice = {from->model, &from->workload, &from->layout, &from->sharding,
-                           &from->schedule};
+    const Choice choice = {from->model,    &from->workload, &from->layout,
+                           &from->sharding, &from->schedule, FALSE};
 
     return legality_check(&choice, reason);
 }

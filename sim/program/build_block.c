@@ -1,0 +1,269 @@
+/* The block of a Llama-shaped model: whole parameters, whole gradients; with tensor parallelism
+ * this rank's part of them and the exchanges between.
+ *
+ * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
+ * ffn. Saved per block and micro-batch: x (the residual stream), rstd1, q, k, v (after rotation),
+ * o, lse, mid, rstd2, gate, up.  The normed inputs and the SwiGLU product are computed again in the
+ * backward pass: they cost one memory-bound pass each and would take 2 C + F per token and block.
+ */
+#include "sim/program/emit.h"
+
+/* What tensor parallelism puts between a norm and a matrix: with tokens split, a norm works on N /
+ * tp of them and its output is gathered; what a matrix leaves as partial sums is reduced.  Without
+ * (tp 1), or with tokens not split, the gathered tensor is the norm's own. */
+typedef struct {
+    guint local;    /* (N / tp, C): a norm's output, or a reduced sum */
+    guint partial;  /* (N, C): partial sums of this rank's part of a matrix */
+    guint gradient; /* (N, C): the residual stream's gradient, gathered */
+} Exchanged;
+
+/* Tensors of a block that live from forward to backward (one copy a block, or one in all when
+ * recomputed), and those that live within a call. */
+typedef struct {
+    guint rstd1, q, k, v, o, lse, mid, rstd2, gate, up;
+    guint normed, dnormed, h, dh, dattention, dq, dk, dv;
+    Exchanged exchanged;
+} BlockTensors;
+
+/* @whole is (N, C): what stands in where nothing is exchanged. */
+static Exchanged add_exchanged(Builder *builder, guint whole)
+{
+    const guint64 hidden = builder->local.hidden;
+    Exchanged exchanged = {whole, whole, builder->residual_gradient};
+
+    if (builder->tp > 1)
+        exchanged.partial = emit_activation(builder, "partial", NO_SPACE, hidden);
+    if (builder->sequence) {
+        exchanged.local = emit_local_activation(builder, "local", NO_SPACE);
+        exchanged.gradient = emit_activation(builder, "dgathered", NO_SPACE, hidden);
+    }
+    return exchanged;
+}
+
+static BlockTensors add_block_tensors(Builder *builder)
+{
+    const Model *model = &builder->local;
+    const guint64 hidden = model->hidden, ffn = model->ffn;
+    const guint64 attention = (guint64)model->heads * model->head_dim;
+    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
+    const guint saved = builder->saved_space;
+    BlockTensors tensors = {
+        .rstd1 = emit_activation_fp32(builder, "rstd1", saved, builder->local_rows),
+        .q = emit_activation(builder, "q", saved, attention),
+        .k = emit_activation(builder, "k", saved, kv),
+        .v = emit_activation(builder, "v", saved, kv),
+        .o = emit_activation(builder, "o", saved, attention),
+        .lse = emit_activation_fp32(builder, "lse", saved, builder->rows * model->heads),
+        .mid = emit_local_activation(builder, "mid", saved),
+        .rstd2 = emit_activation_fp32(builder, "rstd2", saved, builder->local_rows),
+        .gate = emit_activation(builder, "gate", saved, ffn),
+        .up = emit_activation(builder, "up", saved, ffn),
+        .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
+        .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
+        .h = emit_activation(builder, "h", NO_SPACE, ffn),
+        .dh = emit_activation(builder, "dh", NO_SPACE, ffn),
+        .dattention = emit_activation(builder, "dattention", NO_SPACE, attention),
+        .dq = emit_activation(builder, "dq", NO_SPACE, attention),
+        .dk = emit_activation(builder, "dk", NO_SPACE, kv),
+        .dv = emit_activation(builder, "dv", NO_SPACE, kv),
+    };
+
+    tensors.exchanged = add_exchanged(builder, tensors.normed);
+    return tensors;
+}
+
+static void attention(const Emit *to, const BlockTensors *t)
+{
+    Op *op = emit_op(to, OP_ATTENTION);
+
+    emit_reads(op, t->q);
+    emit_reads(op, t->k);
+    emit_reads(op, t->v);
+    emit_writes(op, t->o);
+    emit_writes(op, t->lse);
+    emit_uses_scratch(to, op);
+}
+
+static void attention_backward(const Emit *to, const BlockTensors *t)
+{
+    Op *op = emit_op(to, OP_ATTENTION_BACKWARD);
+
+    emit_reads(op, t->dattention);
+    emit_reads(op, t->q);
+    emit_reads(op, t->k);
+    emit_reads(op, t->v);
+    emit_reads(op, t->o);
+    emit_reads(op, t->lse);
+    emit_writes(op, t->dq);
+    emit_writes(op, t->dk);
+    emit_writes(op, t->dv);
+    emit_uses_scratch(to, op);
+}
+
+static void swiglu(const Emit *to, const BlockTensors *t)
+{
+    Op *op = emit_op(to, OP_SWIGLU);
+
+    op->sizes.in = op->sizes.out = to->builder->local.ffn;
+    emit_reads(op, t->gate);
+    emit_reads(op, t->up);
+    emit_writes(op, t->h);
+}
+
+static void swiglu_backward(const Emit *to, const BlockTensors *t)
+{
+    Op *op = emit_op(to, OP_SWIGLU_BACKWARD);
+
+    op->sizes.in = op->sizes.out = to->builder->local.ffn;
+    emit_reads(op, t->dh);
+    emit_updates(op, t->gate);
+    emit_updates(op, t->up);
+}
+
+typedef struct {
+    Linear q, k, v, o, gate, up, down;
+} BlockWeights;
+
+static BlockWeights block_weights(const Model *model)
+{
+    const guint64 hidden = model->hidden, ffn = model->ffn;
+    const guint64 attention_columns = (guint64)model->heads * model->head_dim;
+    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
+
+    return (BlockWeights){
+        .q = {PARAM_Q, hidden, attention_columns},
+        .k = {PARAM_K, hidden, kv},
+        .v = {PARAM_V, hidden, kv},
+        .o = {PARAM_O, attention_columns, hidden},
+        .gate = {PARAM_GATE, hidden, ffn},
+        .up = {PARAM_UP, hidden, ffn},
+        .down = {PARAM_DOWN, ffn, hidden},
+    };
+}
+
+/* y := x + input W^T, W being the last matrix of a half block.  Alone, the product adds to a copy;
+ * of several ranks, their partial sums are reduced first. */
+static void add_to_residual(const Emit *to, const BlockTensors *t, const Linear *weight,
+                            guint input, const guint x_y_shift[3])
+{
+    const guint x = x_y_shift[0], y = x_y_shift[1];
+    const gint shift = (gint)x_y_shift[2];
+
+    if (to->builder->tp == 1) {
+        emit_copy(to, x, y, shift);
+        emit_linear(to, weight, input, y, ACCESS_UPDATE);
+        Segment *segment = program_segment(to->builder->program, to->segment);
+        segment->ops[segment->num_ops - 1].operands[2].shift = shift;
+        return;
+    }
+    emit_linear(to, weight, input, t->exchanged.partial, ACCESS_WRITE);
+    const guint sum = emit_reduce_partial(to, t->exchanged.partial, t->exchanged.local);
+    emit_copy(to, x, y, shift);
+    Op *op = emit_op(to, OP_ACCUMULATE);
+    op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
+    emit_reads(op, sum);
+    op_add_operand(op, y, ACCESS_UPDATE, shift, WHOLE_TENSOR);
+}
+
+static void block_forward(const Emit *to, const BlockTensors *t)
+{
+    const BlockWeights w = block_weights(&to->builder->local);
+    const guint x = to->builder->residual, local = t->exchanged.local;
+
+    emit_rmsnorm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
+    emit_gather_tokens(to, local, t->normed);
+    emit_linear(to, &w.q, t->normed, t->q, ACCESS_WRITE);
+    emit_linear(to, &w.k, t->normed, t->k, ACCESS_WRITE);
+    emit_linear(to, &w.v, t->normed, t->v, ACCESS_WRITE);
+    emit_rope(to, OP_ROPE, t->q, t->k);
+    attention(to, t);
+    add_to_residual(to, t, &w.o, t->o, (const guint[]){x, t->mid, 0});
+    emit_rmsnorm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
+    emit_gather_tokens(to, local, t->normed);
+    emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
+    emit_linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
+    swiglu(to, t);
+    add_to_residual(to, t, &w.down, t->h, (const guint[]){t->mid, x, 1});
+}
+
+/* A norm's input and weight, for its backward pass. */
+typedef struct {
+    guint x, rstd, param;
+} Norm;
+
+/* The normed input again, of all tokens. */
+static void normed_again(const Emit *to, const BlockTensors *t, const Norm *norm)
+{
+    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, t->exchanged.local);
+    emit_gather_tokens(to, t->exchanged.local, t->normed);
+}
+
+/* dx += the gradient of the norm's input: dnormed holds this rank's partial sums. */
+static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *norm)
+{
+    const guint dy = emit_reduce_partial(to, t->dnormed, t->exchanged.local);
+    const NormBackward backward = {dy, norm->x, norm->rstd, to->builder->residual_gradient,
+                                   ACCESS_UPDATE};
+
+    emit_rmsnorm_backward(to, &backward, norm->param);
+}
+
+/* dx holds the gradient of the block's output on entry, of its input on exit; dy is dx of all
+ * tokens. */
+static void block_backward(const Emit *to, const BlockTensors *t)
+{
+    const BlockWeights w = block_weights(&to->builder->local);
+    const guint dx = to->builder->residual_gradient, dy = t->exchanged.gradient;
+    const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
+    const Norm input = {to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
+
+    emit_gather_tokens(to, dx, dy);
+    swiglu(to, t);
+    emit_linear_backward_weight(to, &w.down, dy, t->h);
+    emit_linear_backward_input(to, &w.down, dy, t->dh, ACCESS_WRITE);
+    swiglu_backward(to, t); /* gate, up now hold their gradients */
+    normed_again(to, t, &post);
+    emit_linear_backward_weight(to, &w.gate, t->gate, t->normed);
+    emit_linear_backward_weight(to, &w.up, t->up, t->normed);
+    emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.up, t->up, t->dnormed, ACCESS_UPDATE);
+    norm_backward(to, t, &post);
+    emit_gather_tokens(to, dx, dy);
+    emit_linear_backward_weight(to, &w.o, dy, t->o);
+    emit_linear_backward_input(to, &w.o, dy, t->dattention, ACCESS_WRITE);
+    attention_backward(to, t);
+    emit_rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
+    normed_again(to, t, &input);
+    emit_linear_backward_weight(to, &w.q, t->dq, t->normed);
+    emit_linear_backward_weight(to, &w.k, t->dk, t->normed);
+    emit_linear_backward_weight(to, &w.v, t->dv, t->normed);
+    emit_linear_backward_input(to, &w.q, t->dq, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.k, t->dk, t->dnormed, ACCESS_UPDATE);
+    emit_linear_backward_input(to, &w.v, t->dv, t->dnormed, ACCESS_UPDATE);
+    norm_backward(to, t, &input);
+}
+
+void build_blocks(Builder *builder)
+{
+    Program *program = builder->program;
+    const BlockTensors tensors = add_block_tensors(builder);
+
+    for (guint i = 1; i < program->units->len; i++) {
+        const UnitClass *unit = program_unit(program, i);
+        g_autofree char *forward = g_strdup_printf("%s.forward", unit->name);
+        g_autofree char *backward = g_strdup_printf("%s.backward", unit->name);
+        Emit to = {
+            .builder = builder,
+            .segment = program_add_segment(program, forward),
+            .weights = (guint)unit->parameter,
+            .gradient = (guint)unit->gradient,
+            .gradient_dtype = builder->spec->workload->recipe->gradient,
+        };
+
+        builder->classes[i].forward = (gint)to.segment;
+        block_forward(&to, &tensors);
+        to.segment = program_add_segment(program, backward);
+        builder->classes[i].backward = (gint)to.segment;
+        block_backward(&to, &tensors);
+    }
+}

@@ -1,0 +1,66 @@
+/* Private to the plain build: ops of a segment under construction, one function a kind. */
+#pragma once
+
+#include "sim/program/builder.h"
+
+/* An op under construction and its unit's tensors. */
+typedef struct {
+    Builder *builder;
+    guint segment, weights, gradient;
+    DType gradient_dtype;
+} Emit;
+
+/* Where an rmsnorm's backward reads, and where it adds. */
+typedef struct {
+    guint dy, x, rstd, dx;
+    Access dx_access;
+} NormBackward;
+
+/* A weight (O, I) between x (N, I) and y (N, O). */
+typedef struct {
+    guint param;
+    guint64 in, out;
+} Linear;
+
+/* A tensor of activations: (N, columns); (N or N / tp, C); fp32 values. */
+guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns);
+guint emit_local_activation(Builder *builder, const char *name, guint space);
+guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements);
+
+/* A new compute op with the model's sizes, and its operands in order. */
+Op *emit_op(const Emit *to, OpKind kind);
+void emit_reads(Op *op, guint tensor);
+void emit_writes(Op *op, guint tensor);
+void emit_updates(Op *op, guint tensor);
+void emit_accumulates(Op *op, guint tensor);
+void emit_reads_weight(const Emit *to, Op *op, guint param);
+void emit_accumulates_gradient(const Emit *to, Op *op, guint param);
+
+/* Workspace of the op that was just completed: one tensor for all, as large as the largest bound.
+ */
+void emit_uses_scratch(const Emit *to, Op *op);
+
+void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd);
+void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y);
+void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param);
+void emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
+void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
+                                Access access);
+void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
+void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
+
+/* y := x, to which a linear then adds its product. */
+void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
+
+/* A collective of the tp group on (N, C), on its stream of that direction. */
+Op *emit_exchange(const Emit *to, OpKind kind, const char *direction);
+
+/* All tokens of what a norm left for its own: nothing to do where it had all. */
+void emit_gather_tokens(const Emit *to, guint local, guint whole);
+
+/* The sum of all ranks' partial sums, of the tokens that this rank works on; returns where it is.
+ */
+guint emit_reduce_partial(const Emit *to, guint partial, guint local);
+
+/* A new segment of the root; returns it. */
+guint emit_begin_root(Builder *builder, const char *name, Emit *to);
