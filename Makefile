@@ -35,11 +35,11 @@ CHECK_LIBS   := $(call libs,check)
 sources  = $(filter-out %_main.c,$(wildcard $(1)))
 objects  = $(patsubst %.c,$(BUILD)/%.o,$(1))
 SIM_SRC     := $(call sources,sim/*/*.c sim/*.c)
-REPORTS_SRC := $(call sources,reports/*.c)
-EXEC_SRC    := $(call sources,exec/*.c)
+REPORTS_SRC := $(call sources,reports/*/*.c)
+EXEC_SRC    := $(call sources,exec/*/*.c)
 TEST_SRC    := $(wildcard tests/*/test_*.c)
 BENCH_SRC   := $(wildcard tests/bench/bench_*.c)
-ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC)
+ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*/*.c reports/*.c exec/*/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC)
 
 PLAN_LIB := $(BUILD)/libreports.a $(BUILD)/libsim.a
 RUN_LIB  := $(BUILD)/libexec.a $(PLAN_LIB)
@@ -64,7 +64,7 @@ COMPILE = $(CC) -std=gnu11 -I. -MMD -MP $(WARNINGS) $(OPTIMIZE) $(LOCAL) $(SIM_C
 
 $(BUILD)/reports/%.o: LOCAL += $(STORE_CFLAGS)
 $(BUILD)/exec/%.o: LOCAL += $(EXEC_CFLAGS)
-$(BUILD)/exec/cpu_%.o: LOCAL += -march=$(ARCH) -fno-math-errno
+$(BUILD)/exec/device/cpu_%.o: LOCAL += -march=$(ARCH) -fno-math-errno
 $(BUILD)/tests/%.o: LOCAL += $(CHECK_CFLAGS) $(STORE_CFLAGS)
 $(BUILD)/tests/exec/%.o: LOCAL += $(EXEC_CFLAGS)
 $(BUILD)/tests/bench/%.o: LOCAL += $(EXEC_CFLAGS)

@@ -1,10 +1,10 @@
 /* fsdp-run: executes a plan; calibrate measures this machine. */
-#include "exec/calibrate.h"
-#include "exec/data.h"
-#include "exec/launch.h"
-#include "exec/run_options.h"
-#include "exec/train.h"
-#include "reports/store.h"
+#include "exec/calibrate/calibrate.h"
+#include "exec/launch/launch.h"
+#include "exec/run/data.h"
+#include "exec/run/run_options.h"
+#include "exec/run/train.h"
+#include "reports/store/store.h"
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 

@@ -1,6 +1,6 @@
 /* fsdp-report: predicted beside measured, from the store of runs. */
-#include "reports/html.h"
-#include "reports/report.h"
+#include "reports/picture/html.h"
+#include "reports/report/report.h"
 #include "sim/base/error.h"
 
 #include <locale.h>

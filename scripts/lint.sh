@@ -25,38 +25,34 @@ format() {
         awk '{ print $2 ": " $1 " places" }'
 }
 
-# Who may include whom.  Inside sim/ a file includes its own floor and those below it.
+# Who may include whom.  Within sim/, exec/ and reports/ a file includes its own floor and those below it.
 floors() {
     awk '
-    function floor(path) {
-        if (path ~ /^sim\/base\//) return 1
-        if (path ~ /^sim\/input\//) return 2
-        if (path ~ /^sim\/import\//) return 2.5
-        if (path ~ /^sim\/layout\//) return 3
-        if (path ~ /^sim\/program\//) return 4
-        if (path ~ /^sim\/cost\//) return 5
-        if (path ~ /^sim\/search\//) return 6
-        if (path ~ /^sim\/export\//) return 7
-        return path ~ /^sim\/[^\/]*$/ ? 8 : 0
+    BEGIN {
+        names = "sim/base sim/input sim/import sim/layout sim/program sim/cost sim/search sim/export sim"
+        for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
+        names = "exec/base exec/launch exec/device exec/comm exec/run exec/calibrate exec"
+        for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
+        names = "reports/store reports/report reports/picture reports"
+        for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
     }
+    function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+    function tree(path) { sub(/\/.*/, "", path); return path }
     function say(why) { print FILENAME ":" FNR ": " $0 ": " why }
-    FNR == 1 && FILENAME ~ /^sim\// && !floor(FILENAME) { say("a folder without a floor") }
+    FNR == 1 && FILENAME !~ /^tests\// && !(folder(FILENAME) in floors) { say("a folder without a floor") }
     !/^#include "/ { next }
     {
         split($0, part, "\""); to = part[2]; from = FILENAME
         if (system("test -f " to) != 0) say("not a path from the root of the tree")
-        if (from ~ /^sim\//) {
-            if (to ~ /^exec\//) say("sim/ never includes exec/")
-            if (to ~ /^reports\// && floor(from) < 8) say("only the command line includes reports/")
-            if (to ~ /^sim\// && floor(to) > floor(from)) say("a higher floor")
-        }
+        if (from ~ /^tests\//) next
+        if (tree(from) == tree(to) && floors[folder(to)] > floors[folder(from)]) say("a higher floor")
+        if (from ~ /^sim\// && to ~ /^exec\//) say("sim/ never includes exec/")
+        if (from ~ /^sim\/[^\/]*\// && to ~ /^reports\//) say("only the command line includes reports/")
         if (from ~ /^reports\// && to !~ /^(sim\/base|reports)\//)
             say("reports/ includes sim/base/ and itself only")
-        if (from ~ /^exec\// && to ~ /^sim\/(cost\/|search\/search)/)
-            say("exec/ includes neither cost nor search")
-        if (from ~ /^exec\/(comm|device|cpu_)/ &&
-            to ~ /^exec\// && to !~ /^exec\/(comm|device|cpu_)/)
-            say("communicators and devices include nothing of exec/ above them")
+        if (from ~ /^exec\// && to ~ /^sim\/(cost|export|import)\//) say("exec/ includes neither cost nor what it serves")
+        if (from ~ /^exec\// && to ~ /^sim\/search\// && to != "sim/search/plan.h")
+            say("exec/ includes the plan file, not the search")
     }' "${code[@]}"
 }
 

@@ -1,5 +1,5 @@
 /* fsdp-plan explain, check, trace: verbs that take a plan file. */
-#include "reports/trace.h"
+#include "reports/store/trace.h"
 #include "sim/base/error.h"
 #include "sim/commands.h"
 #include "sim/explain.h"

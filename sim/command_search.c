@@ -1,5 +1,5 @@
 /* fsdp-plan search, estimate. */
-#include "reports/store.h"
+#include "reports/store/store.h"
 #include "sim/base/error.h"
 #include "sim/commands.h"
 #include "sim/plan_options.h"

@@ -292,9 +292,9 @@ static gboolean fix_strategy(SearchRequest *request, const char *value, GError *
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
-    static const char *const known[] = {"dp_replicate", "dp_shard",  "cp",   "tp",
-                                        "pp",           "strategy",  "form", "prefetch",
-                                        "live_units",   "keep",      "unit", "accumulate",
+    static const char *const known[] = {"dp_replicate", "dp_shard",  "cp",       "tp",
+                                        "pp",           "strategy",  "form",     "prefetch",
+                                        "live_units",   "keep",      "unit",     "accumulate",
                                         "micro_batch",  "recompute", "sequence", NULL};
     Sharding *sharding = &request->sharding;
 

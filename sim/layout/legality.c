@@ -181,8 +181,8 @@ static Verdict check_limits(const Choice *choice, char **reason)
 Verdict legality_check(const Choice *choice, char **reason)
 {
     static Verdict (*const checks[])(const Choice *, char **) = {
-        check_axes,  check_tensor, check_strategy, check_batch,  check_recipe,
-        check_units, check_sequence, check_limits,
+        check_axes,   check_tensor, check_strategy, check_batch,
+        check_recipe, check_units,  check_sequence, check_limits,
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(checks); i++) {

@@ -97,7 +97,8 @@ static Priced price_program(const Plan *plan, const ProgramSpec *spec, const Pro
 {
     const SimulateContext context = plan_context(plan);
     g_autofree guint *spans = program_spans(program, spec);
-    Priced priced = {.time = simulate_program(program, &context, spans), .memory = program_memory(program)};
+    Priced priced = {.time = simulate_program(program, &context, spans),
+                     .memory = program_memory(program)};
 
     program_volume(program, priced.volume);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);

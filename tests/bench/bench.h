@@ -1,7 +1,7 @@
 /* What benchmarks share: medians, and the machine they ran on. */
 #pragma once
 
-#include "exec/process.h"
+#include "exec/base/process.h"
 
 #include <glib.h>
 #include <stdio.h>

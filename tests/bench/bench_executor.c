@@ -3,7 +3,7 @@
  */
 #include "tests/bench/bench.h"
 
-#include "exec/parameters.h"
+#include "exec/run/parameters.h"
 #include "sim/base/data_dirs.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"

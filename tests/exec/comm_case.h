@@ -2,7 +2,7 @@
  * counted with a naive reference. */
 #pragma once
 
-#include "exec/comm.h"
+#include "exec/comm/comm.h"
 
 #include <math.h>
 #include <stdio.h>

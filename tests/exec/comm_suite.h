@@ -2,7 +2,7 @@
  * them fails, else the others would wait for ever. */
 #pragma once
 
-#include "exec/comm.h"
+#include "exec/comm/comm.h"
 #include "tests/exec/comm_case.h"
 
 #include <check.h>

@@ -2,8 +2,8 @@
  * are allocated to the byte, so that a sanitizer sees every access outside of them. */
 #pragma once
 
-#include "exec/cpu_block.h"
-#include "exec/device.h"
+#include "exec/device/cpu_block.h"
+#include "exec/device/device.h"
 #include "tests/suite.h"
 
 #include <math.h>

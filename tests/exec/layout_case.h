@@ -2,10 +2,10 @@
  * losses, gradient norms, and tensors put together from what all ranks hold. */
 #pragma once
 
-#include "exec/cpu_block.h"
-#include "exec/data.h"
-#include "exec/interpreter.h"
-#include "exec/parameters.h"
+#include "exec/device/cpu_block.h"
+#include "exec/run/data.h"
+#include "exec/run/interpreter.h"
+#include "exec/run/parameters.h"
 #include "sim/program/compile.h"
 
 #include <glib/gstdio.h>

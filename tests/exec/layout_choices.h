@@ -158,7 +158,8 @@ static inline gboolean choice_is_legal(const Choices *c, guint ranks, const Mode
 {
     ChoiceParts parts;
     const ProgramSpec spec = choice_spec(c, ranks, model, &parts);
-    const Choice choice = {model, &parts.workload, &spec.layout, &parts.sharding, &spec.schedule, TRUE};
+    const Choice choice = {model,           &parts.workload, &spec.layout,
+                           &parts.sharding, &spec.schedule,  TRUE};
 
     return legality_check(&choice, NULL) == VERDICT_OK;
 }

@@ -1,10 +1,10 @@
 /* Calibration.  This program is also the ranks that it starts: `test_calibrate rank-part FILE`. */
-#include "exec/calibrate.h"
+#include "exec/calibrate/calibrate.h"
 
-#include "exec/calibrate_comm.h"
-#include "exec/calibrate_ops.h"
-#include "exec/calibrate_samples.h"
-#include "exec/calibrate_tasks.h"
+#include "exec/calibrate/calibrate_comm.h"
+#include "exec/calibrate/calibrate_ops.h"
+#include "exec/calibrate/calibrate_samples.h"
+#include "exec/calibrate/calibrate_tasks.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/compute.h"
 #include "tests/suite.h"

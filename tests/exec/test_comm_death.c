@@ -1,8 +1,8 @@
 /* Ends one process of a running job by force.  Started without arguments this is the test: it runs
  * itself, with arguments, under mpirun. */
-#include "exec/comm.h"
-#include "exec/launch.h"
-#include "exec/process.h"
+#include "exec/base/process.h"
+#include "exec/comm/comm.h"
+#include "exec/launch/launch.h"
 #include "tests/suite.h"
 
 #include <glib/gstdio.h>

@@ -1,4 +1,4 @@
-#include "exec/comm_queue.h"
+#include "exec/comm/comm_queue.h"
 #include "sim/base/error.h"
 #include "tests/suite.h"
 

@@ -1,5 +1,5 @@
-#include "exec/data.h"
-#include "exec/random.h"
+#include "exec/base/random.h"
+#include "exec/run/data.h"
 #include "sim/base/error.h"
 #include "tests/suite.h"
 

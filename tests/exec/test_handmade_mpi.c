@@ -1,7 +1,7 @@
 /* Run under mpirun with 1 to 4 ranks: the programs of tests/handmade.h leave behind what is said
  * there, and move the bytes that program_volume() says.  All values are small whole numbers, exact
  * in fp32. */
-#include "exec/interpreter.h"
+#include "exec/run/interpreter.h"
 #include "sim/base/error.h"
 #include "tests/handmade.h"
 #include "tests/suite.h"

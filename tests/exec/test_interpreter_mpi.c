@@ -1,7 +1,7 @@
 /* Run under mpirun with 1 to 4 ranks: what the interpreter and train() promise beside the numbers
  * (tests/exec/test_layouts_mpi.c). */
-#include "exec/process.h"
-#include "exec/train.h"
+#include "exec/base/process.h"
+#include "exec/run/train.h"
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/search/price.h"

@@ -1,4 +1,4 @@
-#include "exec/cpu_math.h"
+#include "exec/device/cpu_math.h"
 #include "tests/exec/kernel_case.h"
 #include "tests/exec/kernel_reference.h"
 

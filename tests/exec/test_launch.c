@@ -1,6 +1,6 @@
 /* This program is also the job it tests: `test_launch job MODE` starts ranks of itself. */
-#include "exec/launch.h"
-#include "exec/process.h"
+#include "exec/base/process.h"
+#include "exec/launch/launch.h"
 #include "tests/suite.h"
 
 #include <mpi.h>

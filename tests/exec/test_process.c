@@ -1,5 +1,5 @@
 #define _GNU_SOURCE 1 /* sched_setaffinity() */
-#include "exec/process.h"
+#include "exec/base/process.h"
 #include "tests/suite.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "exec/random.h"
+#include "exec/base/random.h"
 #include "tests/suite.h"
 
 #include <math.h>

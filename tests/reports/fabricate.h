@@ -2,7 +2,7 @@
  */
 #pragma once
 
-#include "reports/store.h"
+#include "reports/store/store.h"
 
 #include <check.h>
 #include <glib.h>

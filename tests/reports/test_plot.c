@@ -1,8 +1,8 @@
 /* Pictures and the page: whole, harmless whatever the names are, or not there at all. */
-#include "reports/plot.h"
+#include "reports/picture/plot.h"
 
-#include "reports/html.h"
-#include "reports/picture.h"
+#include "reports/picture/html.h"
+#include "reports/picture/picture.h"
 #include "sim/base/error.h"
 #include "tests/reports/fabricate.h"
 #include "tests/suite.h"

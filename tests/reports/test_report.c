@@ -1,8 +1,8 @@
 /* Joining predicted and measured; formats, ranking, text and JSON. */
-#include "reports/report.h"
+#include "reports/report/report.h"
 
-#include "reports/format.h"
-#include "reports/plan_text.h"
+#include "reports/report/format.h"
+#include "reports/report/plan_text.h"
 #include "sim/base/error.h"
 #include "tests/reports/fabricate.h"
 #include "tests/suite.h"

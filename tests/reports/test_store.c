@@ -1,7 +1,7 @@
 /* The store against other programs' files, other processes, and kill -9. */
-#include "reports/store.h"
+#include "reports/store/store.h"
 
-#include "reports/store_db.h"
+#include "reports/store/store_db.h"
 #include "sim/base/error.h"
 #include "tests/reports/fabricate.h"
 #include "tests/suite.h"

@@ -1,5 +1,5 @@
 /* Trace files as Chrome and Perfetto read them. */
-#include "reports/trace.h"
+#include "reports/store/trace.h"
 
 #include "sim/base/error.h"
 #include "tests/reports/fabricate.h"

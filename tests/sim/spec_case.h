@@ -1,6 +1,7 @@
 /* Small models and choices for the tests of sim/, and what one must expect of them, by hand. */
 #pragma once
 
+#include "sim/cost/summary.h"
 #include "sim/layout/legality.h"
 #include "sim/program/check.h"
 #include "sim/program/compile.h"
@@ -99,7 +100,7 @@ static inline ProgramSpec case_spec(const Case *from)
 
 static inline Verdict case_verdict(const Case *from, char **reason)
 {
-    const Choice choice = {from->model,    &from->workload, &from->layout,
+    const Choice choice = {from->model,     &from->workload, &from->layout,
                            &from->sharding, &from->schedule, FALSE};
 
     return legality_check(&choice, reason);
@@ -121,6 +122,14 @@ static inline Program *case_build(const Case *from)
 
     ck_assert_msg(case_verdict(from, &reason) == VERDICT_OK, "%s", reason);
     return program_build(&spec);
+}
+
+/* As simulate_program() wants them; the caller's. */
+static inline guint *case_spans(const Program *program, const Case *from)
+{
+    const ProgramSpec spec = case_spec(from);
+
+    return program_spans(program, &spec);
 }
 
 /* One line that names every choice, for messages. */

@@ -26,8 +26,8 @@ END_TEST
 
 START_TEST(axes_whose_time_has_not_come_are_refused_by_name)
 {
-    static const Axis axes[] = {AXIS_PP, AXIS_CP, AXIS_TP};
-    static const char *const reasons[] = {"pp = 2", "cp = 2", "tp = 2"};
+    static const Axis axes[] = {AXIS_PP, AXIS_CP};
+    static const char *const reasons[] = {"pp = 2", "cp = 2"};
     g_autoptr(Model) model = case_model(&case_shape);
 
     for (guint i = 0; i < G_N_ELEMENTS(axes); i++) {
@@ -36,6 +36,23 @@ START_TEST(axes_whose_time_has_not_come_are_refused_by_name)
         one.layout.size[axes[i]] = 2;
         assert_refused(&one, VERDICT_AXIS, reasons[i]);
     }
+}
+END_TEST
+
+/* 4 query heads and 2 kv heads; 2 x 8 tokens a micro-batch. */
+START_TEST(tensor_parallel_must_divide_what_it_splits)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    for (guint tp = 1; tp <= 4; tp *= 2) {
+        one.layout.size[AXIS_TP] = tp;
+        ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    }
+    one.layout.size[AXIS_TP] = 3;
+    assert_refused(&one, VERDICT_TENSOR, "tp = 3: must divide the model's 4 query heads");
+    one.layout.size[AXIS_TP] = 8;
+    assert_refused(&one, VERDICT_TENSOR, "tp = 8: must divide the model's 4 query heads");
 }
 END_TEST
 
@@ -239,6 +256,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, every_strategy_is_legal_on_its_mesh);
     tcase_add_test(tcase, axes_whose_time_has_not_come_are_refused_by_name);
+    tcase_add_test(tcase, tensor_parallel_must_divide_what_it_splits);
     tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
     tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);
     tcase_add_test(tcase, recipe_fsdp2_needs_every_unit_sharded);

@@ -247,7 +247,7 @@ static const struct {
     {"sharding.accumulate", "\"whole\" \"\""},
     {"sharding.gradient_dtype", "\"fp32\""},
     {"sharding.reduce_dtype", "\"fp32\""},
-    {"tensor_parallel.sequence", "false"},
+    {"tensor_parallel.sequence", "0"},
     {"context_parallel.kind", "\"all_gather\""},
     {"schedule.name", "\"gpipe\""},
     {"schedule.micro_batch", "0 3"},

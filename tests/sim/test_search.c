@@ -35,14 +35,12 @@ static SearchRequest request_of(const Model *model, const Topology *topology, gu
 
 static void add_choice(const SearchRequest *request, GPtrArray *all, const Case *from)
 {
-    const Choice choice = {from->model, &from->workload, &from->layout, &from->sharding,
-                           &from->schedule};
     const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
                              from->model->layers, from->model->heads,  from->model->kv_heads,
                              from->model->tied};
     g_autofree char *topology = topology_print(request->topology);
 
-    if (legality_check(&choice, NULL) != VERDICT_OK)
+    if (case_verdict(from, NULL) != VERDICT_OK)
         return;
     Plan *plan = plan_new();
     plan->model = case_model(&shape);
@@ -270,11 +268,11 @@ START_TEST(an_illegal_layout_is_refused_with_the_reason)
     SearchRequest request = request_of(model, topology, 0);
     g_autoptr(GError) error = NULL;
 
-    request.fixed[AXIS_TP] = 2;
+    request.fixed[AXIS_PP] = 2;
     g_autoptr(Plan) plan = search_estimate(&request, &error);
     ck_assert_ptr_null(plan);
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INFEASIBLE));
-    ck_assert_msg(strstr(error->message, "tp = 2") != NULL, "%s", error->message);
+    ck_assert_msg(strstr(error->message, "pp = 2") != NULL, "%s", error->message);
 }
 END_TEST
 

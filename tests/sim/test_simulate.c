@@ -170,7 +170,7 @@ START_TEST(without_overlap_a_step_is_the_sum_of_its_ops)
         g_autoptr(Topology) topology = case_cpu_topology(world, 10);
         const SimulateContext context = {topology, world, 1};
         g_autoptr(Program) program = case_build(&one);
-        g_autofree guint *spans = layout_spans(program, &one.layout);
+        g_autofree guint *spans = case_spans(program, &one);
         double **durations = simulate_durations(program, &context, spans);
         const StepTime time = simulate_program(program, &context, spans);
         double sums[2];
@@ -206,7 +206,7 @@ START_TEST(with_overlap_a_step_lies_between_its_longest_stream_and_the_sum)
         g_autoptr(Topology) topology = NULL;
         const SimulateContext context = wide_context(&one, &topology);
         g_autoptr(Program) program = case_build(&one);
-        g_autofree guint *spans = layout_spans(program, &one.layout);
+        g_autofree guint *spans = case_spans(program, &one);
         double **durations = simulate_durations(program, &context, spans);
         const StepTime time = simulate_program(program, &context, spans);
         double sums[2];
@@ -233,7 +233,7 @@ START_TEST(a_set_of_one_class_takes_what_its_program_takes)
         g_autoptr(Topology) topology = NULL;
         const SimulateContext context = wide_context(&one, &topology);
         g_autoptr(ProgramSet) set = case_compile(&one);
-        g_autofree guint *spans = layout_spans(set->classes[0], &one.layout);
+        g_autofree guint *spans = case_spans(set->classes[0], &one);
         const StepTime alone = simulate_program(set->classes[0], &context, spans);
         StepTime time;
 
@@ -251,7 +251,7 @@ static StepTime gpu_step(const Case *from, guint link_megabytes_per_s)
     g_autoptr(Topology) topology = case_gpu_topology(8, 80000, link_megabytes_per_s);
     const SimulateContext context = {topology, 4, 1};
     g_autoptr(Program) program = case_build(from);
-    g_autofree guint *spans = layout_spans(program, &from->layout);
+    g_autofree guint *spans = case_spans(program, from);
 
     return simulate_program(program, &context, spans);
 }
@@ -307,7 +307,7 @@ START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
     one.sharding.prefetch = 2;
     one.sharding.live_units = 3;
     g_autoptr(Program) program = case_build(&one);
-    g_autofree guint *spans = layout_spans(program, &one.layout);
+    g_autofree guint *spans = case_spans(program, &one);
     const StepTime time = simulate_program(program, &context, spans);
     /* All communication, one after the other, would take longer. */
     ck_assert_double_lt(time.step_s, 0.95 * time.communication_s);

@@ -21,7 +21,7 @@ static void compare(const Case *from, const SimulateContext *context)
     g_autofree char *text = case_text(from);
     const Summary summary = summarise(&spec, context);
     g_autoptr(Program) program = case_build(from);
-    g_autofree guint *spans = layout_spans(program, &from->layout);
+    g_autofree guint *spans = case_spans(program, from);
     const StepTime time = simulate_program(program, context, spans);
     guint64 bytes[NUM_VOLUMES];
 
@@ -97,7 +97,7 @@ START_TEST(spans_are_strides_times_members)
     g_autoptr(Model) model = case_model(&case_shape);
     const Case one = case_of(model, 2, 4, 1);
     g_autoptr(Program) program = case_build(&one);
-    g_autofree guint *spans = layout_spans(program, &one.layout);
+    g_autofree guint *spans = case_spans(program, &one);
 
     ck_assert_uint_eq(program->groups->len, 3);
     for (guint g = 0; g < program->groups->len; g++) {

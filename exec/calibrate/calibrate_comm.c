@@ -1,0 +1,173 @@
+#include "exec/calibrate/calibrate_comm.h"
+
+#include "exec/base/process.h"
+#include "exec/calibrate/calibrate_samples.h"
+
+#include <string.h>
+
+static const guint64 KIB = 1024, MIB = 1024 * 1024;
+
+enum { LEAST_CALLS = 5, MOST_CALLS = 500, PILOT_CALLS = 3 };
+
+GArray *comm_tasks_new(gboolean quick)
+{
+    const guint64 step = quick ? 16 : 4, largest = quick ? 8 * MIB : 64 * MIB;
+    const Volume kinds[] = {VOLUME_ALL_GATHER, VOLUME_REDUCE_SCATTER, VOLUME_ALL_REDUCE};
+    const DType dtypes[] = {DTYPE_FP32, DTYPE_BF16};
+    GArray *tasks = g_array_new(FALSE, TRUE, sizeof(CommTask));
+
+    for (guint d = 0; d < G_N_ELEMENTS(dtypes); d++)
+        for (guint k = 0; k < G_N_ELEMENTS(kinds); k++)
+            for (guint64 bytes = KIB; bytes < largest * step; bytes *= step) {
+                const CommTask task = {
+                    .kind = kinds[k], .dtype = dtypes[d], .bytes = MIN(bytes, largest)};
+                g_array_append_val(tasks, task);
+            }
+    return tasks;
+}
+
+/* Two rings of memory, for whole buffers and for shards: as in a step, where a call finds buffers
+ * that were last used long ago. */
+typedef struct {
+    char *full, *shard;
+    gsize full_bytes, shard_bytes; /* of the rings */
+} Buffers;
+
+/* One call of a task, as the communication thread gets it. */
+typedef struct {
+    Volume kind;
+    DType dtype;
+    void *full, *shard;
+    ShardPiece piece;
+} CollectiveCall;
+
+static gboolean run_call(Session *session, gpointer data, GError **error)
+{
+    const CollectiveCall *call = data;
+    const CommOps *ops = session->comm->ops;
+    const CommRun run = {.offset = 0, .elements = call->piece.chunk * session->group->size};
+
+    switch (call->kind) {
+    case VOLUME_ALL_GATHER:
+        return ops->all_gather(session->group, call->shard, call->full, &call->piece, 1,
+                               call->dtype, error);
+    case VOLUME_REDUCE_SCATTER:
+        return ops->reduce_scatter(session->group, call->full, call->shard, &call->piece, 1,
+                                   call->dtype, error);
+    case VOLUME_ALL_REDUCE:
+        return ops->all_reduce(session->group, call->full, &run, 1, call->dtype, error);
+    default:
+        g_assert_not_reached();
+    }
+}
+
+static char *ring_place(char *ring, gsize ring_bytes, gsize bytes, guint call)
+{
+    const gsize places = MAX(1, ring_bytes / MAX(bytes, 1));
+
+    return ring + call % places * bytes;
+}
+
+/* Seconds of @num calls, one by one. */
+static gboolean time_calls(Session *session, const Buffers *buffers, const CommTask *task,
+                           double *seconds, guint num, GError **error)
+{
+    const gsize shard_bytes = task->bytes / session->group->size;
+
+    for (guint i = 0; i < num; i++) {
+        CollectiveCall call = {
+            .kind = task->kind,
+            .dtype = task->dtype,
+            .full = ring_place(buffers->full, buffers->full_bytes, task->bytes, i),
+            .shard = ring_place(buffers->shard, buffers->shard_bytes, shard_bytes, i),
+            .piece = {.chunk = shard_bytes / dtype_bytes(task->dtype)},
+        };
+        const double start = clock_s();
+        if (!session_call(session, run_call, &call, error))
+            return FALSE;
+        seconds[i] = clock_s() - start;
+    }
+    return TRUE;
+}
+
+/* Every rank must make as many calls: the slowest's pilot says how many. */
+static gboolean run_task(Session *session, const Buffers *buffers, CommTask *task, double window_s,
+                         GError **error)
+{
+    const guint64 unit = session->group->size * dtype_bytes(task->dtype);
+    double seconds[MOST_CALLS];
+
+    task->bytes = MAX(task->bytes / unit, 1) * unit;
+    if (!time_calls(session, buffers, task, seconds, PILOT_CALLS, error))
+        return FALSE;
+    double pilot = seconds[PILOT_CALLS - 1];
+    if (!session_max(session, &pilot, error))
+        return FALSE;
+    const guint num = (guint)CLAMP(window_s / pilot, LEAST_CALLS, MOST_CALLS);
+    if (!time_calls(session, buffers, task, seconds, num, error))
+        return FALSE;
+    task->seconds = samples_middle_mean(seconds, num);
+    return TRUE;
+}
+
+/* Maps every page of every rank's rings, so that no call pays for that. */
+static gboolean touch(Session *session, const Buffers *buffers, GError **error)
+{
+    const Volume kinds[] = {VOLUME_ALL_GATHER, VOLUME_REDUCE_SCATTER, VOLUME_ALL_REDUCE};
+    const guint64 unit = session->group->size * dtype_bytes(DTYPE_FP32);
+    double seconds;
+
+    memset(buffers->full, 0, buffers->full_bytes);
+    memset(buffers->shard, 0, buffers->shard_bytes);
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        const CommTask task = {
+            .kind = kinds[i], .dtype = DTYPE_FP32, .bytes = buffers->full_bytes / unit * unit};
+        if (!time_calls(session, buffers, &task, &seconds, 1, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean average_tasks(Session *session, GArray *tasks, GError **error)
+{
+    g_autofree double *seconds = g_new(double, tasks->len);
+
+    for (guint i = 0; i < tasks->len; i++)
+        seconds[i] = g_array_index(tasks, CommTask, i).seconds;
+    if (!session_mean(session, seconds, tasks->len, error))
+        return FALSE;
+    for (guint i = 0; i < tasks->len; i++)
+        g_array_index(tasks, CommTask, i).seconds = seconds[i];
+    return TRUE;
+}
+
+gboolean comm_tasks_run(Session *session, GArray *tasks, double budget_s, GError **error)
+{
+    const double window_s = budget_s / tasks->len;
+    Buffers buffers = {.full_bytes = 32 * MIB};
+
+    for (guint i = 0; i < tasks->len; i++)
+        buffers.full_bytes = MAX(buffers.full_bytes, g_array_index(tasks, CommTask, i).bytes);
+    buffers.shard_bytes = buffers.full_bytes / session->group->size;
+    buffers.full = session_alloc(session, buffers.full_bytes, error);
+    buffers.shard = buffers.full ? session_alloc(session, buffers.shard_bytes, error) : NULL;
+    if (buffers.shard == NULL || !touch(session, &buffers, error))
+        return FALSE;
+    for (guint i = 0; i < tasks->len; i++)
+        if (!run_task(session, &buffers, &g_array_index(tasks, CommTask, i), window_s, error))
+            return FALSE;
+    return average_tasks(session, tasks, error);
+}
+
+void comm_tasks_add_rows(const GArray *tasks, guint ranks, Measured *measured)
+{
+    for (guint i = 0; i < tasks->len; i++) {
+        const CommTask *task = &g_array_index(tasks, CommTask, i);
+        const MeasuredCollective row = {.collective = g_strdup(volume_name(task->kind)),
+                                        .dtype = task->dtype,
+                                        .ranks = ranks,
+                                        .bytes = task->bytes,
+                                        .seconds = samples_round(task->seconds)};
+        g_array_append_val(measured->collectives, row);
+    }
+}

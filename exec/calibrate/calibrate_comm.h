@@ -1,0 +1,21 @@
+/* Measures collectives of all ranks of a session. */
+#pragma once
+
+#include "exec/calibrate/calibrate_session.h"
+#include "sim/input/topology.h"
+
+#include <glib.h>
+
+typedef struct {
+    Volume kind;
+    DType dtype;
+    guint64 bytes; /* wanted; the whole buffer */
+    double seconds;
+} CommTask;
+
+GArray *comm_tasks_new(gboolean quick);
+
+/* Sets the seconds of all tasks and their bytes to those really moved. */
+gboolean comm_tasks_run(Session *session, GArray *tasks, double budget_s,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void comm_tasks_add_rows(const GArray *tasks, guint ranks, Measured *measured);

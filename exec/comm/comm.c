@@ -1,0 +1,41 @@
+#include "exec/comm/comm.h"
+
+#include "exec/comm/comm_private.h"
+#include "sim/base/error.h"
+
+Comm *comm_open(const char *transport, guint ranks_per_node, GError **error)
+{
+    if (g_str_equal(transport, comm_self.name))
+        return comm_self_open();
+    if (g_str_equal(transport, comm_mpi.name))
+        return comm_mpi_open(ranks_per_node, error);
+    fail(error, ERROR_INPUT, "transport: '%s' is not one of: %s, %s", transport, comm_self.name,
+         comm_mpi.name);
+    return NULL;
+}
+
+void comm_free(Comm *comm)
+{
+    if (comm)
+        comm->ops->free(comm);
+}
+
+void comm_note(Comm *comm, const char *what)
+{
+    g_strlcpy(comm->last_op, what, sizeof comm->last_op);
+}
+
+const char *comm_describe(const Comm *comm)
+{
+    if (comm->ops == &comm_self)
+        return "one rank";
+    if (comm->node_ranks == comm->size)
+        return "shared windows";
+    return comm->node_ranks == 1 ? "rings over MPI"
+                                 : "shared windows within a node, rings over MPI between nodes";
+}
+
+guint64 comm_foreign_bytes(const Comm *comm)
+{
+    return comm->ops == &comm_mpi ? comm_mpi_foreign_bytes(comm) : 0;
+}

@@ -1,0 +1,576 @@
+/* The main thread walks the calls: compute ops run at once, communication ops go to the
+ * communication thread's queue.  On this synchronous device an op that was issued earlier on the
+ * main thread is done, so only compute ops wait, for jobs of the queue; jobs run in the order of
+ * issue, which every wait respects (check proves that it can't deadlock). */
+#include "exec/run/interpreter.h"
+
+#include "exec/base/process.h"
+#include "sim/base/error.h"
+
+#include <string.h>
+
+static const guint32 POISON = 0xFFA5FFA5u; /* a NaN as fp32, two NaNs as bf16 */
+
+/* An op for the communication thread. */
+typedef struct {
+    Interpreter *interpreter;
+    Launch launch;
+    guint stream, micro_batch;
+    OpTime *time; /* NULL: not sampled */
+} Job;
+
+/* Ready-made arguments of unit collectives: a step allocates nothing. */
+typedef struct {
+    CommRun *own_chunks; /* one a piece */
+} UnitRuns;
+
+struct Interpreter {
+    Runtime *runtime;
+    const ProgramSet *set;
+    const Program *program;
+    guint rank;
+    CommGroup *groups[MAX_STREAMS]; /* by stream */
+    guint map_rank;                 /* position among the ranks that share a unit */
+    guint8 *arena;
+    UnitRuns *runs;    /* by unit class */
+    guint32 *first_op; /* by call of the step */
+    guint64 ops_per_step;
+    guint64
+        *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
+    OpTime *times;
+    gboolean sampled;
+    gboolean primed; /* the prologue has run */
+    double step_start_s;
+    guint64 step;
+};
+
+/* ---- operands ---- */
+
+void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
+{
+    const Tensor *at = program_tensor(interpreter->program, tensor);
+
+    return interpreter->arena + at->offset + copy * at->stride;
+}
+
+static void resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch)
+{
+    const Program *program = interpreter->program;
+
+    launch->op = op;
+    launch->first = call->first;
+    launch->map_rank = interpreter->map_rank;
+    launch->map = op->unit == NO_UNIT ? NULL : program_unit(program, (guint)op->unit)->map;
+    if (launch->map != NULL && launch->map->ranks == 1)
+        launch->map_rank = 0;
+    for (guint i = 0; i < op->num_operands; i++) {
+        const Operand *operand = &op->operands[i];
+        const Tensor *tensor = program_tensor(program, operand->tensor);
+        guint8 *at =
+            interpreter_tensor(interpreter, operand->tensor, operand_copy(program, call, operand));
+
+        if (operand->param != WHOLE_TENSOR)
+            at += program_unit(program, (guint)tensor->unit)
+                      ->map->params[operand->param]
+                      .full_offset *
+                  dtype_bytes(tensor->dtype);
+        launch->operand[i] = at;
+        launch->part[i] = tensor->part;
+    }
+}
+
+static gboolean is_skipped(Interpreter *interpreter, const Op *op)
+{
+    if (op->predicate == NO_TENSOR)
+        return FALSE;
+    return *(const double *)interpreter_tensor(interpreter, (guint)op->predicate, 0) == 0.0;
+}
+
+/* ---- the communication thread ---- */
+
+static gboolean run_gather_or_scatter(const Interpreter *interpreter, const Job *job,
+                                      GError **error)
+{
+    const Op *op = job->launch.op;
+    CommGroup *group = interpreter->groups[job->stream];
+    const ShardPiece whole = {.chunk = (op->sizes.elements + group->size - 1) / group->size};
+    const UnitMap *map = job->launch.map;
+    const ShardPiece *pieces = map == NULL ? &whole : map->pieces;
+    const guint num_pieces = map == NULL ? 1 : map->num_pieces;
+    const gboolean in_place = op->num_operands == 1;
+    void *first = job->launch.operand[0];
+    void *second = in_place ? NULL : job->launch.operand[1];
+
+    if (op->kind == OP_ALL_GATHER)
+        return group->comm->ops->all_gather(group, in_place ? NULL : first,
+                                            in_place ? first : second, pieces, num_pieces,
+                                            op->dtype, error);
+    return group->comm->ops->reduce_scatter(group, first, second, pieces, num_pieces, op->dtype,
+                                            error);
+}
+
+static gboolean run_all_reduce(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    const Op *op = job->launch.op;
+    CommGroup *group = interpreter->groups[job->stream];
+    const UnitMap *map = job->launch.map;
+    const gboolean own_chunks = map != NULL && map->ranks > 1 && job->launch.part[0] == PART_WHOLE;
+    const CommRun whole = {
+        .elements = map == NULL
+                        ? op->sizes.elements
+                        : program_tensor(interpreter->program, op->operands[0].tensor)->elements};
+    const CommRun *runs = own_chunks ? interpreter->runs[op->unit].own_chunks : &whole;
+
+    return group->comm->ops->all_reduce(group, job->launch.operand[0], runs,
+                                        own_chunks ? map->num_pieces : 1, op->dtype, error);
+}
+
+/* Tags pair a send with its receive: micro-batch, chunk, direction. */
+static guint message_tag(const Message *message, guint micro_batch)
+{
+    const guint moved = (guint)((gint)micro_batch + message->micro_batch_shift);
+
+    return ((moved & 0xFFFu) << 8 | (message->chunk & 0x3Fu) << 2 | (message->direction & 3u)) + 1;
+}
+
+static gboolean run_exchange(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    const Op *op = job->launch.op;
+    CommGroup *group = interpreter->groups[job->stream];
+    CommMessage messages[MAX_OPERANDS];
+
+    for (guint i = 0; i < op->num_operands; i++)
+        messages[i] = (CommMessage){
+            .buffer = job->launch.operand[i],
+            .bytes =
+                tensor_copy_bytes(program_tensor(interpreter->program, op->operands[i].tensor)),
+            .peer = op->messages[i].peer,
+            .tag = message_tag(&op->messages[i], job->micro_batch),
+            .send = op->operands[i].access == ACCESS_READ,
+        };
+    return group->comm->ops->exchange(group, messages, op->num_operands, error);
+}
+
+static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    switch (job->launch.op->kind) {
+    case OP_ALL_GATHER:
+    case OP_REDUCE_SCATTER:
+        return run_gather_or_scatter(interpreter, job, error);
+    case OP_ALL_REDUCE:
+        return run_all_reduce(interpreter, job, error);
+    case OP_EXCHANGE:
+        return run_exchange(interpreter, job, error);
+    default: /* a cast before a gather, a sum after a reduction */
+        device_run(runtime_device(interpreter->runtime), &job->launch);
+        return TRUE;
+    }
+}
+
+static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
+{
+    const Job *job = data;
+    const double step_start = job->interpreter->step_start_s;
+    const double start = clock_s();
+
+    (void)comm;
+    if (!run_op(job->interpreter, job, error)) {
+        g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
+        return FALSE;
+    }
+    if (job->time != NULL)
+        *job->time = (OpTime){start - step_start, clock_s() - step_start};
+    return TRUE;
+}
+
+static guint64 post(Interpreter *interpreter, const Job *job)
+{
+    G_STATIC_ASSERT(sizeof *job <= RUNTIME_JOB_BYTES);
+    return runtime_post(interpreter->runtime, run_job, job, sizeof *job);
+}
+
+/* ---- setting up ---- */
+
+/* The stream of that name among those that carry the purpose's collectives; MAX_STREAMS: none. */
+static guint find_stream(const Program *program, const char *purpose, const char *name)
+{
+    for (guint s = 0; s < program->streams->len; s++) {
+        const Stream *stream = program_stream(program, s);
+
+        if (stream->kind == STREAM_COMMUNICATION && strcmp(stream->name, name) == 0 &&
+            strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0)
+            return s;
+    }
+    return MAX_STREAMS;
+}
+
+/* Names of a purpose's streams in any class of ranks. */
+static GPtrArray *stream_names(const ProgramSet *set, const char *purpose)
+{
+    GPtrArray *names = g_ptr_array_new();
+
+    for (guint c = 0; c < set->num_classes; c++)
+        for (guint s = 0; s < set->classes[c]->streams->len; s++) {
+            char *name = program_stream(set->classes[c], s)->name;
+
+            if (find_stream(set->classes[c], purpose, name) == s &&
+                !g_ptr_array_find_with_equal_func(names, name, g_str_equal, NULL))
+                g_ptr_array_add(names, name);
+        }
+    return names;
+}
+
+static gboolean open_stream(Interpreter *interpreter, Comm *comm, const GroupSet *groups,
+                            const char *name, GError **error)
+{
+    const guint stream = find_stream(interpreter->program, groups->purpose, name);
+
+    for (guint g = 0; g < groups->groups->len; g++) {
+        const Group *group = &g_array_index(groups->groups, Group, g);
+        CommGroup *made = NULL;
+
+        if (!comm->ops->group(comm, group->ranks, group->size, groups->purpose, &made, error))
+            return FALSE;
+        if (stream != MAX_STREAMS && groups->of_rank[interpreter->rank] == (gint)g)
+            interpreter->groups[stream] = made;
+    }
+    return TRUE;
+}
+
+/* One communicator a stream and group, made in the same order on every rank. */
+static gboolean open_groups(Interpreter *interpreter, Comm *comm, GError **error)
+{
+    const ProgramSet *set = interpreter->set;
+
+    for (guint s = 0; s < set->group_sets->len; s++) {
+        const GroupSet *groups = &g_array_index(set->group_sets, GroupSet, s);
+        g_autoptr(GPtrArray) names = stream_names(set, groups->purpose);
+
+        for (guint i = 0; i < names->len; i++)
+            if (!open_stream(interpreter, comm, groups, names->pdata[i], error))
+                return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
+{
+    Interpreter *interpreter = *(Interpreter *const *)job;
+
+    interpreter->arena =
+        comm->ops->alloc(comm, interpreter->program->arena_bytes[TIER_DEVICE], error);
+    return interpreter->arena != NULL && open_groups(interpreter, comm, error);
+}
+
+static void make_runs(Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+
+    interpreter->runs = g_new0(UnitRuns, program->units->len);
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitMap *map = program_unit(program, u)->map;
+
+        interpreter->runs[u].own_chunks = g_new0(CommRun, map->num_pieces);
+        for (guint p = 0; p < map->num_pieces; p++)
+            interpreter->runs[u].own_chunks[p] = (CommRun){
+                .offset = map->pieces[p].full_offset + interpreter->map_rank * map->pieces[p].chunk,
+                .elements = map->pieces[p].chunk,
+            };
+    }
+}
+
+static void count_ops(Interpreter *interpreter)
+{
+    const GArray *calls = interpreter->program->step.calls;
+
+    interpreter->first_op = g_new(guint32, calls->len + 1);
+    for (guint c = 0; c < calls->len; c++) {
+        interpreter->first_op[c] = (guint32)interpreter->ops_per_step;
+        interpreter->ops_per_step +=
+            program_segment(interpreter->program, g_array_index(calls, Call, c).segment)->num_ops;
+    }
+    interpreter->first_op[calls->len] = (guint32)interpreter->ops_per_step;
+    interpreter->ordinals[0] = g_new0(guint64, interpreter->ops_per_step);
+    interpreter->ordinals[1] = g_new0(guint64, interpreter->ops_per_step);
+    interpreter->times = g_new0(OpTime, interpreter->ops_per_step);
+}
+
+/* State is zeroed, padding included; the rest keeps the poison until something is written. */
+static void fill_arena(Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+    const guint64 words = program->arena_bytes[TIER_DEVICE] / sizeof(guint32);
+
+    for (guint64 i = 0; i < words; i++)
+        ((guint32 *)(gpointer)interpreter->arena)[i] = POISON;
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+        const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
+
+        for (guint c = 0; tensor->persistence == PERSIST_STATE && c < copies; c++)
+            memset(interpreter_tensor(interpreter, t, c), 0, tensor_copy_bytes(tensor));
+    }
+}
+
+Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
+{
+    g_autoptr(Interpreter) interpreter = g_new0(Interpreter, 1);
+    Interpreter *self = interpreter;
+
+    if (runtime_size(runtime) != set->num_ranks) {
+        fail(error, ERROR_INPUT, "the plan has %u ranks, this job %u", set->num_ranks,
+             runtime_size(runtime));
+        return NULL;
+    }
+    interpreter->runtime = runtime;
+    interpreter->set = set;
+    interpreter->rank = runtime_rank(runtime);
+    interpreter->program = set->classes[set->class_of[interpreter->rank]];
+    const Group *shard = program_set_group(set, "shard", interpreter->rank);
+    interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
+    make_runs(interpreter);
+    count_ops(interpreter);
+    if (!runtime_do(runtime, open_arena, &self, sizeof self, error))
+        return NULL;
+    fill_arena(interpreter);
+    return g_steal_pointer(&interpreter);
+}
+
+void interpreter_free(Interpreter *interpreter)
+{
+    if (interpreter == NULL)
+        return;
+    for (guint u = 0; interpreter->runs != NULL && u < interpreter->program->units->len; u++)
+        g_free(interpreter->runs[u].own_chunks);
+    g_free(interpreter->runs);
+    g_free(interpreter->first_op);
+    g_free(interpreter->ordinals[0]);
+    g_free(interpreter->ordinals[1]);
+    g_free(interpreter->times);
+    g_free(interpreter);
+}
+
+/* ---- running ---- */
+
+static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op, const CallList *list)
+{
+    for (guint w = 0; w < call->num_waits; w++) {
+        const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);
+
+        if (wait->before != op)
+            continue;
+        const guint32 event = wait->op == LAST_OP ? interpreter->first_op[wait->call + 1] - 1
+                                                  : interpreter->first_op[wait->call] + wait->op;
+        const guint64 ordinal = interpreter->ordinals[wait->back][event];
+
+        if (!runtime_wait(interpreter->runtime, ordinal))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean wait_within(Interpreter *interpreter, const Op *op, guint32 first)
+{
+    for (guint w = 0; w < op->num_waits; w++) {
+        const guint64 ordinal = interpreter->ordinals[0][first + op->waits[w]];
+
+        if (!runtime_wait(interpreter->runtime, ordinal))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static void compute(Interpreter *interpreter, const Call *call, const Op *op, OpTime *time)
+{
+    Launch launch;
+
+    if (is_skipped(interpreter, op))
+        return;
+    resolve(interpreter, call, op, &launch);
+    if (time == NULL) {
+        device_run(runtime_device(interpreter->runtime), &launch);
+        return;
+    }
+    const double start = clock_s();
+    device_run(runtime_device(interpreter->runtime), &launch);
+    *time = (OpTime){start - interpreter->step_start_s, clock_s() - interpreter->step_start_s};
+}
+
+static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
+{
+    const Program *program = interpreter->program;
+    const Call *call = &g_array_index(program->step.calls, Call, c);
+    const Segment *segment = program_segment(program, call->segment);
+    const guint32 first = interpreter->first_op[c];
+
+    for (guint i = 0; i < segment->num_ops; i++) {
+        const Op *op = &segment->ops[i];
+        OpTime *time = sample ? &interpreter->times[first + i] : NULL;
+        Job job = {.interpreter = interpreter,
+                   .stream = op->stream,
+                   .micro_batch = call->micro_batch,
+                   .time = time};
+
+        interpreter->ordinals[0][first + i] = 0;
+        if (op->stream == COMPUTE_STREAM) {
+            if (!wait_for(interpreter, call, i, &program->step) ||
+                !wait_within(interpreter, op, first))
+                return FALSE;
+            compute(interpreter, call, op, time);
+            continue;
+        }
+        if (is_skipped(interpreter, op))
+            continue;
+        resolve(interpreter, call, op, &job.launch);
+        interpreter->ordinals[0][first + i] = post(interpreter, &job);
+        if (interpreter->ordinals[0][first + i] == 0)
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* A prologue or an epilogue: once in a run, so one op after the other. */
+static gboolean run_list(Interpreter *interpreter, const CallList *list)
+{
+    for (guint c = 0; c < list->calls->len; c++) {
+        const Call *call = &g_array_index(list->calls, Call, c);
+        const Segment *segment = program_segment(interpreter->program, call->segment);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            Job job = {.interpreter = interpreter,
+                       .stream = segment->ops[i].stream,
+                       .micro_batch = call->micro_batch};
+
+            if (is_skipped(interpreter, &segment->ops[i]))
+                continue;
+            resolve(interpreter, call, &segment->ops[i], &job.launch);
+            if (job.stream == COMPUTE_STREAM)
+                device_run(runtime_device(interpreter->runtime), &job.launch);
+            else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
+                return FALSE;
+        }
+    }
+    return TRUE;
+}
+
+static void note_call(Interpreter *interpreter, const Call *call)
+{
+    char text[96];
+
+    g_snprintf(text, sizeof text, "step %" G_GUINT64_FORMAT " micro-batch %u %s unit %u",
+               interpreter->step, call->micro_batch,
+               program_segment(interpreter->program, call->segment)->name, call->unit);
+    runtime_note(interpreter->runtime, text);
+}
+
+static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
+{
+    (void)comm;
+    (void)job;
+    (void)error;
+    return TRUE;
+}
+
+gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
+{
+    const GArray *calls = interpreter->program->step.calls;
+    guint64 *previous = interpreter->ordinals[1];
+
+    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue))
+        return runtime_failed(interpreter->runtime, error);
+    interpreter->primed = TRUE;
+    interpreter->ordinals[1] = interpreter->ordinals[0];
+    interpreter->ordinals[0] = previous;
+    interpreter->step++;
+    interpreter->step_start_s = clock_s();
+    interpreter->sampled |= sample;
+    if (sample)
+        memset(interpreter->times, 0, interpreter->ops_per_step * sizeof *interpreter->times);
+    for (guint c = 0; c < calls->len; c++) {
+        note_call(interpreter, &g_array_index(calls, Call, c));
+        if (!run_call(interpreter, c, sample))
+            return runtime_failed(interpreter->runtime, error);
+    }
+    if (!device_sync(runtime_device(interpreter->runtime), error))
+        return FALSE;
+    return !sample || runtime_do(interpreter->runtime, nothing, NULL, 0,
+                                 error); /* so that all times are there */
+}
+
+gboolean interpreter_drain(Interpreter *interpreter, GError **error)
+{
+    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
+        return FALSE;
+    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue))
+        return runtime_failed(interpreter->runtime, error);
+    interpreter->primed = FALSE;
+    return TRUE;
+}
+
+/* ---- measuring ---- */
+
+const OpTime *interpreter_times(const Interpreter *interpreter)
+{
+    return interpreter->sampled ? interpreter->times : NULL;
+}
+
+static guint64 touched(const guint8 *from, guint64 bytes)
+{
+    guint64 count = 0, i = 0;
+
+    for (; i + sizeof POISON <= bytes; i += sizeof POISON)
+        if (memcmp(from + i, &POISON, sizeof POISON) != 0)
+            count += sizeof POISON;
+    if (memcmp(from + i, &POISON, bytes - i) != 0) /* a last half word */
+        count += bytes - i;
+    return count;
+}
+
+guint64 interpreter_touched_arena(const Interpreter *interpreter)
+{
+    return touched(interpreter->arena, interpreter->program->arena_bytes[TIER_DEVICE]);
+}
+
+guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
+{
+    const Tensor *at = program_tensor(interpreter->program, tensor);
+    const guint copies = g_array_index(interpreter->program->spaces, Space, at->space).count;
+    guint64 count = 0;
+
+    for (guint c = 0; c < copies; c++)
+        count += touched(interpreter->arena + at->offset + c * at->stride, tensor_copy_bytes(at));
+    return count;
+}
+
+/* ---- facts ---- */
+
+Runtime *interpreter_runtime(const Interpreter *interpreter)
+{
+    return interpreter->runtime;
+}
+
+guint interpreter_position(const Interpreter *interpreter, const char *purpose, guint *size)
+{
+    const Group *group = program_set_group(interpreter->set, purpose, interpreter->rank);
+
+    *size = group == NULL ? 1 : group->size;
+    return group == NULL ? 0 : group_position(group, interpreter->rank);
+}
+
+guint interpreter_map_rank(const Interpreter *interpreter)
+{
+    return interpreter->map_rank;
+}
+
+const Program *interpreter_program(const Interpreter *interpreter)
+{
+    return interpreter->program;
+}
+
+gint interpreter_find(const Interpreter *interpreter, const char *name)
+{
+    for (guint t = 0; t < interpreter->program->tensors->len; t++)
+        if (strcmp(program_tensor(interpreter->program, t)->name, name) == 0)
+            return (gint)t;
+    return NO_TENSOR;
+}

@@ -1,0 +1,48 @@
+/* Executes a program on a device and a communicator: the second interpreter of DESIGN 2. */
+#pragma once
+
+#include "exec/run/runtime.h"
+#include "sim/program/program.h"
+
+typedef struct Interpreter Interpreter;
+
+/* One timed op of a sampled step. */
+typedef struct {
+    double start_s, end_s; /* since the step began; both 0: skipped */
+} OpTime;
+
+/* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
+ * order on each.  @set and @runtime are borrowed; the arena lives as long as the runtime.
+ * ERROR_INPUT when the job has another number of ranks than the set. */
+Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void interpreter_free(Interpreter *interpreter);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Interpreter, interpreter_free)
+
+Runtime *interpreter_runtime(const Interpreter *interpreter);
+/* This rank's position among the ranks of that purpose, and their number; 0 of 1 when it is in no
+ * such group. */
+guint interpreter_position(const Interpreter *interpreter, const char *purpose, guint *size);
+guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks that share a unit */
+const Program *interpreter_program(const Interpreter *interpreter);
+
+/* A tensor copy in the arena, and the tensor of that name (NO_TENSOR when there is none). */
+void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy);
+gint interpreter_find(const Interpreter *interpreter, const char *name);
+
+/* Runs one step; returns when all compute is done (a gather of updated parameters may still run).
+ * Allocates nothing.  @sample: time every op.  ERROR_RUNTIME with the op at which it failed. */
+gboolean interpreter_step(Interpreter *interpreter, gboolean sample,
+                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Waits for everything that the last step left running and runs the epilogue; the next step then
+ * starts with the prologue.  Before a save, an evaluation, the end. */
+gboolean interpreter_drain(Interpreter *interpreter, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
+const OpTime *interpreter_times(const Interpreter *interpreter);
+
+/* Bytes of the arena, or of one tensor with all its copies, that no longer hold poison: what was
+ * really touched since interpreter_new(). */
+guint64 interpreter_touched_arena(const Interpreter *interpreter);
+guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor);

@@ -1,0 +1,176 @@
+#include "exec/run/parameters.h"
+
+#include "exec/base/random.h"
+#include "exec/device/cpu_block.h"
+#include "sim/layout/tensor_parallel.h"
+
+#include <math.h>
+#include <string.h>
+
+char *parameters_name(const Program *program, guint unit, guint param)
+{
+    const UnitClass *unit_class =
+        program_unit(program, program_unit_ref(program, unit)->unit_class);
+    const char *name = unit_class->param_names[param];
+
+    return unit == ROOT_UNIT ? g_strdup(name)
+                             : g_strdup_printf("model.layers.%u.%s", unit - 1, name);
+}
+
+static double init_std(const Model *model, const UnitClass *unit, guint param)
+{
+    const gboolean residual = unit->kind == UNIT_BLOCK && (param == PARAM_O || param == PARAM_DOWN);
+
+    return residual ? model->init_std / sqrt(2.0 * model->layers) : model->init_std;
+}
+
+/* One parameter of one unit. */
+typedef struct {
+    Interpreter *interpreter;
+    const Model *model;
+    guint64 seed;
+    guint unit, param;
+    TensorSplit split;
+    guint part; /* of the split, that this rank holds */
+} Target;
+
+/* What the values of one whole parameter are drawn from. */
+typedef struct {
+    guint64 seed;
+    const char *name;
+    double std;
+} Draw;
+
+/* @count values from element @global of the whole on; behind @real of them come zeros. */
+static void fill_run(const Draw *draw, float *values, guint64 global, guint64 real, guint64 count)
+{
+    const guint64 drawn = MIN(real, count);
+
+    random_normal_fill(values, draw->seed, draw->name, global, drawn, draw->std);
+    memset(values + drawn, 0, (count - drawn) * sizeof *values);
+}
+
+/* @elements of this rank's part from @start on.  Rows are contiguous in the whole; columns are a
+ * run in each row. */
+static void fill_split(const Target *target, const Draw *draw, float *values, guint64 start,
+                       guint64 elements)
+{
+    const TensorSplit *s = &target->split;
+    const guint64 first = target->part * s->chunk;
+    guint64 run;
+
+    if (s->split != SPLIT_COLUMNS) {
+        const guint64 global = first * s->cols + start, end = s->rows * s->cols;
+
+        fill_run(draw, values, global, global < end ? end - global : 0, elements);
+        return;
+    }
+    for (guint64 done = 0; done < elements; done += run) {
+        const guint64 row = (start + done) / s->chunk, column = (start + done) % s->chunk;
+        const guint64 global = first + column;
+
+        run = MIN(s->chunk - column, elements - done);
+        fill_run(draw, values + done, row * s->cols + global,
+                 global < s->cols ? s->cols - global : 0, run);
+    }
+}
+
+static void fill(const Target *target, float *values, guint64 start, guint64 elements)
+{
+    const Program *program = interpreter_program(target->interpreter);
+    const UnitClass *unit =
+        program_unit(program, program_unit_ref(program, target->unit)->unit_class);
+    g_autofree char *name = parameters_name(program, target->unit, target->param);
+    const Draw draw = {target->seed, name, init_std(target->model, unit, target->param)};
+
+    if (unit->map->params[target->param].dims > 1) {
+        fill_split(target, &draw, values, start, elements);
+        return;
+    }
+    for (guint64 i = 0; i < elements; i++)
+        values[i] = 1.0f;
+}
+
+static void store(const Target *target, gint tensor, guint64 offset, const float *values,
+                  guint64 elements)
+{
+    const Program *program = interpreter_program(target->interpreter);
+    const UnitRef *ref = program_unit_ref(program, target->unit);
+    const DType dtype = program_tensor(program, (guint)tensor)->dtype;
+    guint8 *at = interpreter_tensor(target->interpreter, (guint)tensor, ref->index);
+
+    at += offset * dtype_bytes(dtype);
+    if (dtype == DTYPE_FP32) {
+        memcpy(at, values, elements * sizeof *values);
+        return;
+    }
+    g_assert(dtype == DTYPE_BF16);
+    for (guint64 i = 0; i < elements; i++)
+        ((guint16 *)(gpointer)at)[i] = bf16_from_float(values[i]);
+}
+
+/* @from .. @from + elements - 1 of the parameter, to @offset of the tensor, a block at a time. */
+static void init_range(const Target *target, gint tensor, guint64 offset, guint64 from,
+                       guint64 elements)
+{
+    enum { BLOCK = 1 << 16 };
+    g_autofree float *values = g_new(float, MIN(elements, BLOCK) + 1);
+
+    for (guint64 done = 0; done < elements; done += BLOCK) {
+        const guint64 count = MIN(elements - done, BLOCK);
+
+        fill(target, values, from + done, count);
+        store(target, tensor, offset + done, values, count);
+    }
+}
+
+static void init_param(const Target *target, guint map_rank)
+{
+    const Program *program = interpreter_program(target->interpreter);
+    const UnitClass *unit =
+        program_unit(program, program_unit_ref(program, target->unit)->unit_class);
+    const UnitParam *param = &unit->map->params[target->param];
+    const ShardSpan own =
+        unit_map_span(unit->map, target->param, unit->map->ranks == 1 ? 0 : map_rank);
+
+    if (program_tensor(program, (guint)unit->parameter)->part == PART_WHOLE)
+        init_range(target, unit->parameter, param->full_offset, 0, param->rows * param->cols);
+    else
+        init_range(target, unit->parameter, own.shard_offset, own.start, own.elements);
+    if (unit->master != NO_TENSOR)
+        init_range(target, unit->master, own.shard_offset, own.start, own.elements);
+}
+
+/* The words whose embedding and head this rank holds. */
+static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint tp_rank, guint tp)
+{
+    const gint tensor = interpreter_find(interpreter, "vocab_range");
+    const TensorSplit split = tensor_split(model, UNIT_ROOT, PARAM_EMBEDDING, tp);
+    const guint64 first = MIN(tp_rank * split.chunk, split.rows);
+
+    if (tensor == NO_TENSOR)
+        return;
+    double *range = interpreter_tensor(interpreter, (guint)tensor, 0);
+    range[RANGE_FIRST] = (double)first;
+    range[RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first);
+}
+
+void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
+{
+    const Program *program = interpreter_program(interpreter);
+    guint tp;
+    const guint tp_rank = interpreter_position(interpreter, "tp", &tp);
+
+    bind_vocab_range(interpreter, model, tp_rank, tp);
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);
+
+        for (guint p = 0; p < unit->map->num_params; p++) {
+            const TensorSplit split = tensor_split(model, unit->kind, p, tp);
+            const Target target = {interpreter, model, seed, u, p, split, tp_rank / split.copies};
+
+            init_param(&target, interpreter_map_rank(interpreter));
+        }
+    }
+}

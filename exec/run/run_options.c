@@ -1,0 +1,136 @@
+#include "exec/run/run_options.h"
+
+#include "sim/base/error.h"
+
+#include <math.h>
+#include <string.h>
+
+/* As typed: GOption has no way to say "not given" for numbers, so they start where nobody types. */
+typedef struct {
+    gint steps, lr_steps, warmup, log_every;
+    gint64 seed;
+    double lr, clip_norm;
+} Typed;
+
+enum { MAX_STEPS = 100000000 };
+
+static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GError **error)
+{
+    const GOptionEntry entries[] = {
+        {"data", 'd', 0, G_OPTION_ARG_FILENAME, &o->data_path, "UTF-8 text; a token is a byte",
+         "FILE"},
+        {"steps", 'n', 0, G_OPTION_ARG_INT, &typed->steps,
+         "The step to stop at, counted from the start of training (default 20)", "N"},
+        {"device", 0, 0, G_OPTION_ARG_STRING, &o->device, "Confirms the plan's device: cpu", "D"},
+        {"db", 0, 0, G_OPTION_ARG_FILENAME, &o->db_path,
+         "Record the run in this SQLite store (default: not recorded)", "FILE"},
+        {"seed", 0, 0, G_OPTION_ARG_INT64, &typed->seed, "Of parameters and data (default 1)", "S"},
+        {"lr", 0, 0, G_OPTION_ARG_DOUBLE, &typed->lr, "Learning rate (default 1e-3)", "X"},
+        {"lr-schedule", 0, 0, G_OPTION_ARG_STRING, &o->schedule,
+         "constant (default) or cosine (needs --lr-steps)", "NAME"},
+        {"lr-steps", 0, 0, G_OPTION_ARG_INT, &typed->lr_steps,
+         "Where the cosine reaches a tenth of --lr", "N"},
+        {"warmup", 0, 0, G_OPTION_ARG_INT, &typed->warmup,
+         "Steps of linear warm-up before the cosine (default 0)", "N"},
+        {"clip-norm", 0, 0, G_OPTION_ARG_DOUBLE, &typed->clip_norm,
+         "Largest global gradient norm; 0 = off (default 1)", "X"},
+        {"log-every", 0, 0, G_OPTION_ARG_INT, &typed->log_every, "Print one step in N (default 1)",
+         "N"},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
+        {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Print the version", NULL},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(GOptionContext) context = g_option_context_new("PLAN");
+    g_autoptr(GError) why = NULL;
+
+    g_option_context_set_summary(
+        context, "fsdp-run: executes exactly that plan; records what it measured.\n"
+                 "Started by hand it starts the plan's ranks itself; under mpirun or srun it joins "
+                 "them.\nfsdp-run calibrate [--quick] -o T measures this machine.");
+    g_option_context_set_description(
+        context, "Exit status: 0 done or stopped by SIGINT / SIGTERM after a step, 2 bad usage or "
+                 "input, 3 run-time failure or a loss that is not finite.");
+    g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, argc, argv, &why))
+        return fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+    return TRUE;
+}
+
+static gboolean int_in(const char *name, gint value, gint min, gint max, guint *out, GError **error)
+{
+    if (value < min || value > max)
+        return fail(error, ERROR_INPUT, "--%s = %d: must be %d to %d", name, value, min, max);
+    *out = (guint)value;
+    return TRUE;
+}
+
+static gboolean number_in(const char *name, double value, gboolean zero, GError **error)
+{
+    if (!isfinite(value) || value < 0 || (value == 0 && !zero))
+        return fail(error, ERROR_INPUT, "--%s = %g: must be a finite number %s 0", name, value,
+                    zero ? "of at least" : "above");
+    return TRUE;
+}
+
+static gboolean check_schedule(RunOptions *o, const Typed *typed, GError **error)
+{
+    TrainOptions *train = &o->train;
+
+    train->cosine = o->schedule != NULL && strcmp(o->schedule, "cosine") == 0;
+    if (o->schedule != NULL && !train->cosine && strcmp(o->schedule, "constant") != 0)
+        return fail(error, ERROR_INPUT, "--lr-schedule = \"%s\": must be constant or cosine",
+                    o->schedule);
+    if (!train->cosine && (typed->lr_steps != 0 || typed->warmup != 0))
+        return fail(error, ERROR_INPUT, "--lr-steps and --warmup belong to --lr-schedule cosine");
+    if (!train->cosine)
+        return TRUE;
+    if (typed->lr_steps == 0)
+        return fail(error, ERROR_INPUT, "--lr-schedule cosine needs --lr-steps");
+    return int_in("lr-steps", typed->lr_steps, 1, MAX_STEPS, &train->lr_steps, error) &&
+           int_in("warmup", typed->warmup, 0, typed->lr_steps - 1, &train->warmup, error);
+}
+
+static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, GError **error)
+{
+    TrainOptions *train = &o->train;
+
+    if (argc != 2)
+        return fail(error, ERROR_INPUT, "one plan file is wanted, got %d (see --help)", argc - 1);
+    o->plan_path = g_strdup(argv[1]);
+    if (o->data_path == NULL)
+        return fail(error, ERROR_INPUT, "--data is missing: a UTF-8 text file");
+    if (o->device != NULL && strcmp(o->device, "cpu") != 0)
+        return fail(error, ERROR_INPUT, "--device = \"%s\": this build has cpu", o->device);
+    if (!number_in("lr", typed->lr, FALSE, error) ||
+        !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
+        !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||
+        !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error))
+        return FALSE;
+    if (typed->seed < 0)
+        return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
+                    typed->seed);
+    train->seed = (guint64)typed->seed;
+    train->lr = typed->lr;
+    train->clip_norm = typed->clip_norm;
+    train->data_path = o->data_path;
+    train->db_path = o->db_path;
+    return check_schedule(o, typed, error);
+}
+
+gboolean run_options_parse(RunOptions *options, int *argc, char ***argv, GError **error)
+{
+    Typed typed = {.steps = 20, .log_every = 1, .seed = 1, .lr = 1e-3, .clip_norm = 1};
+
+    if (!parse(options, &typed, argc, argv, error))
+        return FALSE;
+    return options->version || check(options, &typed, *argc, *argv, error);
+}
+
+void run_options_clear(RunOptions *options)
+{
+    g_free(options->plan_path);
+    g_free(options->data_path);
+    g_free(options->db_path);
+    g_free(options->device);
+    g_free(options->schedule);
+}

@@ -1,0 +1,216 @@
+#include "exec/run/runtime.h"
+
+#include "exec/comm/comm_queue.h"
+#include "sim/base/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { QUEUE_JOBS = 256 };
+
+typedef struct {
+    RuntimeJob run;
+    guint8 data[RUNTIME_JOB_BYTES];
+} QueuedJob;
+
+struct Runtime {
+    RuntimeOptions options;
+    Device *device;
+    Comm *comm; /* opened, used and freed by the communication thread */
+    CommQueue *queue;
+};
+
+static gboolean run_job(gpointer context, gpointer data, GError **error)
+{
+    Runtime *runtime = context;
+    const QueuedJob *job = data;
+
+    return job->run(runtime->comm, job->data, error);
+}
+
+gboolean runtime_failed(const Runtime *runtime, GError **error)
+{
+    const GError *why = comm_queue_error(runtime->queue);
+
+    if (why == NULL)
+        return fail(error, ERROR_RUNTIME, "the communication thread stopped");
+    return fail(error, (ErrorCode)why->code, "%s", why->message);
+}
+
+guint64 runtime_post(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes)
+{
+    QueuedJob queued = {.run = run};
+
+    g_assert(bytes <= sizeof queued.data);
+    if (bytes > 0)
+        memcpy(queued.data, job, bytes);
+    return comm_queue_post(runtime->queue, &queued);
+}
+
+gboolean runtime_wait(Runtime *runtime, guint64 ordinal)
+{
+    return ordinal == 0 || comm_queue_wait(runtime->queue, ordinal);
+}
+
+gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
+                    GError **error)
+{
+    const guint64 ordinal = runtime_post(runtime, run, job, bytes);
+
+    if (ordinal == 0 || !comm_queue_wait(runtime->queue, ordinal))
+        return runtime_failed(runtime, error);
+    return TRUE;
+}
+
+/* ---- open and close ---- */
+
+static gboolean open_comm(Comm *comm, gconstpointer job, GError **error)
+{
+    Runtime *runtime = *(Runtime *const *)job;
+
+    g_assert(comm == NULL);
+    runtime->comm = comm_open(runtime->options.transport, runtime->options.ranks_per_node, error);
+    return runtime->comm != NULL;
+}
+
+static gboolean close_comm(Comm *comm, gconstpointer job, GError **error)
+{
+    Runtime *runtime = *(Runtime *const *)job;
+
+    (void)error;
+    comm_free(comm);
+    runtime->comm = NULL;
+    return TRUE;
+}
+
+Runtime *runtime_open(const RuntimeOptions *options, GError **error)
+{
+    g_autoptr(Runtime) runtime = g_new0(Runtime, 1);
+
+    runtime->options = *options;
+    runtime->device = device_open(options->device, options->threads, error);
+    if (runtime->device == NULL)
+        return NULL;
+    runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
+    Runtime *self = runtime;
+    if (!runtime_do(runtime, open_comm, &self, sizeof self, error))
+        return NULL;
+    return g_steal_pointer(&runtime);
+}
+
+void runtime_close(Runtime *runtime)
+{
+    if (runtime == NULL)
+        return;
+    if (runtime->comm != NULL) {
+        g_autoptr(GError) why = NULL;
+
+        if (!runtime_do(runtime, close_comm, &runtime, sizeof runtime, &why))
+            g_debug("closing the communicator: %s", why->message);
+    }
+    comm_queue_free(runtime->queue);
+    device_free(runtime->device);
+    g_free(runtime);
+}
+
+/* ---- facts ---- */
+
+guint runtime_rank(const Runtime *runtime)
+{
+    return runtime->comm->rank;
+}
+
+guint runtime_size(const Runtime *runtime)
+{
+    return runtime->comm->size;
+}
+
+Device *runtime_device(Runtime *runtime)
+{
+    return runtime->device;
+}
+
+const char *runtime_transport(const Runtime *runtime)
+{
+    return comm_describe(runtime->comm);
+}
+
+const char *runtime_library(const Runtime *runtime)
+{
+    return device_library(runtime->device);
+}
+
+void runtime_note(Runtime *runtime, const char *what)
+{
+    comm_note(runtime->comm, what);
+}
+
+/* ---- control ---- */
+
+static gboolean agree(Comm *comm, gconstpointer job, GError **error)
+{
+    return comm->ops->agree_max(comm, *(gint64 *const *)job, error);
+}
+
+gboolean runtime_agree_max(Runtime *runtime, gint64 *value, GError **error)
+{
+    return runtime_do(runtime, agree, &value, sizeof value, error);
+}
+
+typedef struct {
+    gconstpointer data;
+    gsize bytes;
+    GPtrArray *all;
+} Gather;
+
+static gboolean gather(Comm *comm, gconstpointer job, GError **error)
+{
+    const Gather *what = job;
+
+    return comm->ops->gather_bytes(comm, what->data, what->bytes, what->all, error);
+}
+
+gboolean runtime_gather(Runtime *runtime, gconstpointer data, gsize bytes, GPtrArray *all,
+                        GError **error)
+{
+    const Gather what = {data, bytes, all};
+
+    return runtime_do(runtime, gather, &what, sizeof what, error);
+}
+
+static gboolean copy_bytes_in(Comm *comm, gconstpointer job, GError **error)
+{
+    (void)error;
+    memcpy(*(guint64 *const *)job, comm->bytes_in, sizeof comm->bytes_in);
+    return TRUE;
+}
+
+void runtime_bytes_in(Runtime *runtime, guint64 bytes[NUM_VOLUMES])
+{
+    g_autoptr(GError) why = NULL;
+    guint64 *to = bytes;
+
+    if (!runtime_do(runtime, copy_bytes_in, &to, sizeof to, &why))
+        memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
+}
+
+guint64 runtime_foreign_bytes(const Runtime *runtime)
+{
+    return comm_foreign_bytes(runtime->comm);
+}
+
+static gboolean abort_job(Comm *comm, gconstpointer job, GError **error)
+{
+    (void)error;
+    comm->ops->abort(comm, *(const int *)job);
+    return TRUE;
+}
+
+void runtime_abort(Runtime *runtime, int status)
+{
+    g_autoptr(GError) why = NULL;
+
+    if (!runtime_do(runtime, abort_job, &status, sizeof status, &why))
+        runtime->comm->ops->abort(runtime->comm, status); /* its thread has stopped */
+    exit(status);
+}

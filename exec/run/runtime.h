@@ -1,0 +1,65 @@
+/* One rank's means: a device, and a communicator on a thread of its own.  Programs run on it, one
+ * or several (exec/interpreter.h). */
+#pragma once
+
+#include "exec/comm/comm.h"
+#include "exec/device/device.h"
+
+typedef struct Runtime Runtime;
+
+typedef struct {
+    const char *transport; /* "self" (one rank) or "mpi" */
+    guint ranks_per_node;  /* 0 = as the machine is; see comm_open() */
+    guint threads;         /* of the device */
+    DeviceKind device;
+} RuntimeOptions;
+
+/* Starts the communication thread and opens the communicator on it.  Collective.  ERROR_RUNTIME. */
+Runtime *runtime_open(const RuntimeOptions *options, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Ends with every queued job done (unless one failed).  Collective when nothing failed. */
+void runtime_close(Runtime *runtime);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Runtime, runtime_close)
+
+guint runtime_rank(const Runtime *runtime);
+guint runtime_size(const Runtime *runtime);
+Device *runtime_device(Runtime *runtime);
+const char *runtime_transport(const Runtime *runtime); /* as comm_describe() */
+const char *runtime_library(const Runtime *runtime);   /* as device_library() */
+
+/* ---- the communication thread ---- */
+
+/* A job: `run` is called on the communication thread with this rank's communicator.  Copied in;
+ * posting never allocates. */
+enum { RUNTIME_JOB_BYTES = 256 };
+typedef gboolean (*RuntimeJob)(Comm *comm, gconstpointer job, GError **error);
+
+/* @job: @bytes, at most RUNTIME_JOB_BYTES.  Returns its ordinal; 0 once the thread has failed. */
+guint64 runtime_post(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes);
+
+/* Blocks until that job and all before it are done; ordinal 0 is nothing to wait for.  FALSE once
+ * the thread has failed. */
+gboolean runtime_wait(Runtime *runtime, guint64 ordinal);
+
+/* runtime_post() and runtime_wait(); ERROR_RUNTIME with what the thread failed of. */
+gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
+                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error, returns FALSE */
+
+/* What this rank is about to do; a peer that finds it dead reports it. */
+void runtime_note(Runtime *runtime, const char *what);
+
+/* ---- control channel, collective over all ranks, not counted as volume ---- */
+
+gboolean runtime_agree_max(Runtime *runtime, gint64 *value,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* @data of all ranks, at rank 0 (@all: GBytes). */
+gboolean runtime_gather(Runtime *runtime, gconstpointer data, gsize bytes, GPtrArray *all,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Bytes received so far, by kind; bytes of other ranks' memory mapped here. */
+void runtime_bytes_in(Runtime *runtime, guint64 bytes[NUM_VOLUMES]);
+guint64 runtime_foreign_bytes(const Runtime *runtime);
+
+/* Ends the whole job, all ranks, with @status. */
+void runtime_abort(Runtime *runtime, int status) G_GNUC_NORETURN;

@@ -1,0 +1,120 @@
+#include "exec/run/terms.h"
+
+#include "reports/store/store.h"
+
+#include <math.h>
+
+gboolean terms_is_state(MemoryTerm term)
+{
+    return term == TERM_PARAMETERS || term == TERM_GRADIENTS || term == TERM_MASTER ||
+           term == TERM_OPTIMIZER;
+}
+
+void terms_take_times(Terms *terms, const Program *program, const OpTime *times, double seconds)
+{
+    double busy = 0;
+    guint64 i = 0;
+
+    terms->timed = TRUE;
+    for (guint t = 0; t < NUM_TIME_TERMS; t++)
+        terms->time_seconds[t] = 0;
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint o = 0; o < segment->num_ops; o++, i++) {
+            const double took = times[i].end_s - times[i].start_s;
+
+            if (segment->ops[o].stream != COMPUTE_STREAM)
+                continue;
+            terms->time_seconds[time_term_of(segment->ops[o].kind)] += took;
+            busy += took;
+        }
+    }
+    terms->time_seconds[TIME_COMMUNICATION] = MAX(seconds - busy, 0);
+}
+
+static void clear_term(gpointer data)
+{
+    g_free((char *)((StoreTerm *)data)->term);
+}
+
+static void add(GArray *rows, guint rank, char *term, const char *unit, const double values[2])
+{
+    const StoreTerm row = {
+        .rank = rank, .term = term, .unit = unit, .predicted = values[0], .measured = values[1]};
+
+    g_array_append_val(rows, row);
+}
+
+/* The same definitions as the prediction's (DESIGN 4), from the measured step. */
+static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint rank)
+{
+    const Prediction *p = &plan->prediction;
+    const double tokens_per_second = terms->tokens / terms->step_seconds;
+    const double flops_per_gpu =
+        model_step_flops(plan->model, (guint64)terms->tokens, plan->workload.seq_len) /
+        terms->step_seconds / plan->gpus;
+    const double exposed = terms->timed ? terms->time_seconds[TIME_COMMUNICATION] : NAN;
+    const struct {
+        const char *term, *unit;
+        double values[2];
+    } figures[] = {
+        {"step_seconds", "s", {p->step_seconds, terms->step_seconds}},
+        {"tokens_per_second", "tokens/s", {p->tokens_per_second, tokens_per_second}},
+        {"tokens_per_second_per_gpu",
+         "tokens/s",
+         {p->tokens_per_second_per_gpu, tokens_per_second / plan->gpus}},
+        {"model_tflops_per_gpu", "TFLOP/s", {p->model_tflops_per_gpu, flops_per_gpu / 1e12}},
+        {"mfu", "", {p->mfu, flops_per_gpu / terms->peak_flops}},
+        {"exposed_communication_seconds", "s", {p->exposed_communication_seconds, exposed}},
+        {"bubble_fraction", "", {p->bubble_fraction, NAN}},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(figures); i++)
+        add(rows, rank, g_strdup(figures[i].term), figures[i].unit, figures[i].values);
+    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+        const double values[2] = {p->time_seconds[t], terms->timed ? terms->time_seconds[t] : NAN};
+
+        add(rows, rank, g_strdup_printf("time_seconds.%s", time_term_name((TimeTerm)t)), "s",
+            values);
+    }
+}
+
+static void add_memory(GArray *rows, const Terms *terms, const Plan *plan, guint rank)
+{
+    const Prediction *p = &plan->prediction;
+
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++) {
+        double measured = NAN;
+
+        if (terms_is_state((MemoryTerm)t))
+            measured = (double)terms->state_bytes[t];
+        if (t == TERM_FRAMEWORK) /* what the process holds beside its arena */
+            measured = (double)terms->total_bytes - (double)terms->arena_bytes;
+        const double values[2] = {(double)p->memory_bytes[t], measured};
+        add(rows, rank, g_strdup_printf("memory_bytes.%s", memory_term_name((MemoryTerm)t)),
+            "bytes", values);
+    }
+    const double total[2] = {(double)p->memory_total, (double)terms->total_bytes};
+    add(rows, rank, g_strdup("memory_bytes.total"), "bytes", total);
+    const double arena[2] = {(double)plan->arena_bytes[TIER_DEVICE], (double)terms->arena_bytes};
+    add(rows, rank, g_strdup("arena_bytes.device"), "bytes", arena);
+}
+
+GArray *terms_rows(const Terms *terms, const Plan *plan, guint rank)
+{
+    GArray *rows = g_array_new(FALSE, FALSE, sizeof(StoreTerm));
+
+    g_array_set_clear_func(rows, clear_term);
+    add_times(rows, terms, plan, rank);
+    add_memory(rows, terms, plan, rank);
+    for (guint v = 0; v < NUM_VOLUMES; v++) {
+        const double values[2] = {(double)plan->prediction.communication_bytes[v],
+                                  (double)terms->communication_bytes[v]};
+
+        add(rows, rank, g_strdup_printf("communication_bytes.%s", volume_name((Volume)v)), "bytes",
+            values);
+    }
+    return rows;
+}

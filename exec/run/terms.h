@@ -1,0 +1,26 @@
+/* One rank's measurements, and the rows they make beside the prediction. */
+#pragma once
+
+#include "exec/run/interpreter.h"
+#include "sim/search/plan.h"
+
+/* Plain data: sent to rank 0 as it is. */
+typedef struct {
+    double step_seconds, tokens, peak_flops;
+    gboolean timed; /* time_seconds were sampled */
+    double time_seconds[NUM_TIME_TERMS];
+    guint64 state_bytes[NUM_MEMORY_TERMS]; /* only those of terms_is_state() */
+    guint64 arena_bytes, total_bytes;
+    guint64 communication_bytes[NUM_VOLUMES];
+} Terms;
+
+/* Terms that are whole tensors of their own in the arena, so that touched bytes measure them. */
+gboolean terms_is_state(MemoryTerm term);
+
+/* Sums a sampled step's compute ops by what they are; the rest of its @seconds is exposed
+ * communication: this rank computed nothing then. */
+void terms_take_times(Terms *terms, const Program *program, const OpTime *times, double seconds);
+
+/* GArray of StoreTerm: every term of the prediction, measured or NAN; names are static strings or
+ * owned by the array. */
+GArray *terms_rows(const Terms *terms, const Plan *plan, guint rank);

@@ -1,0 +1,76 @@
+#include "reports/report/plan_text.h"
+
+#include "reports/report/format.h"
+
+#include <math.h>
+
+JsonParser *plan_text_parse(const char *text)
+{
+    g_autoptr(JsonParser) parser = json_parser_new_immutable();
+
+    if (text == NULL || !json_parser_load_from_data(parser, text, -1, NULL))
+        return NULL;
+
+    JsonNode *root = json_parser_get_root(parser);
+
+    return root != NULL && JSON_NODE_HOLDS_OBJECT(root) ? g_steal_pointer(&parser) : NULL;
+}
+
+JsonNode *plan_text_node(JsonParser *plan, const char *path)
+{
+    g_auto(GStrv) names = g_strsplit(path, ".", -1);
+    JsonNode *node = plan != NULL ? json_parser_get_root(plan) : NULL;
+
+    for (guint i = 0; names[i] != NULL && node != NULL; i++)
+        node = JSON_NODE_HOLDS_OBJECT(node)
+                   ? json_object_get_member(json_node_get_object(node), names[i])
+                   : NULL;
+    return node;
+}
+
+gboolean plan_text_is_number(JsonNode *node)
+{
+    if (!JSON_NODE_HOLDS_VALUE(node))
+        return FALSE;
+
+    const GType type = json_node_get_value_type(node);
+
+    return type == G_TYPE_INT64 || type == G_TYPE_DOUBLE;
+}
+
+double plan_text_number(JsonParser *plan, const char *path)
+{
+    JsonNode *node = plan_text_node(plan, path);
+
+    return node != NULL && plan_text_is_number(node) ? json_node_get_double(node) : NAN;
+}
+
+char *plan_text_value(JsonParser *plan, const char *path)
+{
+    JsonNode *node = plan_text_node(plan, path);
+
+    if (node == NULL || !JSON_NODE_HOLDS_VALUE(node))
+        return g_strdup(FORMAT_UNKNOWN);
+    if (json_node_get_value_type(node) == G_TYPE_STRING)
+        return g_strdup(json_node_get_string(node));
+    return json_to_string(node, FALSE);
+}
+
+char *plan_text_layout(JsonParser *plan)
+{
+    static const char *const axes[] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
+    g_autoptr(GString) text = g_string_new(NULL);
+    gboolean known = FALSE;
+
+    for (guint i = 0; i < G_N_ELEMENTS(axes); i++) {
+        g_autofree char *path = g_strconcat("layout.", axes[i], NULL);
+        const double size = plan_text_number(plan, path);
+
+        known |= !isnan(size);
+        if (size > 1)
+            g_string_append_printf(text, "%s%s=%.0f", text->len > 0 ? " " : "", axes[i], size);
+    }
+    if (text->len == 0)
+        g_string_append(text, known ? "1 rank" : FORMAT_UNKNOWN);
+    return g_strdup(text->str);
+}
