@@ -72,8 +72,8 @@ static Plan *random_plan(GRand *random)
 
 static gboolean is_legal(const Plan *plan)
 {
-    const Choice choice = {plan->model, &plan->workload, &plan->layout, &plan->sharding,
-                           &plan->schedule};
+    const Choice choice = {plan->model,     &plan->workload, &plan->layout,
+                           &plan->sharding, &plan->schedule, TRUE};
 
     return legality_check(&choice, NULL) == VERDICT_OK;
 }
