@@ -76,12 +76,16 @@ static Verdict check_batch(const Choice *choice, char **reason)
     const guint micro = choice->schedule->micro_batch;
     const guint64 step = (guint64)data_ranks * micro;
 
+    if (batch < step)
+        return refuse(reason, VERDICT_BATCH,
+                      "global batch %u is less than %u data-parallel ranks x micro-batch %u = "
+                      "%" G_GUINT64_FORMAT,
+                      batch, data_ranks, micro, step);
     if (batch % step != 0)
         return refuse(reason, VERDICT_BATCH,
                       "global batch %u is not a multiple of %u data-parallel ranks x micro-batch "
                       "%u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
-                      batch, data_ranks, micro, MAX(batch / step, 1) * step,
-                      (batch / step + 1) * step);
+                      batch, data_ranks, micro, batch / step * step, (batch / step + 1) * step);
     if (choice->schedule->micro_batches != batch / step)
         return refuse(reason, VERDICT_BATCH,
                       "micro_batches = %u: global batch %u over %u ranks x micro-batch %u is %u",

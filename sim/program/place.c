@@ -208,15 +208,6 @@ static guint64 extent(const Program *program, const Tensor *tensor)
     return tensor->stride * g_array_index(program->spaces, Space, tensor->space).count;
 }
 
-static gint by_offset(gconstpointer a, gconstpointer b, gpointer data)
-{
-    const Program *program = data;
-    const guint64 left = program_tensor(program, *(const guint *)a)->offset;
-    const guint64 right = program_tensor(program, *(const guint *)b)->offset;
-
-    return left < right ? -1 : left > right;
-}
-
 static gint by_extent(gconstpointer a, gconstpointer b, gpointer data)
 {
     const Program *program = data;
@@ -240,15 +231,15 @@ static GArray *shared_by_extent(const Program *program)
     return order;
 }
 
-/* The lowest aligned offset at or above @floor where no tensor of @placed that conflicts lies. */
-static guint64 lowest_offset(const Placer *placer, GArray *placed, guint tensor,
+/* The lowest aligned offset at or above @floor_bytes where no tensor of @placed (by offset) that
+ * conflicts lies. */
+static guint64 lowest_offset(const Placer *placer, const GArray *placed, guint tensor,
                              guint64 floor_bytes)
 {
     const Program *program = placer->program;
     const guint64 bytes = extent(program, program_tensor(program, tensor));
     guint64 offset = floor_bytes;
 
-    g_array_sort_with_data(placed, by_offset, (gpointer)program);
     for (guint i = 0; i < placed->len; i++) {
         const guint other = g_array_index(placed, guint, i);
         const Tensor *there = program_tensor(program, other);
@@ -278,6 +269,17 @@ static guint64 place_state(Program *program)
     return end;
 }
 
+/* Keeps @placed in the order of offsets. */
+static void insert_placed(const Program *program, GArray *placed, guint tensor)
+{
+    guint at = placed->len;
+
+    while (at > 0 && program_tensor(program, g_array_index(placed, guint, at - 1))->offset >
+                         program_tensor(program, tensor)->offset)
+        at--;
+    g_array_insert_val(placed, at, tensor);
+}
+
 /* Places the tensors of @order one after the other; returns the end. */
 static guint64 place_in_order(const Placer *placer, Program *program, const GArray *order,
                               guint64 floor_bytes)
@@ -290,7 +292,7 @@ static guint64 place_in_order(const Placer *placer, Program *program, const GArr
         Tensor *tensor = program_tensor(program, t);
 
         tensor->offset = lowest_offset(placer, placed, t, floor_bytes);
-        g_array_append_val(placed, t);
+        insert_placed(program, placed, t);
         end = MAX(end, aligned(tensor->offset + extent(program, tensor)));
     }
     return end;

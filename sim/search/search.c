@@ -195,6 +195,11 @@ static gboolean is_tp_offered(const SearchRequest *request, guint tp)
     return tp <= request->model->heads && (inner->span == 0 || tp <= inner->span);
 }
 
+static guint most_tp(const SearchRequest *request)
+{
+    return MAX(request->fixed[AXIS_TP], request->model->heads);
+}
+
 static void enumerate(Search *search)
 {
     const SearchRequest *request = search->request;
@@ -202,7 +207,7 @@ static void enumerate(Search *search)
 
     if (search->gpus % other != 0)
         return;
-    for (guint tp = 1; tp <= search->gpus / other; tp++) {
+    for (guint tp = 1; tp <= most_tp(request); tp++) {
         const guint data = search->gpus / other / tp;
 
         if (search->gpus / other % tp != 0 || !is_tp_offered(request, tp))
@@ -327,6 +332,32 @@ static void price_all(Search *search)
     }
 }
 
+static gint by_plan_key(gconstpointer a, gconstpointer b, gpointer request)
+{
+    const double left = plan_key(request, *(Plan *const *)a);
+    const double right = plan_key(request, *(Plan *const *)b);
+
+    return left < right ? -1 : left > right;
+}
+
+/* Those that are listed are priced to the last micro-batch; the straight line may be a little off.
+ */
+static void price_listed(Search *search)
+{
+    GPtrArray *plans = search->result->plans;
+
+    for (guint i = plans->len; i-- > 0;) {
+        Plan *plan = g_ptr_array_index(plans, i);
+
+        if (plan_price(plan))
+            continue;
+        search->result->feasible--;
+        reject(search, VERDICT_MEMORY, g_strdup(g_ptr_array_index(plan->reasons, 0)));
+        g_ptr_array_remove_index(plans, i);
+    }
+    g_ptr_array_sort_with_data(plans, by_plan_key, (gpointer)search->request);
+}
+
 /* Nothing fits: the candidate that needs least is priced to say what it would need. */
 static void find_closest(Search *search)
 {
@@ -358,8 +389,7 @@ SearchResult *search(const SearchRequest *request)
     result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
     enumerate(&search);
     price_all(&search);
-    for (guint i = 0; i < result->plans->len; i++)
-        plan_price(g_ptr_array_index(result->plans, i));
+    price_listed(&search);
     if (result->plans->len == 0)
         find_closest(&search);
     g_array_unref(search.candidates);
@@ -411,15 +441,39 @@ Plan *search_estimate(const SearchRequest *request, GError **error)
 
 /* ---- how many GPUs ---- */
 
+/* The candidates that need least are tried first; one that fits is enough. */
+static gboolean any_fits(Search *search)
+{
+    g_array_sort(search->candidates, by_floor);
+    for (guint i = 0; i < search->candidates->len; i++) {
+        const Candidate *candidate = &g_array_index(search->candidates, Candidate, i);
+
+        if (exceeds_floor(search, candidate))
+            continue;
+        g_autoptr(Plan) plan = candidate_plan(search->request, candidate);
+        if (plan_price_steady(plan))
+            return TRUE;
+    }
+    return FALSE;
+}
+
 static gboolean fits_on(const SearchRequest *request, guint gpus)
 {
     SearchRequest one = *request;
 
     one.gpus = gpus;
-    one.top = 1;
-    one.sort = SORT_MEMORY;
-    g_autoptr(SearchResult) result = search(&one);
-    return result->plans->len > 0;
+    g_autoptr(SearchResult) result = g_new0(SearchResult, 1);
+    result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
+    Search search = {
+        .request = &one,
+        .result = result,
+        .candidates = g_array_new(FALSE, TRUE, sizeof(Candidate)),
+        .gpus = gpus,
+    };
+    enumerate(&search);
+    const gboolean fits = any_fits(&search);
+    g_array_unref(search.candidates);
+    return fits;
 }
 
 /* What a number of GPUs is a multiple of. */
@@ -432,10 +486,22 @@ static guint fixed_ranks(const SearchRequest *request)
     return ranks;
 }
 
-/* Counts in multiples of the fixed axes.  With a batch that was asked for, its divisors are tried
- * one by one.  Else doubling finds a range, which is halved until it is short and then tried one by
- * one: more ranks need less apart from padding, and a number that divides the model's dimensions
- * has less of that than the next ones. */
+/* Whether some tp leaves data-parallel ranks that divide the batch. */
+static gboolean batch_divides(const SearchRequest *request, guint gpus)
+{
+    const guint other = MAX(request->fixed[AXIS_PP], 1) * MAX(request->fixed[AXIS_CP], 1);
+
+    for (guint tp = 1; tp <= most_tp(request); tp++)
+        if (gpus % (other * tp) == 0 && is_tp_offered(request, tp) &&
+            request->global_batch % (gpus / other / tp) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* Counts in multiples of the fixed axes.  With a batch that was asked for, those that it allows are
+ * tried one by one.  Else doubling finds a range, which is halved until it is short and then tried
+ * one by one: more ranks need less apart from padding, and a number that divides the model's
+ * dimensions has less of that than the next ones. */
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
     enum { MOST = 65536, SHORT = 64 };
@@ -446,7 +512,7 @@ guint search_smallest_gpus(const SearchRequest *request, guint from)
         return 0;
     if (request->global_batch != 0) {
         for (guint n = low; n <= most; n++)
-            if (request->global_batch % (n * unit) == 0 && fits_on(request, n * unit))
+            if (batch_divides(request, n * unit) && fits_on(request, n * unit))
                 return n * unit;
         return 0;
     }

@@ -38,7 +38,7 @@ void search_result_free(SearchResult *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(SearchResult, search_result_free)
 
 /* The smallest number of GPUs, at least @from, on which something fits, up to 65536; 0 = none.
- * A global batch that was asked for is kept: only divisors of it are tried. */
+ * A global batch that was asked for is kept: only numbers that it allows are tried. */
 guint search_smallest_gpus(const SearchRequest *request, guint from);
 
 /* One layout; micro-batch, recompute and strategy chosen as search would where they are free.  NULL

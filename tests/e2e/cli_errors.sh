@@ -102,7 +102,7 @@ for layout in dp=2 dp_shard dp_shard=0 dp_shard=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
-for layout in tp=2 pp=2 cp=2; do
+for layout in pp=2 cp=2; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 # Understood, but illegal.

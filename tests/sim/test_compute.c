@@ -459,7 +459,7 @@ START_TEST(every_compute_op_has_a_class_and_every_class_a_name)
     for (OpKind kind = 0; kind < NUM_OPS; kind++)
         if (!op_kind_is_communication(kind))
             count[compute_class(kind)]++;
-    ck_assert_uint_eq(count[COMPUTE_GEMM], 4);
+    ck_assert_uint_eq(count[COMPUTE_GEMM], 5);
     ck_assert_uint_eq(count[COMPUTE_ATTENTION], 2);
     ck_assert_uint_eq(count[COMPUTE_OPTIMIZER], 4);
     ck_assert_str_eq(compute_class_name(compute_class(OP_ADAMW)), "optimizer");

@@ -54,30 +54,40 @@ static void add_choice(const SearchRequest *request, GPtrArray *all, const Case 
     g_ptr_array_add(all, plan);
 }
 
+/* All strategies and schedules of one mesh. */
+static void add_mesh(const SearchRequest *request, GPtrArray *all, guint replicate, guint shard,
+                     guint tp)
+{
+    const guint data = replicate * shard;
+
+    for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
+        for (guint recompute = 0; recompute < NUM_RECOMPUTES; recompute++)
+            for (guint micro = 1; micro <= MAX(request->global_batch, 1); micro++) {
+                const guint batch = request->global_batch != 0 ? request->global_batch : data;
+                Case one = case_of((Model *)request->model, replicate, shard, 1);
+
+                if ((s == STRATEGY_NO_SHARD) != (shard == 1) || batch % (data * micro) != 0)
+                    continue;
+                one.layout.size[AXIS_TP] = tp;
+                one.workload =
+                    (Workload){batch, request->seq_len, request->recipe, request->optimizer};
+                one.sharding = request->sharding;
+                one.sharding.strategy = (Strategy)s;
+                sharding_normalise(&one.sharding, &one.layout);
+                one.schedule = (Schedule){micro, batch / data / micro, (Recompute)recompute};
+                add_choice(request, all, &one);
+            }
+}
+
 /* Plain loops over all that search may choose; every one priced. */
 static GPtrArray *price_everything(const SearchRequest *request)
 {
     GPtrArray *all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-    const guint gpus = request->gpus;
 
-    for (guint shard = 1; shard <= gpus; shard++)
-        for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
-            for (guint recompute = 0; recompute < NUM_RECOMPUTES; recompute++)
-                for (guint micro = 1; micro <= MAX(request->global_batch, 1); micro++) {
-                    const guint batch = request->global_batch != 0 ? request->global_batch : gpus;
-                    Case one = case_of((Model *)request->model, gpus / shard, shard, 1);
-
-                    if (gpus % shard != 0 || (s == STRATEGY_NO_SHARD) != (shard == 1) ||
-                        batch % (gpus * micro) != 0)
-                        continue;
-                    one.workload =
-                        (Workload){batch, request->seq_len, request->recipe, request->optimizer};
-                    one.sharding = request->sharding;
-                    one.sharding.strategy = (Strategy)s;
-                    sharding_normalise(&one.sharding, &one.layout);
-                    one.schedule = (Schedule){micro, batch / gpus / micro, (Recompute)recompute};
-                    add_choice(request, all, &one);
-                }
+    for (guint tp = 1; tp <= request->gpus; tp++)
+        for (guint shard = 1; shard <= request->gpus; shard++)
+            if (request->gpus % (tp * shard) == 0)
+                add_mesh(request, all, request->gpus / tp / shard, shard, tp);
     return all;
 }
 
@@ -220,6 +230,7 @@ START_TEST(a_batch_that_no_layout_divides_is_refused_with_an_example)
     SearchRequest request = request_of(model, topology, 4);
 
     request.global_batch = 10;
+    request.fixed[AXIS_TP] = 1;
     g_autoptr(SearchResult) result = search(&request);
     ck_assert_uint_eq(result->candidates, 0);
     ck_assert_uint_gt(result->rejected[VERDICT_BATCH], 0);
@@ -387,7 +398,7 @@ START_TEST(where_no_number_fits_the_answer_is_none)
 }
 END_TEST
 
-/* 16 Psi / 8 = 141 GB of state do not fit in 80 GB. */
+/* 16 Psi / 8 = 141 GB of state do not fit in 80 GB; norms are whole on every rank of tp. */
 START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
 {
     g_autoptr(GError) error = NULL;
@@ -398,26 +409,30 @@ START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
     ck_assert_msg(model != NULL && topology != NULL, "%s", error == NULL ? "" : error->message);
     SearchRequest request = request_of(model, topology, 8);
     request.seq_len = 0;
+    request.fixed[AXIS_TP] = (guint)_i; /* 0: any */
     g_autoptr(SearchResult) result = search(&request);
     ck_assert_uint_eq(result->plans->len, 0);
     ck_assert_uint_eq(result->rejected[VERDICT_MEMORY], result->candidates);
     ck_assert_ptr_nonnull(result->closest);
     const Prediction *closest = &result->closest->prediction;
-    ck_assert_uint_eq(
+    const guint64 state =
         closest->memory_bytes[TERM_PARAMETERS] + closest->memory_bytes[TERM_GRADIENTS] +
-            closest->memory_bytes[TERM_MASTER] + closest->memory_bytes[TERM_OPTIMIZER],
-        G_GUINT64_CONSTANT(141107412992));
+        closest->memory_bytes[TERM_MASTER] + closest->memory_bytes[TERM_OPTIMIZER];
+    ck_assert_uint_ge(state, G_GUINT64_CONSTANT(141107412992));
+    if (_i == 1)
+        ck_assert_uint_eq(state, G_GUINT64_CONSTANT(141107412992));
     ck_assert(strstr(g_ptr_array_index(result->closest->reasons, 0), "optimizer") != NULL);
 
     const guint gpus = search_smallest_gpus(&request, 9);
     ck_assert_uint_gt(gpus, 1128859303936 / 85899345920); /* its state alone needs 14 */
     ck_assert_uint_le(gpus, 64);
-    request.fixed[AXIS_DP_SHARD] = gpus;
+    request.gpus = gpus;
+    g_autoptr(SearchResult) larger = search(&request);
+    ck_assert_uint_gt(larger->plans->len, 0);
+    const Plan *best = g_ptr_array_index(larger->plans, 0);
+    memcpy(request.fixed, best->layout.size, sizeof request.fixed);
     g_autoptr(Plan) fits = search_estimate(&request, &error);
     ck_assert_msg(fits != NULL && fits->reasons->len == 0, "%u GPUs", gpus);
-    request.fixed[AXIS_DP_SHARD] = gpus - 1;
-    g_autoptr(Plan) fewer = search_estimate(&request, &error);
-    ck_assert_uint_gt(fewer->reasons->len, 0);
 }
 END_TEST
 
@@ -442,7 +457,7 @@ int main(void)
     tcase_add_loop_test(tcase, the_smallest_number_of_gpus_is_what_trying_each_gives, 0,
                         G_N_ELEMENTS(scarce));
     tcase_add_test(tcase, where_no_number_fits_the_answer_is_none);
-    tcase_add_test(tcase, llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits);
+    tcase_add_loop_test(tcase, llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits, 0, 2);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
