@@ -67,7 +67,8 @@ START_TEST(a_batch_that_does_not_divide_names_its_neighbours)
                    "global batch 8 is not a multiple of 3 data-parallel ranks x micro-batch 2; the "
                    "nearest are 6 and 12");
     one.workload.global_batch = 5;
-    assert_refused(&one, VERDICT_BATCH, "global batch 5 is not a multiple of 3");
+    assert_refused(&one, VERDICT_BATCH,
+                   "global batch 5 is less than 3 data-parallel ranks x micro-batch 2 = 6");
     one.workload.global_batch = 12;
     assert_refused(&one, VERDICT_BATCH, "micro_batches = 1: global batch 12 over 3 ranks");
 }
