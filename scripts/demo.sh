@@ -21,6 +21,7 @@ others=(
     "dp_shard=2 full_shard"
     "dp_shard=4 full_shard"
     "dp_replicate=2,dp_shard=2 hybrid_shard"
+    "tp=2 no_shard"
 )
 
 title() { printf '\n\033[1m%s\033[0m\n' "$*"; }

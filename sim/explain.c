@@ -69,7 +69,7 @@ static void print_bound(const Plan *plan)
         g_print("; not recomputing would gain up to %.1f%% (a quarter of the block's compute)",
                 25 * (1 - hidden));
     g_print(".\nMemory-bound ops and the optimiser take %.1f%%: fusing them could gain no more.\n",
-            100 * (p->time_seconds[TIME_MEMORY_BOUND] + p->time_seconds[TIME_OPTIMIZER]) /
+            100 * (p->time_seconds[OP_CLASS_MEMORY_BOUND] + p->time_seconds[OP_CLASS_OPTIMIZER]) /
                 p->step_seconds);
 }
 

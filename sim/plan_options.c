@@ -381,15 +381,40 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
     return TRUE;
 }
 
-/* estimate's world is the product of its layout; --gpus may only confirm it. */
-static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
+static guint fixed_world(const SearchRequest *request)
 {
     guint world = 1;
 
     for (guint a = 0; a < NUM_AXES; a++)
-        world *= MAX(inputs->request.fixed[a], 1);
+        world *= MAX(request->fixed[a], 1);
+    return world;
+}
+
+/* estimate's world is the product of its layout; --gpus may only confirm it. */
+static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
+{
+    const guint world = fixed_world(&inputs->request);
+
     if (inputs->gpus_auto || (inputs->gpus_given && inputs->request.gpus != world))
         return fail(error, ERROR_INPUT, "--gpus can only confirm the layout's %u ranks", world);
+    return TRUE;
+}
+
+/* What the cluster can't do: a type its GPU has no rate for, more GPUs than its networks join. */
+static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **error)
+{
+    const Topology *topology = inputs->topology;
+    const DType compute = inputs->request.recipe->compute;
+
+    if (topology->gpu.kind == DEVICE_CUDA && topology->gpu.peak_flops[compute] == 0)
+        return fail(error, ERROR_INPUT,
+                    "--precision = %s: topology %s states no %s peak for its GPU %s",
+                    dtype_name(compute), topology->name, dtype_name(compute), topology->gpu.name);
+    if (gpus > topology_max_gpus(topology))
+        return fail(error, ERROR_INPUT,
+                    "%u GPUs: the networks of topology %s join at most %u; give it an outer "
+                    "[network] for more",
+                    gpus, topology->name, topology_max_gpus(topology));
     return TRUE;
 }
 
@@ -414,7 +439,10 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error));
+           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error)) &&
+           check_cluster(inputs,
+                         estimate ? fixed_world(&inputs->request) : search_gpus(&inputs->request),
+                         error);
 }
 
 void plan_inputs_clear(PlanInputs *inputs)

@@ -7,10 +7,10 @@ char *plan_bound_text(const Plan *plan)
     const Prediction *p = &plan->prediction;
     guint most = 0;
 
-    for (guint t = 1; t < NUM_TIME_TERMS; t++)
+    for (guint t = 1; t < NUM_OP_CLASSES; t++)
         if (p->time_seconds[t] > p->time_seconds[most])
             most = t;
-    return g_strdup_printf("%s %.0f%%", time_term_name((TimeTerm)most),
+    return g_strdup_printf("%s %.0f%%", op_class_name((OpClass)most),
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
@@ -41,7 +41,7 @@ static void print_row(guint rank, const Plan *plan)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-27s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, layout,
+    g_print("%4u  %-33s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
 }
@@ -62,7 +62,8 @@ static void print_counts(const SearchResult *result)
 void table_print_search(const SearchRequest *request, const SearchResult *result)
 {
     print_inputs(request);
-    g_print("\nrank  layout                      strategy        micro-batches  recompute    step  "
+    g_print("\nrank  layout                            strategy        micro-batches  recompute    "
+            "step  "
             "tokens/s/GPU     MFU  memory                bound by\n");
     for (guint i = 0; i < result->plans->len; i++)
         print_row(i + 1, g_ptr_array_index(result->plans, i));
@@ -100,11 +101,11 @@ static void print_time(const Prediction *p)
     g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
             p->tokens_per_second, p->tokens_per_second_per_gpu, p->model_tflops_per_gpu,
             100 * p->mfu);
-    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+    for (guint t = 0; t < NUM_OP_CLASSES; t++) {
         g_autofree char *time = seconds_text(p->time_seconds[t]);
 
         g_print("  %-24s %10s %6.1f%%\n",
-                t == TIME_COMMUNICATION ? "exposed communication" : time_term_name((TimeTerm)t),
+                t == OP_CLASS_COMMUNICATION ? "exposed communication" : op_class_name((OpClass)t),
                 time, 100 * p->time_seconds[t] / p->step_seconds);
     }
 }

@@ -16,7 +16,7 @@ void terms_take_times(Terms *terms, const Program *program, const OpTime *times,
     guint64 i = 0;
 
     terms->timed = TRUE;
-    for (guint t = 0; t < NUM_TIME_TERMS; t++)
+    for (guint t = 0; t < NUM_OP_CLASSES; t++)
         terms->time_seconds[t] = 0;
     for (guint c = 0; c < program->step.calls->len; c++) {
         const Segment *segment =
@@ -27,11 +27,11 @@ void terms_take_times(Terms *terms, const Program *program, const OpTime *times,
 
             if (segment->ops[o].stream != COMPUTE_STREAM)
                 continue;
-            terms->time_seconds[time_term_of(segment->ops[o].kind)] += took;
+            terms->time_seconds[op_class(segment->ops[o].kind)] += took;
             busy += took;
         }
     }
-    terms->time_seconds[TIME_COMMUNICATION] = MAX(seconds - busy, 0);
+    terms->time_seconds[OP_CLASS_COMMUNICATION] = MAX(seconds - busy, 0);
 }
 
 static void clear_term(gpointer data)
@@ -55,7 +55,7 @@ static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint 
     const double flops_per_gpu =
         model_step_flops(plan->model, (guint64)terms->tokens, plan->workload.seq_len) /
         terms->step_seconds / plan->gpus;
-    const double exposed = terms->timed ? terms->time_seconds[TIME_COMMUNICATION] : NAN;
+    const double exposed = terms->timed ? terms->time_seconds[OP_CLASS_COMMUNICATION] : NAN;
     const struct {
         const char *term, *unit;
         double values[2];
@@ -73,11 +73,10 @@ static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint 
 
     for (guint i = 0; i < G_N_ELEMENTS(figures); i++)
         add(rows, rank, g_strdup(figures[i].term), figures[i].unit, figures[i].values);
-    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+    for (guint t = 0; t < NUM_OP_CLASSES; t++) {
         const double values[2] = {p->time_seconds[t], terms->timed ? terms->time_seconds[t] : NAN};
 
-        add(rows, rank, g_strdup_printf("time_seconds.%s", time_term_name((TimeTerm)t)), "s",
-            values);
+        add(rows, rank, g_strdup_printf("time_seconds.%s", op_class_name((OpClass)t)), "s", values);
     }
 }
 

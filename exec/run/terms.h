@@ -8,7 +8,7 @@
 typedef struct {
     double step_seconds, tokens, peak_flops;
     gboolean timed; /* time_seconds were sampled */
-    double time_seconds[NUM_TIME_TERMS];
+    double time_seconds[NUM_OP_CLASSES];
     guint64 state_bytes[NUM_MEMORY_TERMS]; /* only those of terms_is_state() */
     guint64 arena_bytes, total_bytes;
     guint64 communication_bytes[NUM_VOLUMES];

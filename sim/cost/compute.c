@@ -5,50 +5,6 @@
  * that keep whole logits move about 30. */
 static const double SOFTMAX_BYTES_PER_LOGIT = 12.0;
 
-static const ComputeClass classes[NUM_OPS] = {
-    [OP_EMBED] = COMPUTE_MEMORY_BOUND,
-    [OP_RMSNORM] = COMPUTE_MEMORY_BOUND,
-    [OP_RMSNORM_APPLY] = COMPUTE_MEMORY_BOUND,
-    [OP_LINEAR] = COMPUTE_GEMM,
-    [OP_ROPE] = COMPUTE_MEMORY_BOUND,
-    [OP_ATTENTION] = COMPUTE_ATTENTION,
-    [OP_SWIGLU] = COMPUTE_MEMORY_BOUND,
-    [OP_HEAD_LOSS] = COMPUTE_GEMM,
-    [OP_HEAD_STATS] = COMPUTE_GEMM,
-    [OP_EMBED_BACKWARD] = COMPUTE_MEMORY_BOUND,
-    [OP_RMSNORM_BACKWARD] = COMPUTE_MEMORY_BOUND,
-    [OP_LINEAR_BACKWARD_INPUT] = COMPUTE_GEMM,
-    [OP_LINEAR_BACKWARD_WEIGHT] = COMPUTE_GEMM,
-    [OP_ROPE_BACKWARD] = COMPUTE_MEMORY_BOUND,
-    [OP_ATTENTION_BACKWARD] = COMPUTE_ATTENTION,
-    [OP_SWIGLU_BACKWARD] = COMPUTE_MEMORY_BOUND,
-    [OP_COUNT_VALID] = COMPUTE_MEMORY_BOUND,
-    [OP_ACCUMULATE] = COMPUTE_MEMORY_BOUND,
-    [OP_CAST] = COMPUTE_MEMORY_BOUND,
-    [OP_SQUARED_NORM] = COMPUTE_OPTIMIZER,
-    [OP_CLIP] = COMPUTE_OPTIMIZER,
-    [OP_ADAMW] = COMPUTE_OPTIMIZER,
-    [OP_SGD] = COMPUTE_OPTIMIZER,
-};
-
-ComputeClass compute_class(OpKind kind)
-{
-    g_assert(!op_kind_is_communication(kind));
-    return classes[kind];
-}
-
-const char *compute_class_name(ComputeClass compute_class)
-{
-    static const char *const names[NUM_COMPUTE_CLASSES] = {
-        [COMPUTE_GEMM] = "gemm",
-        [COMPUTE_ATTENTION] = "attention",
-        [COMPUTE_MEMORY_BOUND] = "memory_bound",
-        [COMPUTE_OPTIMIZER] = "optimizer",
-    };
-
-    return names[compute_class];
-}
-
 double device_cost_peak_flops(const Gpu *gpu, DType dtype)
 {
     if (gpu->peak_flops[dtype] > 0)
@@ -131,11 +87,11 @@ static double work_seconds(const Op *op, const Topology *topology, const Compute
 
     if (op->kind == OP_HEAD_LOSS || op->kind == OP_HEAD_STATS)
         return head_seconds(op, topology, context);
-    if (classes[op->kind] == COMPUTE_GEMM) {
+    if (op_class(op->kind) == OP_CLASS_GEMM) {
         const GemmShape shape = linear_shape(op);
         return cost->gemm(&shape, op->dtype, topology, context);
     }
-    if (classes[op->kind] == COMPUTE_ATTENTION)
+    if (op_class(op->kind) == OP_CLASS_ATTENTION)
         return cost->attention(op, topology, context);
 
     const MemoryWork work = {

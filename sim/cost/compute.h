@@ -15,17 +15,5 @@ typedef struct {
     guint64 unit_elements; /* ops on a unit: real elements that this rank holds of it */
 } ComputeContext;
 
-/* What an op's time is listed under. */
-typedef enum {
-    COMPUTE_GEMM,
-    COMPUTE_ATTENTION,
-    COMPUTE_MEMORY_BOUND,
-    COMPUTE_OPTIMIZER, /* adamw, sgd, squared norm, clip */
-    NUM_COMPUTE_CLASSES
-} ComputeClass;
-
-const char *compute_class_name(ComputeClass compute_class); /* "gemm", "attention", ... */
-ComputeClass compute_class(OpKind kind); /* of a compute op; not of communication */
-
 /* Seconds that @op (not communication) keeps its device busy; never negative. */
 double compute_op_seconds(const Op *op, const Topology *topology, const ComputeContext *context);

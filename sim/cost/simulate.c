@@ -197,11 +197,10 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     clock->stream_s[op->stream] = end_s;
     if (op->stream == COMPUTE_STREAM) {
         clock->issue_s = clock->last_compute_s = end_s;
-        clock->time.compute_s[compute_class(op->kind)] += took;
     } else {
         clock->queue_s = end_s;
-        clock->time.communication_s += took;
     }
+    clock->time.busy_s[op_class(op->kind)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     if (ops != NULL && clock->step == STEPS - 1) {
@@ -225,10 +224,8 @@ static void end_step(Clock *clock)
     clock->step_start_s = clock->last_compute_s;
     clock->call = clock->op = 0;
     clock->step++;
-    if (clock->step < STEPS) {
-        memset(clock->time.compute_s, 0, sizeof clock->time.compute_s);
-        clock->time.communication_s = 0;
-    }
+    if (clock->step < STEPS)
+        memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
 }
 
 /* FALSE when all steps are done. */
@@ -252,8 +249,8 @@ static StepTime clock_time(const Clock *clock)
     StepTime time = clock->time;
 
     time.exposed_s = time.step_s;
-    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
-        time.exposed_s -= time.compute_s[c];
+    for (guint c = 0; c < OP_CLASS_COMMUNICATION; c++)
+        time.exposed_s -= time.busy_s[c];
     time.exposed_s = MAX(time.exposed_s, 0);
     return time;
 }

@@ -14,8 +14,7 @@ typedef struct {
 /* Seconds of a steady step. */
 typedef struct {
     double step_s;
-    double compute_s[NUM_COMPUTE_CLASSES];
-    double communication_s; /* all of it, hidden or not */
+    double busy_s[NUM_OP_CLASSES]; /* of the ops themselves; communication hidden or not */
     double exposed_s; /* step_s less all compute: communication and, with stages, the bubble */
 } StepTime;
 

@@ -402,6 +402,18 @@ char *topology_print(const Topology *topology)
     return g_key_file_to_data(file, NULL, NULL);
 }
 
+guint topology_max_gpus(const Topology *topology)
+{
+    const GArray *networks = topology->networks;
+    const guint span = g_array_index(networks, NetworkLevel, networks->len - 1).span;
+
+    if (topology->gpu.kind == DEVICE_CPU)
+        return G_MAXUINT;
+    if (span == 0 && networks->len == 1 && topology->nodes == 1) /* a network within its node */
+        return topology->gpus_per_node;
+    return span == 0 ? G_MAXUINT : span;
+}
+
 const NetworkLevel *topology_level(const Topology *topology, guint ranks)
 {
     const guint last = topology->networks->len - 1;

@@ -89,5 +89,9 @@ char *topology_print(const Topology *topology);
 void topology_free(Topology *topology);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
 
+/* How many GPUs its outermost network can join: G_MAXUINT where that has no end (span all), and on
+ * a CPU, whose ranks are processes. */
+guint topology_max_gpus(const Topology *topology);
+
 /* The innermost level that joins @ranks consecutive GPUs. */
 const NetworkLevel *topology_level(const Topology *topology, guint ranks);

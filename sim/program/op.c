@@ -1,46 +1,67 @@
-/* Names and classes of op kinds. */
 #include "sim/program/op.h"
 
-static const char *const names[NUM_OPS] = {
-    [OP_EMBED] = "embed",
-    [OP_RMSNORM] = "rmsnorm",
-    [OP_RMSNORM_APPLY] = "rmsnorm_apply",
-    [OP_LINEAR] = "linear",
-    [OP_ROPE] = "rope",
-    [OP_ATTENTION] = "attention",
-    [OP_SWIGLU] = "swiglu",
-    [OP_HEAD_LOSS] = "head_loss",
-    [OP_HEAD_STATS] = "head_stats",
-    [OP_EMBED_BACKWARD] = "embed_backward",
-    [OP_RMSNORM_BACKWARD] = "rmsnorm_backward",
-    [OP_LINEAR_BACKWARD_INPUT] = "linear_backward_input",
-    [OP_LINEAR_BACKWARD_WEIGHT] = "linear_backward_weight",
-    [OP_ROPE_BACKWARD] = "rope_backward",
-    [OP_ATTENTION_BACKWARD] = "attention_backward",
-    [OP_SWIGLU_BACKWARD] = "swiglu_backward",
-    [OP_COUNT_VALID] = "count_valid",
-    [OP_ACCUMULATE] = "accumulate",
-    [OP_CAST] = "cast",
-    [OP_SQUARED_NORM] = "squared_norm",
-    [OP_CLIP] = "clip",
-    [OP_ADAMW] = "adamw",
-    [OP_SGD] = "sgd",
-    [OP_ALL_GATHER] = "all_gather",
-    [OP_REDUCE_SCATTER] = "reduce_scatter",
-    [OP_ALL_REDUCE] = "all_reduce",
-    [OP_EXCHANGE] = "exchange",
+/* Every kind, once. */
+static const struct {
+    const char *name;
+    OpClass time_class;
+} kinds[NUM_OPS] = {
+    [OP_EMBED] = {"embed", OP_CLASS_MEMORY_BOUND},
+    [OP_RMSNORM] = {"rmsnorm", OP_CLASS_MEMORY_BOUND},
+    [OP_RMSNORM_APPLY] = {"rmsnorm_apply", OP_CLASS_MEMORY_BOUND},
+    [OP_LINEAR] = {"linear", OP_CLASS_GEMM},
+    [OP_ROPE] = {"rope", OP_CLASS_MEMORY_BOUND},
+    [OP_ATTENTION] = {"attention", OP_CLASS_ATTENTION},
+    [OP_SWIGLU] = {"swiglu", OP_CLASS_MEMORY_BOUND},
+    [OP_HEAD_LOSS] = {"head_loss", OP_CLASS_GEMM},
+    [OP_HEAD_STATS] = {"head_stats", OP_CLASS_GEMM},
+    [OP_EMBED_BACKWARD] = {"embed_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_RMSNORM_BACKWARD] = {"rmsnorm_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_LINEAR_BACKWARD_INPUT] = {"linear_backward_input", OP_CLASS_GEMM},
+    [OP_LINEAR_BACKWARD_WEIGHT] = {"linear_backward_weight", OP_CLASS_GEMM},
+    [OP_ROPE_BACKWARD] = {"rope_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_ATTENTION_BACKWARD] = {"attention_backward", OP_CLASS_ATTENTION},
+    [OP_SWIGLU_BACKWARD] = {"swiglu_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_COUNT_VALID] = {"count_valid", OP_CLASS_MEMORY_BOUND},
+    [OP_ACCUMULATE] = {"accumulate", OP_CLASS_MEMORY_BOUND},
+    [OP_CAST] = {"cast", OP_CLASS_MEMORY_BOUND},
+    [OP_SQUARED_NORM] = {"squared_norm", OP_CLASS_OPTIMIZER},
+    [OP_CLIP] = {"clip", OP_CLASS_OPTIMIZER},
+    [OP_ADAMW] = {"adamw", OP_CLASS_OPTIMIZER},
+    [OP_SGD] = {"sgd", OP_CLASS_OPTIMIZER},
+    [OP_ALL_GATHER] = {"all_gather", OP_CLASS_COMMUNICATION},
+    [OP_REDUCE_SCATTER] = {"reduce_scatter", OP_CLASS_COMMUNICATION},
+    [OP_ALL_REDUCE] = {"all_reduce", OP_CLASS_COMMUNICATION},
+    [OP_EXCHANGE] = {"exchange", OP_CLASS_COMMUNICATION},
 };
 
 const char *op_kind_name(OpKind kind)
 {
     g_assert((guint)kind < NUM_OPS);
-    return names[kind];
+    return kinds[kind].name;
+}
+
+OpClass op_class(OpKind kind)
+{
+    g_assert((guint)kind < NUM_OPS);
+    return kinds[kind].time_class;
+}
+
+const char *op_class_name(OpClass time_class)
+{
+    static const char *const names[NUM_OP_CLASSES] = {
+        [OP_CLASS_GEMM] = "gemm",
+        [OP_CLASS_ATTENTION] = "attention",
+        [OP_CLASS_MEMORY_BOUND] = "memory_bound",
+        [OP_CLASS_OPTIMIZER] = "optimizer",
+        [OP_CLASS_COMMUNICATION] = "communication",
+    };
+
+    return names[time_class];
 }
 
 gboolean op_kind_is_communication(OpKind kind)
 {
-    return kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE ||
-           kind == OP_EXCHANGE;
+    return op_class(kind) == OP_CLASS_COMMUNICATION;
 }
 
 Access operand_access(const Operand *operand, gboolean first)

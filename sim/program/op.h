@@ -131,7 +131,20 @@ typedef struct {
     Message messages[MAX_OPERANDS]; /* OP_EXCHANGE: one an operand */
 } Op;
 
-const char *op_kind_name(OpKind kind); /* "linear_backward_weight", ... */
+/* What the time of an op is listed under, in predictions and in measurements.  Communication comes
+ * last: classes below it are compute. */
+typedef enum {
+    OP_CLASS_GEMM,
+    OP_CLASS_ATTENTION,
+    OP_CLASS_MEMORY_BOUND,
+    OP_CLASS_OPTIMIZER, /* adamw, sgd, squared norm, clip */
+    OP_CLASS_COMMUNICATION,
+    NUM_OP_CLASSES
+} OpClass;
+
+const char *op_kind_name(OpKind kind);         /* "linear_backward_weight", ... */
+OpClass op_class(OpKind kind);                 /* one table, in op.c */
+const char *op_class_name(OpClass time_class); /* "memory_bound", ...: as in plans and stores */
 gboolean op_kind_is_communication(OpKind kind);
 
 /* The access that holds for this call: ACCESS_ACCUMULATE becomes WRITE when @first, else UPDATE. */

@@ -4,40 +4,6 @@
 
 #include <string.h>
 
-static const char *const time_term_names[NUM_TIME_TERMS] = {
-    [TIME_GEMM] = "gemm",
-    [TIME_ATTENTION] = "attention",
-    [TIME_MEMORY_BOUND] = "memory_bound",
-    [TIME_OPTIMIZER] = "optimizer",
-    [TIME_COMMUNICATION] = "communication",
-};
-
-const char *time_term_name(TimeTerm term)
-{
-    return time_term_names[term];
-}
-
-TimeTerm time_term_of(OpKind kind)
-{
-    switch (kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_BACKWARD_INPUT:
-    case OP_LINEAR_BACKWARD_WEIGHT:
-    case OP_HEAD_LOSS:
-        return TIME_GEMM;
-    case OP_ATTENTION:
-    case OP_ATTENTION_BACKWARD:
-        return TIME_ATTENTION;
-    case OP_SQUARED_NORM:
-    case OP_CLIP:
-    case OP_ADAMW:
-    case OP_SGD:
-        return TIME_OPTIMIZER;
-    default:
-        return op_kind_is_communication(kind) ? TIME_COMMUNICATION : TIME_MEMORY_BOUND;
-    }
-}
-
 Plan *plan_new(void)
 {
     Plan *plan = g_new0(Plan, 1);

@@ -6,23 +6,11 @@
 #include "sim/program/compile.h"
 #include "sim/program/place.h"
 
-/* Seconds of a step by what they are spent on; they add up to step_seconds. */
-typedef enum {
-    TIME_GEMM,
-    TIME_ATTENTION,
-    TIME_MEMORY_BOUND,
-    TIME_OPTIMIZER,
-    TIME_COMMUNICATION, /* exposed: not hidden behind compute */
-    NUM_TIME_TERMS
-} TimeTerm;
-const char *time_term_name(TimeTerm term);
-TimeTerm time_term_of(OpKind kind);
-
 typedef struct {
     double step_seconds, tokens_per_second, tokens_per_second_per_gpu;
     double model_tflops_per_gpu, mfu; /* DESIGN 4, "Work" */
     double exposed_communication_seconds, bubble_fraction;
-    double time_seconds[NUM_TIME_TERMS];
+    double time_seconds[NUM_OP_CLASSES]; /* add up to step_seconds; communication where exposed */
     guint rank; /* the rank with the largest total, which memory and volume are of */
     guint64 memory_bytes[NUM_MEMORY_TERMS], memory_total;
     guint64 memory_limit; /* what the device has for it */

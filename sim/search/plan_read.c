@@ -285,9 +285,9 @@ static gboolean read_terms(Prediction *prediction, const JsonText *json, GError 
         if (!json_uint(json, field, 0, G_MAXINT64, &prediction->communication_bytes[v], error))
             return FALSE;
     }
-    for (guint t = 0; t < NUM_TIME_TERMS; t++) {
+    for (guint t = 0; t < NUM_OP_CLASSES; t++) {
         g_autofree char *field =
-            g_strdup_printf("prediction.time_seconds.%s", time_term_name((TimeTerm)t));
+            g_strdup_printf("prediction.time_seconds.%s", op_class_name((OpClass)t));
 
         if (!json_double(json, field, 0, G_MAXDOUBLE, &prediction->time_seconds[t], error))
             return FALSE;

@@ -171,8 +171,8 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     add_double(json, "exposed_communication_seconds", prediction->exposed_communication_seconds);
     add_double(json, "bubble_fraction", prediction->bubble_fraction);
     begin(json, "time_seconds");
-    for (guint t = 0; t < NUM_TIME_TERMS; t++)
-        add_double(json, time_term_name((TimeTerm)t), prediction->time_seconds[t]);
+    for (guint t = 0; t < NUM_OP_CLASSES; t++)
+        add_double(json, op_class_name((OpClass)t), prediction->time_seconds[t]);
     json_builder_end_object(json);
 }
 

@@ -60,12 +60,6 @@ guint64 plan_memory_limit(const Plan *plan)
 
 static void predict_time(Plan *plan, const StepTime *time)
 {
-    static const TimeTerm term_of[NUM_COMPUTE_CLASSES] = {
-        [COMPUTE_GEMM] = TIME_GEMM,
-        [COMPUTE_ATTENTION] = TIME_ATTENTION,
-        [COMPUTE_MEMORY_BOUND] = TIME_MEMORY_BOUND,
-        [COMPUTE_OPTIMIZER] = TIME_OPTIMIZER,
-    };
     Prediction *p = &plan->prediction;
     const double tokens = (double)plan->workload.global_batch * plan->workload.seq_len;
     const double flops =
@@ -80,9 +74,8 @@ static void predict_time(Plan *plan, const StepTime *time)
     p->model_tflops_per_gpu = flops / time->step_s / 1e12;
     p->mfu = flops / time->step_s / peak;
     p->exposed_communication_seconds = time->exposed_s;
-    p->time_seconds[TIME_COMMUNICATION] = time->exposed_s;
-    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
-        p->time_seconds[term_of[c]] = time->compute_s[c];
+    memcpy(p->time_seconds, time->busy_s, sizeof p->time_seconds);
+    p->time_seconds[OP_CLASS_COMMUNICATION] = time->exposed_s;
 }
 
 /* What a compiled step costs. */
@@ -185,9 +178,8 @@ static void extend(Priced *to, const Priced *before, guint more)
 {
     to->time.step_s = line(before->time.step_s, to->time.step_s, more);
     to->time.exposed_s = line(before->time.exposed_s, to->time.exposed_s, more);
-    to->time.communication_s = line(before->time.communication_s, to->time.communication_s, more);
-    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
-        to->time.compute_s[c] = line(before->time.compute_s[c], to->time.compute_s[c], more);
+    for (guint c = 0; c < NUM_OP_CLASSES; c++)
+        to->time.busy_s[c] = line(before->time.busy_s[c], to->time.busy_s[c], more);
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         to->memory.term[t] = line_bytes(before->memory.term[t], to->memory.term[t], more);
     to->memory.total = line_bytes(before->memory.total, to->memory.total, more);

@@ -220,12 +220,21 @@ static void enumerate(Search *search)
 
 /* ---- pricing ---- */
 
+/* Layouts of different batches compare by the time of a sequence: with no batch asked for, each has
+ * one micro-batch a data-parallel rank. */
+static double bound_per_sequence_s(const Candidate *candidate)
+{
+    return candidate->summary.bound_s / candidate->global_batch;
+}
+
 static gint by_bound(gconstpointer a, gconstpointer b)
 {
     const Candidate *left = a, *right = b;
 
-    if (left->summary.bound_s != right->summary.bound_s)
-        return left->summary.bound_s < right->summary.bound_s ? -1 : 1;
+    const double left_s = bound_per_sequence_s(left), right_s = bound_per_sequence_s(right);
+
+    if (left_s != right_s)
+        return left_s < right_s ? -1 : 1;
     return left->order < right->order ? -1 : left->order > right->order;
 }
 
@@ -240,8 +249,9 @@ static gint by_floor(gconstpointer a, gconstpointer b)
 
 static double plan_key(const SearchRequest *request, const Plan *plan)
 {
-    return request->sort == SORT_MEMORY ? (double)plan->prediction.memory_total
-                                        : plan->prediction.step_seconds;
+    return request->sort == SORT_MEMORY
+               ? (double)plan->prediction.memory_total
+               : plan->prediction.step_seconds / plan->workload.global_batch;
 }
 
 /* Equal by the key: the one that needs less of the other comes first. */
@@ -253,7 +263,7 @@ static gboolean goes_after(const SearchRequest *request, const Plan *listed, con
         return listed_key < key;
     if (listed->prediction.memory_total != plan->prediction.memory_total)
         return listed->prediction.memory_total < plan->prediction.memory_total;
-    return listed->prediction.step_seconds <= plan->prediction.step_seconds;
+    return listed->prediction.tokens_per_second >= plan->prediction.tokens_per_second;
 }
 
 /* Keeps the best `top` in order. */
@@ -298,7 +308,7 @@ static gboolean is_excluded(const Search *search, const Candidate *candidate)
     const double worst = plan_key(search->request, g_ptr_array_index(plans, plans->len - 1));
     if (search->request->sort == SORT_MEMORY)
         return (double)least_memory(search, candidate, &limit) > worst;
-    return candidate->summary.bound_s * (1 - 1e-9) > worst;
+    return bound_per_sequence_s(candidate) * (1 - 1e-9) > worst;
 }
 
 static void price_candidate(Search *search, const Candidate *candidate)
@@ -505,7 +515,8 @@ static gboolean batch_divides(const SearchRequest *request, guint gpus)
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
     enum { MOST = 65536, SHORT = 64 };
-    const guint unit = fixed_ranks(request), most = MOST / unit;
+    const guint unit = fixed_ranks(request);
+    const guint most = MIN(MOST, topology_max_gpus(request->topology)) / unit;
     guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
     if (low > most)

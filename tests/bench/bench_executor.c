@@ -87,7 +87,7 @@ static Sample sum_ops(const Interpreter *interpreter, double step_s)
             const double took = time->end_s - time->start_s;
 
             sample.ops_s += took;
-            if (time_term_of(segment->ops[i].kind) != TIME_GEMM)
+            if (op_class(segment->ops[i].kind) != OP_CLASS_GEMM)
                 continue;
             sample.gemm_s += took;
             sample.gemm_flops += op_flops(&segment->ops[i]);

@@ -452,20 +452,24 @@ START_TEST(more_rows_never_take_less_time)
 }
 END_TEST
 
-START_TEST(every_compute_op_has_a_class_and_every_class_a_name)
+START_TEST(every_op_has_a_name_and_a_class)
 {
-    guint count[NUM_COMPUTE_CLASSES] = {0};
+    guint count[NUM_OP_CLASSES] = {0};
 
-    for (OpKind kind = 0; kind < NUM_OPS; kind++)
-        if (!op_kind_is_communication(kind))
-            count[compute_class(kind)]++;
-    ck_assert_uint_eq(count[COMPUTE_GEMM], 5);
-    ck_assert_uint_eq(count[COMPUTE_ATTENTION], 2);
-    ck_assert_uint_eq(count[COMPUTE_OPTIMIZER], 4);
-    ck_assert_str_eq(compute_class_name(compute_class(OP_ADAMW)), "optimizer");
-    ck_assert_str_eq(compute_class_name(compute_class(OP_SWIGLU)), "memory_bound");
-    ck_assert_str_eq(compute_class_name(compute_class(OP_HEAD_LOSS)), "gemm");
-    ck_assert_str_eq(compute_class_name(compute_class(OP_ATTENTION_BACKWARD)), "attention");
+    for (OpKind kind = 0; kind < NUM_OPS; kind++) {
+        ck_assert_ptr_nonnull(op_kind_name(kind));
+        count[op_class(kind)]++;
+    }
+    ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 4);
+    ck_assert_uint_eq(count[OP_CLASS_GEMM], 5);
+    ck_assert_uint_eq(count[OP_CLASS_ATTENTION], 2);
+    ck_assert_uint_eq(count[OP_CLASS_OPTIMIZER], 4);
+    ck_assert_str_eq(op_class_name(op_class(OP_ADAMW)), "optimizer");
+    ck_assert_str_eq(op_class_name(op_class(OP_SWIGLU)), "memory_bound");
+    ck_assert_str_eq(op_class_name(op_class(OP_HEAD_LOSS)), "gemm");
+    ck_assert_str_eq(op_class_name(op_class(OP_HEAD_STATS)), "gemm");
+    ck_assert_str_eq(op_class_name(op_class(OP_EXCHANGE)), "communication");
+    ck_assert_str_eq(op_class_name(op_class(OP_ATTENTION_BACKWARD)), "attention");
 }
 END_TEST
 
@@ -485,7 +489,7 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);
     tcase_add_test(gpu, head_loss_is_three_products_and_a_softmax_for_each_chunk);
     tcase_add_test(gpu, more_rows_never_take_less_time);
-    tcase_add_test(gpu, every_compute_op_has_a_class_and_every_class_a_name);
+    tcase_add_test(gpu, every_op_has_a_name_and_a_class);
     return gpu;
 }
 

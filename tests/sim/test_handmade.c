@@ -41,7 +41,8 @@ START_TEST(a_two_stage_pipeline_passes_and_takes_the_hand_worked_time)
         ck_assert_double_eq_tol(times[1].step_s, step_s, tolerance_s);
         ck_assert_double_eq_tol(times[0].exposed_s, step_s - m * (copy_s + add_s), tolerance_s);
         ck_assert_double_eq_tol(times[1].exposed_s, step_s - m * (copy_s + 2 * add_s), tolerance_s);
-        ck_assert_double_eq_tol(times[0].communication_s, (m + 1) * message_s, tolerance_s);
+        ck_assert_double_eq_tol(times[0].busy_s[OP_CLASS_COMMUNICATION], (m + 1) * message_s,
+                                tolerance_s);
     }
 }
 END_TEST

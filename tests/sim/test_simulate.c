@@ -62,8 +62,8 @@ START_TEST(what_runs_beside_hides_communication_and_the_rest_is_exposed)
 
         ck_assert_double_eq_tol(time.step_s, a + MAX(b, c) + a, tolerance_s);
         ck_assert_double_eq_tol(time.exposed_s, MAX(b - c, 0), tolerance_s);
-        ck_assert_double_eq_tol(time.communication_s, b, tolerance_s);
-        ck_assert_double_eq_tol(time.compute_s[COMPUTE_MEMORY_BOUND], 2 * a + c, tolerance_s);
+        ck_assert_double_eq_tol(time.busy_s[OP_CLASS_COMMUNICATION], b, tolerance_s);
+        ck_assert_double_eq_tol(time.busy_s[OP_CLASS_MEMORY_BOUND], 2 * a + c, tolerance_s);
     }
 }
 END_TEST
@@ -154,8 +154,8 @@ static double compute_of(const StepTime *time)
 {
     double sum = 0;
 
-    for (guint c = 0; c < NUM_COMPUTE_CLASSES; c++)
-        sum += time->compute_s[c];
+    for (guint c = 0; c < OP_CLASS_COMMUNICATION; c++)
+        sum += time->busy_s[c];
     return sum;
 }
 
@@ -213,7 +213,8 @@ START_TEST(with_overlap_a_step_lies_between_its_longest_stream_and_the_sum)
 
         sum_durations(program, durations, sums);
         ck_assert_double_eq_tol(compute_of(&time), sums[0], 1e-9 * sums[0]);
-        ck_assert_double_eq_tol(time.communication_s, sums[1], 1e-9 * (sums[0] + sums[1]));
+        ck_assert_double_eq_tol(time.busy_s[OP_CLASS_COMMUNICATION], sums[1],
+                                1e-9 * (sums[0] + sums[1]));
         ck_assert_double_eq_tol(time.exposed_s, time.step_s - sums[0], 1e-9 * time.step_s);
         ck_assert_double_ge(time.step_s, sums[0] * (1 - 1e-9));
         ck_assert_double_le(time.step_s, (sums[0] + sums[1]) * (1 + 1e-9));
@@ -241,7 +242,8 @@ START_TEST(a_set_of_one_class_takes_what_its_program_takes)
         ck_assert_msg(time.step_s == alone.step_s, "%s: %.9g, %.9g", text, time.step_s,
                       alone.step_s);
         ck_assert_double_eq(time.exposed_s, alone.exposed_s);
-        ck_assert_double_eq(time.communication_s, alone.communication_s);
+        ck_assert_double_eq(time.busy_s[OP_CLASS_COMMUNICATION],
+                            alone.busy_s[OP_CLASS_COMMUNICATION]);
     }
 }
 END_TEST
@@ -310,7 +312,7 @@ START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
     g_autofree guint *spans = case_spans(program, &one);
     const StepTime time = simulate_program(program, &context, spans);
     /* All communication, one after the other, would take longer. */
-    ck_assert_double_lt(time.step_s, 0.95 * time.communication_s);
+    ck_assert_double_lt(time.step_s, 0.95 * time.busy_s[OP_CLASS_COMMUNICATION]);
 }
 END_TEST
 
