@@ -18,7 +18,8 @@ static const struct {
     {"export", "write a plan as torchtitan, megatron, deepspeed or accelerate take it",
      command_export},
     {"model", "parameters and tensors of a model", command_model},
-    {"topology", "a topology as it was understood", command_topology},
+    {"topology", "a topology as it was understood; topology import: from other tools' output",
+     command_topology},
 };
 
 static void print_help(void)

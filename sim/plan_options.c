@@ -405,8 +405,11 @@ static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **err
 {
     const Topology *topology = inputs->topology;
     const DType compute = inputs->request.recipe->compute;
+    /* A core computes in fp32 what it has no instructions for. */
+    const double peak = topology->gpu.kind == DEVICE_CUDA ? topology->gpu.peak_flops[compute]
+                                                          : gpu_peak_flops(&topology->gpu, compute);
 
-    if (topology->gpu.kind == DEVICE_CUDA && topology->gpu.peak_flops[compute] == 0)
+    if (peak == 0)
         return fail(error, ERROR_INPUT,
                     "--precision = %s: topology %s states no %s peak for its GPU %s",
                     dtype_name(compute), topology->name, dtype_name(compute), topology->gpu.name);

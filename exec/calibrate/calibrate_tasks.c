@@ -52,7 +52,7 @@ static const OpKind memory_bound[] = {OP_EMBED,
                                       OP_ADAMW,
                                       OP_SGD};
 
-/* Letters: exec/calibrate_tasks.h.  A swiglu runs twice a block, after the products that made its
+/* Letters: calibrate_tasks.h.  A swiglu runs twice a block, after the products that made its
  * operands and again, long after, in the backward pass: one of each. */
 static const char *const operand_roles[NUM_OPS] = {
     [OP_EMBED] = "ico",

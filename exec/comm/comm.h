@@ -1,5 +1,5 @@
-/* Communicators: how ranks exchange tensors.  Transports are const tables: exec/comm_self.c (one
- * rank), exec/comm_mpi.c (MPI; shared windows within a node, rings between nodes). */
+/* Communicators: how ranks exchange tensors.  Transports are const tables: comm_self.c (one
+ * rank), comm_mpi.c (MPI; shared windows within a node, rings between nodes). */
 #pragma once
 
 #include "sim/base/dtype.h"

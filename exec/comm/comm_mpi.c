@@ -1,5 +1,5 @@
 /* The MPI transport.  MPI launches, connects and carries messages; ranks of one node share windows
- * (exec/comm_shared.c), groups that span nodes pass rings (exec/comm_ring.c).
+ * (comm_shared.c), groups that span nodes pass rings (comm_ring.c).
  *
  * What a killed job leaves behind (Open MPI 4.1):
  * - windows: nothing, their file is unlinked once all have attached;

@@ -1,4 +1,4 @@
-/* What exec/comm.c knows of the transports beyond their tables. */
+/* What comm.c knows of the transports beyond their tables. */
 #pragma once
 
 #include "exec/comm/comm.h"

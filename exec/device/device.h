@@ -1,5 +1,4 @@
-/* A device runs the compute ops of a program.  Backends are const tables; exec/device_cpu.c is one.
- */
+/* A device runs the compute ops of a program.  Backends are const tables; device_cpu.c is one. */
 #pragma once
 
 #include "sim/program/program.h"

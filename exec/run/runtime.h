@@ -1,5 +1,5 @@
 /* One rank's means: a device, and a communicator on a thread of its own.  Programs run on it, one
- * or several (exec/interpreter.h). */
+ * or several (interpreter.h). */
 #pragma once
 
 #include "exec/comm/comm.h"

@@ -40,7 +40,6 @@ typedef struct {
     Bound bound;
     guint tokens_tensor, labels_tensor;
     guint data_rank; /* position among data-parallel ranks */
-    guint done;      /* steps that were applied */
     gboolean stopped;
 } Trainer;
 
@@ -184,7 +183,6 @@ static gboolean run_step(Trainer *trainer, guint step, GError **error)
                     "step %u: loss %g, gradient norm %g: not finite; no rank applied that update, "
                     "parameters are those of step %u",
                     step, measured.loss, measured.grad_norm, step - 1);
-    trainer->done = step;
     return TRUE;
 }
 

@@ -26,7 +26,7 @@ static guint category_of(const char *kind)
         guint category;
     } known[] = {
         {"linear", GEMM},
-        {"head_loss", GEMM},
+        {"head_", GEMM},
         {"attention", ATTENTION},
         {"adamw", OPTIMIZER},
         {"sgd", OPTIMIZER},
@@ -35,7 +35,6 @@ static guint category_of(const char *kind)
         {"all_gather", COMMUNICATION},
         {"reduce_scatter", COMMUNICATION},
         {"all_reduce", COMMUNICATION},
-        {"all_to_all", COMMUNICATION},
         {"exchange", COMMUNICATION},
         {"copy", COPY},
     };

@@ -5,13 +5,6 @@
  * that keep whole logits move about 30. */
 static const double SOFTMAX_BYTES_PER_LOGIT = 12.0;
 
-double device_cost_peak_flops(const Gpu *gpu, DType dtype)
-{
-    if (gpu->peak_flops[dtype] > 0)
-        return gpu->peak_flops[dtype];
-    return gpu->peak_flops[DTYPE_FP32];
-}
-
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
 {
     const double m = (double)shape->m, n = (double)shape->n, k = (double)shape->k;

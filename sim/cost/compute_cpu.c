@@ -35,7 +35,7 @@ static double time_sharing(const ComputeContext *context)
 static double nominal_flops_per_s(DType dtype, const Topology *topology,
                                   const ComputeContext *context)
 {
-    return device_cost_peak_flops(&topology->gpu, dtype) * context->threads / time_sharing(context);
+    return gpu_peak_flops(&topology->gpu, dtype) * context->threads / time_sharing(context);
 }
 
 static double nominal_gemm(const GemmShape *shape, DType dtype, const Topology *topology,

@@ -196,8 +196,8 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
                         const ComputeContext *context)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const double best = device_cost_peak_flops(&topology->gpu, dtype) * family->gemm_fraction *
-                        family->sustained_clock;
+    const double best =
+        gpu_peak_flops(&topology->gpu, dtype) * family->gemm_fraction * family->sustained_clock;
     const double k = (double)shape->k, k0 = family->k_fill_bytes / dtype_bytes(dtype);
     const double flops = 2.0 * (double)shape->m * (double)shape->n * k;
     const double bandwidth = gpu_common.gemm_bandwidth * topology->gpu.memory_bytes_per_s;
@@ -225,7 +225,7 @@ static double cuda_attention(const Op *op, const Topology *topology, const Compu
     const double fraction =
         op->kind == OP_ATTENTION ? family->attention_forward : family->attention_backward;
     const double seq = (double)op->sizes.seq;
-    const double rate = device_cost_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+    const double rate = gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
                         (seq + gpu_common.causal_waste_tokens);
 
     (void)context;

@@ -29,9 +29,5 @@ extern const DeviceCost device_cost_cuda;         /* nominal figures and tiles *
 extern const DeviceCost device_cost_cpu_nominal;  /* nominal figures of a core */
 extern const DeviceCost device_cost_cpu_measured; /* rows of `fsdp-run calibrate` */
 
-/* FLOP/s that the topology states for @dtype: where it states none, that of the next wider type
- * that it has one for. */
-double device_cost_peak_flops(const Gpu *gpu, DType dtype);
-
 /* Bytes that A, B and C take. */
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype);

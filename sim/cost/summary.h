@@ -11,7 +11,6 @@ typedef struct {
     double bound_s;                    /* no simulated step is shorter */
 } Summary;
 
-/* @spans as for simulate_program(), for the groups "shard", "replicate", "data" of the layout. */
 Summary summarise(const ProgramSpec *spec, const SimulateContext *context);
 
 /* Consecutive ranks that each of the program's groups spreads over; the caller's. */

@@ -74,19 +74,28 @@ gboolean export_check_accumulate(const Export *export, gboolean sharded, GError 
 }
 
 /* Fields that no framework's file has. */
-static gboolean check_common(const Export *export, GError **error)
+static gboolean check_common(const Export *export, const Exporter *exporter, GError **error)
 {
-    static const Axis other_axes[] = {AXIS_PP, AXIS_CP, AXIS_TP};
+    static const Axis other_axes[] = {AXIS_PP, AXIS_CP};
     const Plan *plan = export->plan;
+    const guint tp = plan->layout.size[AXIS_TP];
+    g_autofree char *tp_text = g_strdup_printf("%u", tp);
 
     for (guint i = 0; i < G_N_ELEMENTS(other_axes); i++) {
         const guint size = plan->layout.size[other_axes[i]];
 
         if (size != 1)
-            return fail(error, ERROR_INFEASIBLE,
-                        "layout.%s = %u: only layouts of dp_replicate and dp_shard are exported",
-                        axis_name(other_axes[i]), size);
+            return fail(
+                error, ERROR_INFEASIBLE,
+                "layout.%s = %u: only layouts of dp_replicate, dp_shard and tp are exported",
+                axis_name(other_axes[i]), size);
     }
+    if (tp != 1 && !exporter->tensor_parallel)
+        return export_refuse(export, "layout.tp", tp_text,
+                             "its configuration file has no tensor parallelism", error);
+    if (plan->model->kv_heads % tp != 0)
+        return export_refuse(export, "layout.tp", tp_text,
+                             "it must divide the model's kv heads there", error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units", error);
@@ -127,7 +136,7 @@ char *export_plan(const Plan *plan, const char *framework, GPtrArray *notes, GEr
         .notes = exporter != NULL && exporter->comments ? own_notes : notes,
     };
 
-    if (exporter == NULL || !check_common(&export, error))
+    if (exporter == NULL || !check_common(&export, exporter, error))
         return NULL;
     if (plan->device == DEVICE_CPU)
         export_note(&export, "the plan was priced for a CPU");

@@ -14,7 +14,8 @@ typedef struct {
 /* One framework: one file, which ends with its table. */
 typedef struct {
     const char *name;
-    gboolean comments; /* its format has them, from "#" on */
+    gboolean comments;        /* its format has them, from "#" on */
+    gboolean tensor_parallel; /* its configuration has a degree for it */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;
 

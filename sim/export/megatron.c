@@ -147,6 +147,8 @@ static void write_parallel(Export *export, const char *strategy)
                            "--tensor-model-parallel-size %u\n--pipeline-model-parallel-size %u\n"
                            "--context-parallel-size %u\n%s",
                            size[AXIS_TP], size[AXIS_PP], size[AXIS_CP], strategy);
+    if (size[AXIS_TP] > 1 && plan->sequence_parallel)
+        g_string_append(export->text, "--sequence-parallel\n");
     /* Without it everything is sharded over all data-parallel ranks. */
     if (plan->sharding.strategy != STRATEGY_NO_SHARD && size[AXIS_DP_REPLICATE] > 1)
         g_string_append_printf(export->text, "--num-distributed-optimizer-instances %u\n",
@@ -186,5 +188,6 @@ static gboolean megatron_write(Export *export, GError **error)
 const Exporter exporter_megatron = {
     .name = "megatron",
     .comments = TRUE,
+    .tensor_parallel = TRUE,
     .write = megatron_write,
 };

@@ -145,6 +145,17 @@ static void write_parallelism(Export *export, const char *reshard)
                            size[AXIS_PP], size[AXIS_CP]);
 }
 
+/* Its plan of a Llama always splits the sequence between matrices. */
+static gboolean check_tensor_parallel(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    if (plan->layout.size[AXIS_TP] == 1 || plan->sequence_parallel)
+        return TRUE;
+    return export_refuse(export, "tensor_parallel.sequence", "false",
+                         "its tensor parallelism always splits the sequence", error);
+}
+
 static gboolean torchtitan_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
@@ -159,6 +170,7 @@ static gboolean torchtitan_write(Export *export, GError **error)
                                 optimizers, error)) == NULL ||
         (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
                                 recomputes, error)) == NULL ||
+        !check_tensor_parallel(export, error) ||
         /* Its DDP too: it never suspends the reduction between micro-batches. */
         !export_check_accumulate(export, TRUE, error) || !check_model(export, error))
         return FALSE;
@@ -184,5 +196,6 @@ static gboolean torchtitan_write(Export *export, GError **error)
 const Exporter exporter_torchtitan = {
     .name = "torchtitan",
     .comments = TRUE,
+    .tensor_parallel = TRUE,
     .write = torchtitan_write,
 };

@@ -7,6 +7,11 @@
 
 #include <string.h>
 
+double gpu_peak_flops(const Gpu *gpu, DType dtype)
+{
+    return gpu->peak_flops[dtype] > 0 ? gpu->peak_flops[dtype] : gpu->peak_flops[DTYPE_FP32];
+}
+
 const char *device_kind_name(DeviceKind kind)
 {
     return kind == DEVICE_CUDA ? "cuda" : "cpu";

@@ -17,6 +17,10 @@ typedef struct {
     double memory_bytes_per_s;
 } Gpu;
 
+/* FLOP/s that are stated for @dtype; where none are, those of fp32, in which it is computed then.
+ */
+double gpu_peak_flops(const Gpu *gpu, DType dtype);
+
 /* One level of the network, innermost first. */
 typedef struct {
     char *name, *kind;

@@ -1,5 +1,5 @@
 /* The block of a Llama-shaped model: whole parameters, whole gradients; with tensor parallelism
- * this rank's part of them and the exchanges between.
+ * this rank's part of them and the collectives between.
  *
  * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
  * ffn. Saved per block and micro-batch: x (the residual stream), rstd1, q, k, v (after rotation),
@@ -15,29 +15,29 @@ typedef struct {
     guint local;    /* (N / tp, C): a norm's output, or a reduced sum */
     guint partial;  /* (N, C): partial sums of this rank's part of a matrix */
     guint gradient; /* (N, C): the residual stream's gradient, gathered */
-} Exchanged;
+} TpTensors;
 
 /* Tensors of a block that live from forward to backward (one copy a block, or one in all when
  * recomputed), and those that live within a call. */
 typedef struct {
     guint rstd1, q, k, v, o, lse, mid, rstd2, gate, up;
     guint normed, dnormed, h, dh, dattention, dq, dk, dv;
-    Exchanged exchanged;
+    TpTensors tp;
 } BlockTensors;
 
-/* @whole is (N, C): what stands in where nothing is exchanged. */
-static Exchanged add_exchanged(Builder *builder, guint whole)
+/* @whole is (N, C): what stands in where nothing is gathered or reduced. */
+static TpTensors add_tp_tensors(Builder *builder, guint whole)
 {
     const guint64 hidden = builder->local.hidden;
-    Exchanged exchanged = {whole, whole, builder->residual_gradient};
+    TpTensors tp = {whole, whole, builder->residual_gradient};
 
     if (builder->tp > 1)
-        exchanged.partial = emit_activation(builder, "partial", NO_SPACE, hidden);
+        tp.partial = emit_activation(builder, "partial", NO_SPACE, hidden);
     if (builder->sequence) {
-        exchanged.local = emit_local_activation(builder, "local", NO_SPACE);
-        exchanged.gradient = emit_activation(builder, "dgathered", NO_SPACE, hidden);
+        tp.local = emit_local_activation(builder, "local", NO_SPACE);
+        tp.gradient = emit_activation(builder, "dgathered", NO_SPACE, hidden);
     }
-    return exchanged;
+    return tp;
 }
 
 static BlockTensors add_block_tensors(Builder *builder)
@@ -68,7 +68,7 @@ static BlockTensors add_block_tensors(Builder *builder)
         .dv = emit_activation(builder, "dv", NO_SPACE, kv),
     };
 
-    tensors.exchanged = add_exchanged(builder, tensors.normed);
+    tensors.tp = add_tp_tensors(builder, tensors.normed);
     return tensors;
 }
 
@@ -141,34 +141,40 @@ static BlockWeights block_weights(const Model *model)
     };
 }
 
-/* y := x + input W^T, W being the last matrix of a half block.  Alone, the product adds to a copy;
- * of several ranks, their partial sums are reduced first. */
-static void add_to_residual(const Emit *to, const BlockTensors *t, const Linear *weight,
-                            guint input, const guint x_y_shift[3])
-{
-    const guint x = x_y_shift[0], y = x_y_shift[1];
-    const gint shift = (gint)x_y_shift[2];
+/* y := x + input W^T, W being the last matrix of a half block. */
+typedef struct {
+    const Linear *weight;
+    guint input, x, y;
+    gint y_shift;
+} ResidualSum;
 
-    if (to->builder->tp == 1) {
-        emit_copy(to, x, y, shift);
-        emit_linear(to, weight, input, y, ACCESS_UPDATE);
-        Segment *segment = program_segment(to->builder->program, to->segment);
-        segment->ops[segment->num_ops - 1].operands[2].shift = shift;
+/* Alone, the product adds to a copy of x; of several ranks, their partial sums are reduced first.
+ */
+static void add_to_residual(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
+{
+    const Builder *builder = to->builder;
+
+    if (builder->tp == 1) {
+        emit_copy(to, sum->x, sum->y, sum->y_shift);
+        Op *linear = emit_linear(to, sum->weight, sum->input, sum->y, ACCESS_UPDATE);
+        linear->operands[2].shift = sum->y_shift; /* y, in op.h's order */
         return;
     }
-    emit_linear(to, weight, input, t->exchanged.partial, ACCESS_WRITE);
-    const guint sum = emit_reduce_partial(to, t->exchanged.partial, t->exchanged.local);
-    emit_copy(to, x, y, shift);
+    emit_linear(to, sum->weight, sum->input, t->tp.partial, ACCESS_WRITE);
+    const guint reduced = emit_reduce_partial(to, t->tp.partial, t->tp.local);
+    emit_copy(to, sum->x, sum->y, sum->y_shift);
     Op *op = emit_op(to, OP_ACCUMULATE);
-    op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
-    emit_reads(op, sum);
-    op_add_operand(op, y, ACCESS_UPDATE, shift, WHOLE_TENSOR);
+    op->sizes.elements = builder->local_rows * builder->local.hidden;
+    emit_reads(op, reduced);
+    op_add_operand(op, sum->y, ACCESS_UPDATE, sum->y_shift, WHOLE_TENSOR);
 }
 
 static void block_forward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(&to->builder->local);
-    const guint x = to->builder->residual, local = t->exchanged.local;
+    const guint x = to->builder->residual, local = t->tp.local;
+    const ResidualSum attended = {&w.o, t->o, x, t->mid, 0};
+    const ResidualSum fed = {&w.down, t->h, t->mid, x, 1}; /* the next copy of the residual */
 
     emit_rmsnorm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
     emit_gather_tokens(to, local, t->normed);
@@ -177,13 +183,13 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     emit_linear(to, &w.v, t->normed, t->v, ACCESS_WRITE);
     emit_rope(to, OP_ROPE, t->q, t->k);
     attention(to, t);
-    add_to_residual(to, t, &w.o, t->o, (const guint[]){x, t->mid, 0});
+    add_to_residual(to, t, &attended);
     emit_rmsnorm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
     emit_gather_tokens(to, local, t->normed);
     emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
     swiglu(to, t);
-    add_to_residual(to, t, &w.down, t->h, (const guint[]){t->mid, x, 1});
+    add_to_residual(to, t, &fed);
 }
 
 /* A norm's input and weight, for its backward pass. */
@@ -194,14 +200,14 @@ typedef struct {
 /* The normed input again, of all tokens. */
 static void normed_again(const Emit *to, const BlockTensors *t, const Norm *norm)
 {
-    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, t->exchanged.local);
-    emit_gather_tokens(to, t->exchanged.local, t->normed);
+    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, t->tp.local);
+    emit_gather_tokens(to, t->tp.local, t->normed);
 }
 
 /* dx += the gradient of the norm's input: dnormed holds this rank's partial sums. */
 static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *norm)
 {
-    const guint dy = emit_reduce_partial(to, t->dnormed, t->exchanged.local);
+    const guint dy = emit_reduce_partial(to, t->dnormed, t->tp.local);
     const NormBackward backward = {dy, norm->x, norm->rstd, to->builder->residual_gradient,
                                    ACCESS_UPDATE};
 
@@ -213,7 +219,7 @@ static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *nor
 static void block_backward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(&to->builder->local);
-    const guint dx = to->builder->residual_gradient, dy = t->exchanged.gradient;
+    const guint dx = to->builder->residual_gradient, dy = t->tp.gradient;
     const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
     const Norm input = {to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
 

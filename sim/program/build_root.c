@@ -91,7 +91,7 @@ static guint head_stats(const Emit *to, guint normed, guint head)
     emit_reads(op, builder->vocab_range);
     emit_writes(op, own);
     emit_writes(op, builder->logits);
-    op = emit_exchange(to, OP_ALL_GATHER, "gather");
+    op = emit_collective(to, OP_ALL_GATHER, "gather");
     op->dtype = op->dtype_out = DTYPE_FP32;
     op->sizes.elements = elements * builder->tp;
     emit_reads(op, own);

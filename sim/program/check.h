@@ -4,11 +4,11 @@
 #include "sim/program/program.h"
 
 /* Over all rank classes, on the step followed by itself:
- *  - the union of stream order, issue order and waits, with each collective and each matched
- * exchange contracted into one node, has no cycle: no deadlock, also across communicators;
+ *  - the union of stream order, issue order and waits has no cycle once each collective and each
+ *    matched exchange is one node: no deadlock, also across communicators;
  *  - members of a group agree in kind, order and bytes; every send has its receive;
  *  - no operand is read before it was written, nothing is touched while another stream still uses
- * it, no arena range is shared without happens-before;
+ *    it, no arena range is shared without happens-before;
  *  - every tensor lies inside its arena.
  * @device_bytes: what the device has for the arena, 0 = not checked.
  * Returns the problems found, at most a few dozen, one line each; empty = proven. */

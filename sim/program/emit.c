@@ -111,7 +111,7 @@ void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param
     emit_uses_scratch(to, op);
 }
 
-void emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
+Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
 {
     Op *op = emit_op(to, OP_LINEAR);
 
@@ -121,6 +121,7 @@ void emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access 
     emit_reads_weight(to, op, weight->param);
     op_add_operand(op, y, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
+    return op;
 }
 
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
@@ -166,7 +167,7 @@ void emit_copy(const Emit *to, guint x, guint y, gint y_shift)
     op_add_operand(op, y, ACCESS_WRITE, y_shift, WHOLE_TENSOR);
 }
 
-Op *emit_exchange(const Emit *to, OpKind kind, const char *direction)
+Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 {
     Builder *builder = to->builder;
     Op *op = segment_add_op(builder->program, to->segment, kind,
@@ -180,7 +181,7 @@ void emit_gather_tokens(const Emit *to, guint local, guint whole)
 {
     if (!to->builder->sequence)
         return;
-    Op *op = emit_exchange(to, OP_ALL_GATHER, "gather");
+    Op *op = emit_collective(to, OP_ALL_GATHER, "gather");
     emit_reads(op, local);
     emit_writes(op, whole);
 }
@@ -190,13 +191,13 @@ guint emit_reduce_partial(const Emit *to, guint partial, guint local)
     if (to->builder->tp == 1)
         return partial;
     if (to->builder->sequence) {
-        Op *op = emit_exchange(to, OP_REDUCE_SCATTER, "reduce");
+        Op *op = emit_collective(to, OP_REDUCE_SCATTER, "reduce");
 
         emit_reads(op, partial);
         emit_writes(op, local);
         return local;
     }
-    emit_updates(emit_exchange(to, OP_ALL_REDUCE, "reduce"), partial);
+    emit_updates(emit_collective(to, OP_ALL_REDUCE, "reduce"), partial);
     return partial;
 }
 

@@ -43,7 +43,7 @@ void emit_uses_scratch(const Emit *to, Op *op);
 void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd);
 void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y);
 void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param);
-void emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
+Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access);
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
@@ -53,7 +53,7 @@ void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
-Op *emit_exchange(const Emit *to, OpKind kind, const char *direction);
+Op *emit_collective(const Emit *to, OpKind kind, const char *direction);
 
 /* All tokens of what a norm left for its own: nothing to do where it had all. */
 void emit_gather_tokens(const Emit *to, guint local, guint whole);

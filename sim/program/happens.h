@@ -15,7 +15,8 @@ typedef struct {
     guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
 } Happens;
 
-/* Lays out @steps repetitions without clocks; happens_run() fills them one instance at a time. */
+/* Lays out @steps repetitions without clocks: happens_fill() sets them all, happens_begin() and
+ * happens_join() one instance at a time. */
 Happens *happens_new(const Program *program, guint steps);
 void happens_free(Happens *happens);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Happens, happens_free)

@@ -276,13 +276,10 @@ static void store_waits(Waiter *waiter)
     CallList *step = &waiter->program->step;
 
     for (guint c = 0; c < step->calls->len; c++) {
-        Call *call = &g_array_index(step->calls, Call, c);
-
-        call->first_wait = step->waits->len;
         if (waiter->waits[c] == NULL)
             continue;
-        call->num_waits = waiter->waits[c]->len;
-        g_array_append_vals(step->waits, waiter->waits[c]->data, waiter->waits[c]->len);
+        for (guint w = 0; w < waiter->waits[c]->len; w++)
+            call_list_wait(step, c, g_array_index(waiter->waits[c], Wait, w));
         g_array_unref(waiter->waits[c]);
     }
 }

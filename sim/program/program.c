@@ -214,7 +214,7 @@ guint call_list_add(CallList *list, guint segment, guint unit, guint micro_batch
     return list->calls->len - 1;
 }
 
-/* The waits of a call are contiguous, so only the newest call takes more. */
+/* The waits of a call are contiguous: once a later call has some, it takes no more. */
 void call_list_wait(CallList *list, guint call, Wait wait)
 {
     Call *waiting = &g_array_index(list->calls, Call, call);

@@ -182,7 +182,7 @@ Op *segment_add_op(Program *program, guint segment, OpKind kind, guint stream, D
 void op_add_operand(Op *op, guint tensor, Access access, gint shift, gint param);
 guint call_list_add(CallList *list, guint segment, guint unit,
                     guint micro_batch);                     /* all indices 0 */
-void call_list_wait(CallList *list, guint call, Wait wait); /* the newest call only */
+void call_list_wait(CallList *list, guint call, Wait wait); /* call after call */
 
 static inline Tensor *program_tensor(const Program *program, guint i)
 {

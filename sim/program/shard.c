@@ -1,10 +1,15 @@
 /* Sharding: gathers before use, frees after, reductions after backward, per unit by its strategy.
  *
  *   no_shard         parameters and gradients whole; gradients all-reduced over all data ranks
- *   shard_optimizer  whole too; gradients reduce-scattered in place, own chunk updated, then
- * gathered shard_grad_op    shards; gathered once a step, gradients reduce-scattered full_shard
- * shards; gathered for forward and for backward of every micro-batch (once if kept) hybrid_shard
- * full_shard within dp_shard, then the shard's gradient is all-reduced
+ *
+ *   shard_optimizer  whole too; gradients reduce-scattered in place, own chunk updated, gathered
+ *
+ *   shard_grad_op    shards; gathered once a step, gradients reduce-scattered
+ *
+ *   full_shard       shards; gathered for forward and for backward of every micro-batch (once if
+ *                    kept)
+ *
+ *   hybrid_shard     full_shard within dp_shard, then the shard's gradient is all-reduced
  */
 #include "sim/program/builder.h"
 

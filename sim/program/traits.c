@@ -241,7 +241,8 @@ double op_memory_bytes(const Op *op, guint64 unit_elements)
     return bytes;
 }
 
-/* ---- scratch of the CPU kernels (exec/cpu_*.c); f(n) = n fp32 values, rounded up to 64 bytes ----
+/* ---- scratch of the CPU kernels (exec/device/cpu_*.c); f(n) = n fp32 values, rounded up to 64
+ * bytes ----
  */
 
 static guint64 floats(guint64 elements)

@@ -48,8 +48,7 @@ ProgramSet *plan_compile(const Plan *plan, GError **error)
     if (plan->hash != NULL && strcmp(hash, plan->hash) != 0) {
         fail(error, ERROR_INPUT,
              "field \"program.hash\" = \"%.16s...\": the plan's choices compile to \"%.16s...\"; "
-             "it was "
-             "edited by hand or made by another version: make it again with fsdp-plan",
+             "it was edited by hand or made by another version: make it again with fsdp-plan",
              plan->hash, hash);
         return NULL;
     }

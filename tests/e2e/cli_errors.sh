@@ -105,6 +105,10 @@ refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$
 for layout in pp=2 cp=2; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
+# A core with a rate for bf16 alone has none for fp32, which is what it would compute in.
+sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topology"
+refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
+    --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
     -o "$tmp/out/plan"

@@ -62,6 +62,13 @@ cmp -s "$tmp/4-hybrid.losses" "$tmp/again.losses" || complain "two runs have oth
 train "$tmp/2.plan" --seed 2 >"$tmp/seed.losses"
 ! cmp -s "$tmp/2.losses" "$tmp/seed.losses" || complain "another seed has the same losses"
 
+# A precision that localhost states no rate for: its lines are JSON too.
+plan "$tmp/2-bf16.plan" --gpus 2 "${common[@]}" --precision bf16
+timeout 120 "$build/fsdp-run" "$tmp/2-bf16.plan" --data "$text" --steps 2 --json >"$tmp/bf16.json" ||
+    complain "fsdp-run in bf16: status $?"
+[ "$(grep -cE '"mfu": [0-9.e-]+}$' "$tmp/bf16.json")" -eq 2 ] ||
+    complain "in bf16: $(head -n 1 "$tmp/bf16.json")"
+
 # ---- predicted and measured ----
 
 rows "$db" >"$tmp/rows"

@@ -215,6 +215,7 @@ static const Key megatron_keys[] = {
     {"--tensor-model-parallel-size", IS_INTEGER},
     {"--context-parallel-size", IS_INTEGER},
     {"--use-distributed-optimizer", IS_FLAG},
+    {"--sequence-parallel", IS_FLAG},
     {"--overlap-grad-reduce", IS_FLAG},
     {"--overlap-param-gather", IS_FLAG},
     /* from Megatron-LM's train_llama3_8b_fsdp_h100_fp8.sh */

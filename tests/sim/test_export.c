@@ -350,6 +350,19 @@ static void split_heads(Plan *plan)
 {
     plan->layout.size[AXIS_TP] = 2;
 }
+static void split_heads_only(Plan *plan)
+{
+    plan->layout.size[AXIS_TP] = 2;
+    plan->sequence_parallel = FALSE;
+}
+static void share_kv_heads(Plan *plan)
+{
+    plan->layout.size[AXIS_TP] = 2 * plan->model->kv_heads;
+}
+static void cut_into_stages(Plan *plan)
+{
+    plan->layout.size[AXIS_PP] = 2;
+}
 static void tie(Plan *plan)
 {
     plan->model->tied = TRUE;
@@ -388,7 +401,10 @@ static const struct {
     {"torchtitan", &recipe_fp32, choose_ddp, "sharding.accumulate = unsharded"},
     {"torchtitan", &recipe_fsdp2, keep_only_last, "sharding.keep = [last]"},
     {"torchtitan", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
-    {"torchtitan", &recipe_fsdp2, split_heads, "layout.tp = 2"},
+    {"torchtitan", &recipe_fsdp2, split_heads_only, "tensor_parallel.sequence = false"},
+    {"torchtitan", &recipe_fsdp2, share_kv_heads, "layout.tp = 16"},
+    {"torchtitan", &recipe_fsdp2, cut_into_stages, "layout.pp = 2"},
+    {"megatron", &recipe_zero, share_kv_heads, "layout.tp = 16"},
     {"torchtitan", &recipe_fsdp2, tie, "model.tie_word_embeddings = true"},
     {"torchtitan", &recipe_fsdp2, widen_heads, "model.head_dim = 256"},
     {"megatron", &recipe_zero, choose_fsdp2, "workload.recipe = fsdp2"},
@@ -415,6 +431,25 @@ START_TEST(what_a_framework_has_no_word_for_is_refused_by_name)
     g_free(export_text(plan, refusals[_i].framework)); /* the choice alone is why */
     refusals[_i].choose(plan);
     assert_refused(plan, refusals[_i].framework, refusals[_i].refusal);
+}
+END_TEST
+
+START_TEST(tensor_parallelism_has_a_degree_and_a_sequence_flag)
+{
+    g_autoptr(Plan) titan = make_plan(&recipe_fsdp2);
+    g_autoptr(Plan) megatron = make_plan(&recipe_zero);
+
+    titan->layout.size[AXIS_TP] = megatron->layout.size[AXIS_TP] = 4;
+    titan->sequence_parallel = megatron->sequence_parallel = TRUE;
+    g_autofree char *toml = export_text(titan, "torchtitan");
+    g_autofree char *flags = export_text(megatron, "megatron");
+    ck_assert_ptr_nonnull(strstr(toml, "\ntensor_parallel_degree = 4\n"));
+    ck_assert_ptr_nonnull(strstr(flags, "--tensor-model-parallel-size 4\n"));
+    ck_assert_ptr_nonnull(strstr(flags, "--sequence-parallel\n"));
+
+    megatron->sequence_parallel = FALSE;
+    g_autofree char *without = export_text(megatron, "megatron");
+    ck_assert_ptr_null(strstr(without, "--sequence-parallel"));
 }
 END_TEST
 
@@ -588,6 +623,7 @@ int main(void)
                         G_N_ELEMENTS(by_strategy));
     tcase_add_loop_test(files, what_a_framework_has_no_word_for_is_refused_by_name, 0,
                         G_N_ELEMENTS(refusals));
+    tcase_add_test(files, tensor_parallelism_has_a_degree_and_a_sequence_flag);
     tcase_add_test(files, an_unknown_framework_is_bad_usage_with_a_hint);
     tcase_add_test(files, kept_units_decide_what_is_gathered_again);
     tcase_add_test(files, a_recomputed_block_stays_for_its_backward_pass);

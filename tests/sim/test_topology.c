@@ -94,6 +94,19 @@ START_TEST(all_groups_are_read_in_base_units)
 }
 END_TEST
 
+START_TEST(a_type_without_a_peak_has_that_of_fp32)
+{
+    const Gpu wide = {.peak_flops = {[DTYPE_FP32] = 2e12}};
+    const Gpu both = {.peak_flops = {[DTYPE_FP32] = 2e12, [DTYPE_BF16] = 5e12}};
+    const Gpu narrow = {.peak_flops = {[DTYPE_BF16] = 5e12}};
+
+    ck_assert_double_eq(gpu_peak_flops(&wide, DTYPE_BF16), 2e12);
+    ck_assert_double_eq(gpu_peak_flops(&both, DTYPE_BF16), 5e12);
+    ck_assert_double_eq(gpu_peak_flops(&both, DTYPE_FP32), 2e12);
+    ck_assert_double_eq(gpu_peak_flops(&narrow, DTYPE_FP32), 0.0);
+}
+END_TEST
+
 START_TEST(network_levels_keep_their_order)
 {
     g_autoptr(Topology) t = parse(sample, NULL);
@@ -365,6 +378,7 @@ int main(void)
     g_log_set_always_fatal(G_LOG_LEVEL_CRITICAL | G_LOG_FLAG_FATAL);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, all_groups_are_read_in_base_units);
+    tcase_add_test(tcase, a_type_without_a_peak_has_that_of_fp32);
     tcase_add_test(tcase, network_levels_keep_their_order);
     tcase_add_test(tcase, the_innermost_level_that_joins_the_ranks_is_taken);
     tcase_add_test(tcase, measured_rows_are_read_from_their_keys);
