@@ -1,5 +1,6 @@
 /* fsdp-plan export: a plan as the configuration of another framework. */
 #include "sim/base/error.h"
+#include "sim/command_argument.h"
 #include "sim/commands.h"
 #include "sim/export/export.h"
 
@@ -34,17 +35,13 @@ int command_export(int argc, char **argv, GError **error)
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write it here", "FILE"},
         G_OPTION_ENTRY_NULL,
     };
-    g_autoptr(GOptionContext) context = g_option_context_new("PLAN - export");
-    g_autoptr(GError) why = NULL;
+    g_autofree char *path = command_argument("export", "PLAN", entries, argc, argv, error);
 
-    g_option_context_add_main_entries(context, entries, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &why))
-        return fail(error, ERROR_INPUT, "%s (see --help)", why->message), 2;
-    if (argc != 2)
-        return fail(error, ERROR_INPUT, "export takes one plan file, got %d", argc - 1), 2;
+    if (path == NULL)
+        return error_exit_status(*error);
     if (framework == NULL)
         return fail(error, ERROR_INPUT, "export needs --to FRAMEWORK: %s", known), 2;
-    g_autofree char *text = export_file(argv[1], framework, error);
+    g_autofree char *text = export_file(path, framework, error);
     if (text == NULL || !write_text(output, text, error))
         return error_exit_status(*error);
     return 0;

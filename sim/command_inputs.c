@@ -1,32 +1,13 @@
 /* fsdp-plan model, topology, topology import: what was read, as it was understood. */
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/command_argument.h"
 #include "sim/commands.h"
 #include "sim/import/import.h"
 #include "sim/input/model.h"
 #include "sim/input/topology.h"
 
 #include <json-glib/json-glib.h>
-
-static char *only_argument(const GOptionEntry *entries, const char *verb, int argc, char **argv,
-                           GError **error)
-{
-    g_autofree char *usage = g_strdup_printf("NAME|FILE - %s", verb);
-    g_autoptr(GOptionContext) context = g_option_context_new(usage);
-    g_autoptr(GError) why = NULL;
-
-    if (entries != NULL)
-        g_option_context_add_main_entries(context, entries, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &why)) {
-        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
-        return NULL;
-    }
-    if (argc != 2) {
-        fail(error, ERROR_INPUT, "%s takes one name or file, got %d", verb, argc - 1);
-        return NULL;
-    }
-    return g_strdup(argv[1]);
-}
 
 static void add_tensor(JsonBuilder *json, const ParamShape *tensor)
 {
@@ -91,7 +72,7 @@ int command_model(int argc, char **argv, GError **error)
         {"json", 0, 0, G_OPTION_ARG_NONE, &json, "JSON on stdout", NULL},
         G_OPTION_ENTRY_NULL,
     };
-    g_autofree char *where = only_argument(entries, "model", argc, argv, error);
+    g_autofree char *where = command_argument("model", "NAME|FILE", entries, argc, argv, error);
     g_autofree char *models = data_dir("models");
     g_autoptr(Model) model = where == NULL ? NULL : model_load(where, models, error);
 
@@ -124,7 +105,8 @@ static int import_topology(int argc, char **argv, GError **error)
          "the nodes of a Slurm topology.conf; what nccl-tests ran on", "NAME|FILE"},
         G_OPTION_ENTRY_NULL,
     };
-    g_autofree char *where = only_argument(entries, "topology import", argc, argv, error);
+    g_autofree char *where =
+        command_argument("topology import", "FILE", entries, argc, argv, error);
     g_autofree char *topologies = data_dir("topologies");
     const ImportOptions options = {.gpu = gpu, .topology = base};
     g_autoptr(Topology) topology =
@@ -139,7 +121,7 @@ int command_topology(int argc, char **argv, GError **error)
         argv[1] = argv[0];
         return import_topology(argc - 1, argv + 1, error);
     }
-    g_autofree char *where = only_argument(NULL, "topology", argc, argv, error);
+    g_autofree char *where = command_argument("topology", "NAME|FILE", NULL, argc, argv, error);
     g_autofree char *topologies = data_dir("topologies");
     g_autoptr(Topology) topology = where == NULL ? NULL : topology_load(where, topologies, error);
 

@@ -1,6 +1,7 @@
 /* fsdp-plan explain, check, trace: verbs that take a plan file. */
 #include "reports/store/trace.h"
 #include "sim/base/error.h"
+#include "sim/command_argument.h"
 #include "sim/commands.h"
 #include "sim/explain.h"
 #include "sim/program/check.h"
@@ -10,21 +11,9 @@
 static Plan *load_plan(const GOptionEntry *entries, const char *verb, int argc, char **argv,
                        GError **error)
 {
-    g_autofree char *usage = g_strdup_printf("PLAN - %s", verb);
-    g_autoptr(GOptionContext) context = g_option_context_new(usage);
-    g_autoptr(GError) why = NULL;
+    g_autofree char *path = command_argument(verb, "PLAN", entries, argc, argv, error);
 
-    if (entries != NULL)
-        g_option_context_add_main_entries(context, entries, NULL);
-    if (!g_option_context_parse(context, &argc, &argv, &why)) {
-        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
-        return NULL;
-    }
-    if (argc != 2) {
-        fail(error, ERROR_INPUT, "%s takes one plan file, got %d", verb, argc - 1);
-        return NULL;
-    }
-    return plan_load(argv[1], error);
+    return path == NULL ? NULL : plan_load(path, error);
 }
 
 int command_explain(int argc, char **argv, GError **error)
@@ -61,17 +50,14 @@ static void append_event(const Program *program, const SimulatedOp *done, GArray
     const Call *call = &g_array_index(program->step.calls, Call, done->call);
     const Segment *segment = program_segment(program, call->segment);
     const Op *op = &segment->ops[done->op];
-    Volume volume;
     const TraceEvent event = {
         .rank = 0,
         .stream = program_stream(program, op->stream)->name,
-        .name = g_strdup_printf("%s unit %u micro-batch %u %s", segment->name, call->unit,
-                                call->micro_batch, op_kind_name(op->kind)),
+        .name = program_op_label(program, call, op),
         .start_s = done->start_s,
         .end_s = done->end_s,
-        .bytes =
-            op_kind_is_communication(op->kind) ? (double)op_volume_bytes(program, op, &volume) : 0,
-        .flops = op_kind_is_communication(op->kind) ? 0 : op_flops(op),
+        .bytes = (double)op_volume_bytes(program, op),
+        .flops = op_flops(op),
     };
 
     g_array_append_val(events, event);

@@ -1,7 +1,6 @@
 #define _GNU_SOURCE 1 /* sched_getaffinity() */
 #include "exec/base/process.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A line of /proc/self/status as in "VmRSS:     1234 kB". */
+/* A line of /proc/self/status as in "VmHWM:     1234 kB". */
 static guint64 status_bytes(const char *key)
 {
     g_autofree char *status = NULL;
@@ -21,25 +20,9 @@ static guint64 status_bytes(const char *key)
     return line == NULL ? 0 : g_ascii_strtoull(line + strlen(key), NULL, 10) * 1024;
 }
 
-guint64 process_rss_bytes(void)
-{
-    return status_bytes("\nVmRSS:");
-}
-
 guint64 process_peak_rss_bytes(void)
 {
     return status_bytes("\nVmHWM:");
-}
-
-gboolean process_reset_peak_rss(void)
-{
-    const int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return FALSE;
-    const gboolean done = write(fd, "5", 1) == 1; /* 5: reset VmHWM (proc(5)) */
-    close(fd);
-    return done;
 }
 
 guint process_usable_cores(void)

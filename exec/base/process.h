@@ -3,12 +3,8 @@
 
 #include <glib.h>
 
-/* Resident memory now, and its peak since the start or the last reset (VmRSS, VmHWM). */
-guint64 process_rss_bytes(void);
+/* The peak of resident memory since the start (VmHWM). */
 guint64 process_peak_rss_bytes(void);
-
-/* Sets the peak back to what is resident now.  FALSE where the kernel doesn't permit it. */
-gboolean process_reset_peak_rss(void);
 
 /* Cores this process may run on. */
 guint process_usable_cores(void);

@@ -12,12 +12,11 @@ struct CommQueue {
     pthread_t thread;
 
     pthread_mutex_t lock;    /* guards what follows */
-    pthread_cond_t work;     /* for the communication thread: posted, reached, stopping */
+    pthread_cond_t work;     /* for the communication thread: posted, stopping */
     pthread_cond_t progress; /* for the others: done, error */
     char *jobs;              /* a ring: ordinal k lies in slot (k - 1) % capacity until done */
     guint64 posted, done;    /* ordinals */
-    guint64 reached;         /* of comm_queue_advance() */
-    gboolean stopping;       /* nothing is posted or advanced any more */
+    gboolean stopping;       /* nothing is posted any more */
     GError *error;
 };
 
@@ -104,37 +103,9 @@ gboolean comm_queue_wait(CommQueue *queue, guint64 ordinal)
     return ok;
 }
 
-guint64 comm_queue_done(const CommQueue *queue)
-{
-    CommQueue *self = (CommQueue *)queue; /* the lock is not part of what const promises */
-
-    pthread_mutex_lock(&self->lock);
-    guint64 done = self->done;
-    pthread_mutex_unlock(&self->lock);
-    return done;
-}
-
-void comm_queue_advance(CommQueue *queue, guint64 value)
-{
-    pthread_mutex_lock(&queue->lock);
-    queue->reached = MAX(queue->reached, value);
-    pthread_cond_signal(&queue->work);
-    pthread_mutex_unlock(&queue->lock);
-}
-
-gboolean comm_queue_await(CommQueue *queue, guint64 value)
-{
-    pthread_mutex_lock(&queue->lock);
-    while (queue->reached < value && !queue->stopping)
-        pthread_cond_wait(&queue->work, &queue->lock);
-    gboolean ok = queue->reached >= value;
-    pthread_mutex_unlock(&queue->lock);
-    return ok;
-}
-
 const GError *comm_queue_error(const CommQueue *queue)
 {
-    CommQueue *self = (CommQueue *)queue;
+    CommQueue *self = (CommQueue *)queue; /* the lock is not part of what const promises */
 
     pthread_mutex_lock(&self->lock);
     const GError *error = self->error;

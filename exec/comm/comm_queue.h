@@ -20,12 +20,6 @@ guint64 comm_queue_post(CommQueue *queue, gconstpointer job);
 /* Blocks until the job with that ordinal (and all before it) is done; FALSE once the queue has
  * failed. */
 gboolean comm_queue_wait(CommQueue *queue, guint64 ordinal);
-guint64 comm_queue_done(const CommQueue *queue); /* ordinal of the last finished job */
-
-/* For jobs that wait for the computing thread: a counter that only grows. */
-void comm_queue_advance(CommQueue *queue, guint64 value); /* computing thread */
-gboolean comm_queue_await(CommQueue *queue,
-                          guint64 value); /* communication thread, in a job; FALSE when stopped */
 
 /* The first error, or NULL; stays valid until free. */
 const GError *comm_queue_error(const CommQueue *queue);

@@ -19,11 +19,6 @@ typedef struct {
     OpTime *time; /* NULL: not sampled */
 } Job;
 
-/* Ready-made arguments of unit collectives: a step allocates nothing. */
-typedef struct {
-    CommRun *own_chunks; /* one a piece */
-} UnitRuns;
-
 struct Interpreter {
     Runtime *runtime;
     const ProgramSet *set;
@@ -32,8 +27,8 @@ struct Interpreter {
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
     guint8 *arena;
-    UnitRuns *runs;    /* by unit class */
-    guint32 *first_op; /* by call of the step */
+    CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
+    guint32 *first_op;    /* by call of the step */
     guint64 ops_per_step;
     guint64
         *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
@@ -119,7 +114,7 @@ static gboolean run_all_reduce(const Interpreter *interpreter, const Job *job, G
         .elements = map == NULL
                         ? op->sizes.elements
                         : program_tensor(interpreter->program, op->operands[0].tensor)->elements};
-    const CommRun *runs = own_chunks ? interpreter->runs[op->unit].own_chunks : &whole;
+    const CommRun *runs = own_chunks ? interpreter->own_chunks[op->unit] : &whole;
 
     return group->comm->ops->all_reduce(group, job->launch.operand[0], runs,
                                         own_chunks ? map->num_pieces : 1, op->dtype, error);
@@ -262,17 +257,17 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
     return interpreter->arena != NULL && open_groups(interpreter, comm, error);
 }
 
-static void make_runs(Interpreter *interpreter)
+static void make_own_chunks(Interpreter *interpreter)
 {
     const Program *program = interpreter->program;
 
-    interpreter->runs = g_new0(UnitRuns, program->units->len);
+    interpreter->own_chunks = g_new0(CommRun *, program->units->len);
     for (guint u = 0; u < program->units->len; u++) {
         const UnitMap *map = program_unit(program, u)->map;
 
-        interpreter->runs[u].own_chunks = g_new0(CommRun, map->num_pieces);
+        interpreter->own_chunks[u] = g_new0(CommRun, map->num_pieces);
         for (guint p = 0; p < map->num_pieces; p++)
-            interpreter->runs[u].own_chunks[p] = (CommRun){
+            interpreter->own_chunks[u][p] = (CommRun){
                 .offset = map->pieces[p].full_offset + interpreter->map_rank * map->pieces[p].chunk,
                 .elements = map->pieces[p].chunk,
             };
@@ -281,15 +276,8 @@ static void make_runs(Interpreter *interpreter)
 
 static void count_ops(Interpreter *interpreter)
 {
-    const GArray *calls = interpreter->program->step.calls;
-
-    interpreter->first_op = g_new(guint32, calls->len + 1);
-    for (guint c = 0; c < calls->len; c++) {
-        interpreter->first_op[c] = (guint32)interpreter->ops_per_step;
-        interpreter->ops_per_step +=
-            program_segment(interpreter->program, g_array_index(calls, Call, c).segment)->num_ops;
-    }
-    interpreter->first_op[calls->len] = (guint32)interpreter->ops_per_step;
+    interpreter->first_op = program_first_ops(interpreter->program);
+    interpreter->ops_per_step = interpreter->first_op[interpreter->program->step.calls->len];
     interpreter->ordinals[0] = g_new0(guint64, interpreter->ops_per_step);
     interpreter->ordinals[1] = g_new0(guint64, interpreter->ops_per_step);
     interpreter->times = g_new0(OpTime, interpreter->ops_per_step);
@@ -328,7 +316,7 @@ Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **e
     interpreter->program = set->classes[set->class_of[interpreter->rank]];
     const Group *shard = program_set_group(set, "shard", interpreter->rank);
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
-    make_runs(interpreter);
+    make_own_chunks(interpreter);
     count_ops(interpreter);
     if (!runtime_do(runtime, open_arena, &self, sizeof self, error))
         return NULL;
@@ -340,9 +328,9 @@ void interpreter_free(Interpreter *interpreter)
 {
     if (interpreter == NULL)
         return;
-    for (guint u = 0; interpreter->runs != NULL && u < interpreter->program->units->len; u++)
-        g_free(interpreter->runs[u].own_chunks);
-    g_free(interpreter->runs);
+    for (guint u = 0; interpreter->own_chunks != NULL && u < interpreter->program->units->len; u++)
+        g_free(interpreter->own_chunks[u]);
+    g_free(interpreter->own_chunks);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
@@ -352,15 +340,17 @@ void interpreter_free(Interpreter *interpreter)
 
 /* ---- running ---- */
 
-static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op, const CallList *list)
+/* Of a call of the step, before its op @op. */
+static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op)
 {
+    const GArray *waits = interpreter->program->step.waits;
+
     for (guint w = 0; w < call->num_waits; w++) {
-        const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);
+        const Wait *wait = &g_array_index(waits, Wait, call->first_wait + w);
 
         if (wait->before != op)
             continue;
-        const guint32 event = wait->op == LAST_OP ? interpreter->first_op[wait->call + 1] - 1
-                                                  : interpreter->first_op[wait->call] + wait->op;
+        const guint32 event = wait_event(interpreter->first_op, wait);
         const guint64 ordinal = interpreter->ordinals[wait->back][event];
 
         if (!runtime_wait(interpreter->runtime, ordinal))
@@ -413,8 +403,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
-            if (!wait_for(interpreter, call, i, &program->step) ||
-                !wait_within(interpreter, op, first))
+            if (!wait_for(interpreter, call, i) || !wait_within(interpreter, op, first))
                 return FALSE;
             compute(interpreter, call, op, time);
             continue;

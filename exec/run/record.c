@@ -170,8 +170,8 @@ static void print_step(Record *record, const StoreStep *step)
             (double)process_peak_rss_bytes() / (1 << 20));
 }
 
-static gboolean write_ops(Record *record, gint64 step, guint rank, const OpTime *times,
-                          GError **error)
+/* Of rank 0. */
+static gboolean write_ops(Record *record, gint64 step, const OpTime *times, GError **error)
 {
     const Program *program = interpreter_program(record->interpreter);
     guint64 i = 0;
@@ -182,20 +182,15 @@ static gboolean write_ops(Record *record, gint64 step, guint rank, const OpTime 
 
         for (guint o = 0; o < segment->num_ops; o++, i++) {
             const Op *op = &segment->ops[o];
-            g_autofree char *name =
-                g_strdup_printf("%s unit %u micro-batch %u %s", segment->name, call->unit,
-                                call->micro_batch, op_kind_name(op->kind));
-            const gboolean communication = op_kind_is_communication(op->kind);
-            Volume volume;
+            g_autofree char *name = program_op_label(program, call, op);
             const StoreOp row = {
-                .rank = rank,
                 .step = step,
                 .op = name,
                 .stream = program_stream(program, op->stream)->name,
                 .start = times[i].start_s,
                 .end = times[i].end_s,
-                .bytes = communication ? (double)op_volume_bytes(program, op, &volume) : 0,
-                .flops = communication ? 0 : op_flops(op),
+                .bytes = (double)op_volume_bytes(program, op),
+                .flops = op_flops(op),
             };
 
             if (times[i].end_s > 0 && !store_add_op(record->store, record->run, &row, error))
@@ -210,7 +205,7 @@ static gboolean write_step(Record *record, const StoreStep *step, gboolean sampl
     if (!store_begin(record->store, error) ||
         !store_add_step(record->store, record->run, step, error))
         return FALSE;
-    if (sampled && !write_ops(record, step->step, 0, interpreter_times(record->interpreter), error))
+    if (sampled && !write_ops(record, step->step, interpreter_times(record->interpreter), error))
         return FALSE;
     return store_commit(record->store, error);
 }

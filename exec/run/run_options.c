@@ -1,6 +1,7 @@
 #include "exec/run/run_options.h"
 
 #include "sim/base/error.h"
+#include "sim/input/workload.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,7 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
         {"warmup", 0, 0, G_OPTION_ARG_INT, &typed->warmup,
          "Steps of linear warm-up before the cosine (default 0)", "N"},
         {"clip-norm", 0, 0, G_OPTION_ARG_DOUBLE, &typed->clip_norm,
-         "Largest global gradient norm; 0 = off (default 1)", "X"},
+         "Largest global gradient norm; 0 = off (default " G_STRINGIFY(DEFAULT_CLIP_NORM) ")", "X"},
         {"log-every", 0, 0, G_OPTION_ARG_INT, &typed->log_every, "Print one step in N (default 1)",
          "N"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -119,7 +120,8 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
 
 gboolean run_options_parse(RunOptions *options, int *argc, char ***argv, GError **error)
 {
-    Typed typed = {.steps = 20, .log_every = 1, .seed = 1, .lr = 1e-3, .clip_norm = 1};
+    Typed typed = {
+        .steps = 20, .log_every = 1, .seed = 1, .lr = 1e-3, .clip_norm = DEFAULT_CLIP_NORM};
 
     if (!parse(options, &typed, argc, argv, error))
         return FALSE;

@@ -2,7 +2,6 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_check.h"
-#include "sim/base/nearest.h"
 
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -251,12 +250,6 @@ gboolean json_string(const JsonText *json, const char *field, const char **out, 
     return TRUE;
 }
 
-gboolean json_optional_uint(const JsonText *json, const char *field, guint64 min, guint64 max,
-                            guint64 *out, GError **error)
-{
-    return !json_has(json, field) || json_uint(json, field, min, max, out, error);
-}
-
 gboolean json_optional_uint32(const JsonText *json, const char *field, guint min, guint max,
                               guint *out, GError **error)
 {
@@ -299,27 +292,4 @@ char *json_object_text(const JsonText *json, const char *field, GError **error)
         return NULL;
     }
     return json_to_string(node, TRUE);
-}
-
-gboolean json_only(const JsonText *json, const char *field, const char *const *known,
-                   GError **error)
-{
-    JsonNode *node = *field == '\0' ? json->root : find(json, field);
-
-    if (node == NULL || !JSON_NODE_HOLDS_OBJECT(node))
-        return refuse(json, field, "an object", error);
-
-    g_autoptr(GList) names = json_object_get_members(json_node_get_object(node));
-
-    for (const GList *name = names; name != NULL; name = name->next) {
-        if (g_strv_contains(known, name->data))
-            continue;
-        g_autofree char *hint = nearest_hint(name->data, known);
-        g_autofree char *all = g_strjoinv(", ", (GStrv)known);
-
-        return fail(error, ERROR_INPUT, "%s: field \"%s%s%s\" is unknown%s; allowed: %s",
-                    json->source, field, *field == '\0' ? "" : ".", (const char *)name->data, hint,
-                    all);
-    }
-    return TRUE;
 }

@@ -39,8 +39,6 @@ gboolean json_string(const JsonText *json, const char *field, const char **out,
                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The same where the field may be absent or null: then *out stays as it is. */
-gboolean json_optional_uint(const JsonText *json, const char *field, guint64 min, guint64 max,
-                            guint64 *out, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean json_optional_uint32(const JsonText *json, const char *field, guint min, guint max,
                               guint *out, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean json_optional_double(const JsonText *json, const char *field, double min, double max,
@@ -57,8 +55,3 @@ gboolean json_length(const JsonText *json, const char *field, guint *out,
 /* A member that is an object, as JSON text of its own. */
 char *json_object_text(const JsonText *json, const char *field,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* Refuses members of the object @field ("" = the root) that are not in @known (NULL-terminated),
- * naming the nearest. */
-gboolean json_only(const JsonText *json, const char *field, const char *const *known,
-                   GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -63,10 +63,8 @@ static double communication_seconds(const Program *program, const Op *op,
         .span = spans[group],
         .ranks_per_node = context->ranks_per_node,
     };
-    Volume volume;
 
-    op_volume_bytes(program, op, &volume);
-    return collective_seconds(volume, buffer_bytes(program, op), op->dtype, &where);
+    return collective_seconds(op_volume(op->kind), buffer_bytes(program, op), op->dtype, &where);
 }
 
 double **simulate_durations(const Program *program, const SimulateContext *context,
@@ -115,8 +113,7 @@ gboolean simulate_overlaps(const SimulateContext *context)
 typedef struct {
     const Program *program;
     double **durations;
-    guint32 *first_op; /* by call; one past the end too */
-    guint64 ops_per_step;
+    guint32 *first_op;            /* program_first_ops() */
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
     double issue_s;               /* when the issuing thread is free (CPU) */
@@ -132,18 +129,11 @@ typedef struct {
 
 static void clock_init(Clock *clock, const Program *program, double **durations)
 {
-    const GArray *calls = program->step.calls;
-
     *clock = (Clock){.program = program, .durations = durations};
-    clock->first_op = g_new(guint32, calls->len + 1);
-    for (guint c = 0; c < calls->len; c++) {
-        clock->first_op[c] = (guint32)clock->ops_per_step;
-        clock->ops_per_step +=
-            program_segment(program, g_array_index(calls, Call, c).segment)->num_ops;
-    }
-    clock->first_op[calls->len] = (guint32)clock->ops_per_step;
-    clock->end[0] = g_new0(double, clock->ops_per_step);
-    clock->end[1] = g_new0(double, clock->ops_per_step);
+    clock->first_op = program_first_ops(program);
+    const guint32 ops_per_step = clock->first_op[program->step.calls->len];
+    clock->end[0] = g_new0(double, ops_per_step);
+    clock->end[1] = g_new0(double, ops_per_step);
 }
 
 static void clock_clear(Clock *clock)
@@ -175,15 +165,19 @@ static double ready(const Clock *clock, gboolean is_cpu)
         at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
     for (guint w = 0; w < call->num_waits; w++) {
         const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);
-        const guint32 event = wait->op == LAST_OP ? clock->first_op[wait->call + 1] - 1
-                                                  : clock->first_op[wait->call] + wait->op;
 
         if (wait->before == clock->op && (wait->back == 0 || clock->step > 0))
-            at = MAX(at, clock->end[wait->back][event]);
+            at = MAX(at, clock->end[wait->back][wait_event(clock->first_op, wait)]);
     }
     if (is_cpu) /* issued when the main thread comes by, run when its own thread is free */
         at = MAX(at, MAX(clock->issue_s, op->stream == COMPUTE_STREAM ? 0 : clock->queue_s));
     return at;
+}
+
+/* A cast before a gather, a sum after a reduction: on a stream of communication, part of it. */
+static OpClass spent_on(const Op *op)
+{
+    return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
 }
 
 /* Ends the current op and takes the rank to the next one. */
@@ -200,7 +194,7 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     } else {
         clock->queue_s = end_s;
     }
-    clock->time.busy_s[op_class(op->kind)] += took;
+    clock->time.busy_s[spent_on(op)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     if (ops != NULL && clock->step == STEPS - 1) {

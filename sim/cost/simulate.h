@@ -14,7 +14,8 @@ typedef struct {
 /* Seconds of a steady step. */
 typedef struct {
     double step_s;
-    double busy_s[NUM_OP_CLASSES]; /* of the ops themselves; communication hidden or not */
+    double busy_s[NUM_OP_CLASSES]; /* of the ops themselves; communication hidden or not, with the
+                                      casts and sums on its streams */
     double exposed_s; /* step_s less all compute: communication and, with stages, the bubble */
 } StepTime;
 

@@ -52,13 +52,11 @@ static void sum_ops(const Sketch *sketch, double **durations, double *stream_s, 
 
         for (guint i = 0; sketch->calls[s] > 0 && i < segment->num_ops; i++) {
             const Op *op = &segment->ops[i];
-            Volume volume;
 
             stream_s[op->stream] += calls * durations[s][i];
-            if (!op_kind_is_communication(op->kind))
-                continue;
-            const guint64 bytes = op_volume_bytes(sketch->program, op, &volume);
-            summary->volume_bytes[volume] += sketch->calls[s] * bytes;
+            if (op_kind_is_communication(op->kind))
+                summary->volume_bytes[op_volume(op->kind)] +=
+                    sketch->calls[s] * op_volume_bytes(sketch->program, op);
         }
     }
 }

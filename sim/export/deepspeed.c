@@ -216,7 +216,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
     add_uint(json, "train_micro_batch_size_per_gpu", plan->schedule.micro_batch);
     add_uint(json, "gradient_accumulation_steps", plan->schedule.micro_batches);
     json_builder_set_member_name(json, "gradient_clipping");
-    json_builder_add_double_value(json, g_ascii_strtod(EXPORT_CLIP_NORM, NULL));
+    json_builder_add_double_value(json, DEFAULT_CLIP_NORM);
     add_precision(json, plan, bf16);
     add_optimizer(json, optimizer, stage != 0);
     add_zero(json, plan, stage);

@@ -44,5 +44,4 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
 
-/* fsdp-run's default --clip-norm; a plan doesn't say. */
-#define EXPORT_CLIP_NORM "1.0"
+#define EXPORT_CLIP_NORM G_STRINGIFY(DEFAULT_CLIP_NORM)

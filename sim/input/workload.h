@@ -18,6 +18,10 @@ typedef struct {
 
 extern const Recipe recipe_zero, recipe_fsdp2, recipe_fp32;
 
+/* The largest gradient norm of a run that is not told another; a plan doesn't say.  Exports write
+ * it down. */
+#define DEFAULT_CLIP_NORM 1.0
+
 typedef struct {
     guint global_batch, seq_len;
     const Recipe *recipe;

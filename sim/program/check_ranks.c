@@ -68,9 +68,7 @@ static GArray *issued_ops(const Program *program, const Happens *happens, const 
 /* Bytes as the wire sees them; an exchange is matched message by message instead. */
 static guint64 op_bytes(const Program *program, const Op *op)
 {
-    Volume volume;
-
-    return op->kind == OP_EXCHANGE ? 0 : op_volume_bytes(program, op, &volume);
+    return op->kind == OP_EXCHANGE ? 0 : op_volume_bytes(program, op);
 }
 
 static guint64 op_elements(const Program *program, const Op *op)

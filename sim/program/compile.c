@@ -129,15 +129,27 @@ Program *program_build(const ProgramSpec *spec)
     return builder.program;
 }
 
+/* Micro-batches between the first and the last are alike: of more than four, one of them stands for
+ * the rest. */
 Sketch *program_sketch(const ProgramSpec *spec)
 {
-    Builder builder = build_unordered(spec);
+    enum { LISTED = 4, MIDDLE = 2 };
+    const guint micro_batches = spec->schedule.micro_batches;
+    const guint more = micro_batches > LISTED ? micro_batches - LISTED : 0;
+    ProgramSpec listed = *spec;
+
+    listed.schedule.micro_batches = micro_batches - more;
+    Builder builder = build_unordered(&listed);
     Sketch *sketch = g_new0(Sketch, 1);
 
     sketch->program = builder.program;
     sketch->calls = g_new0(guint64, builder.program->segments->len);
-    for (guint i = 0; i < builder.drafts->len; i++)
-        sketch->calls[builder_draft(&builder, i)->segment]++;
+    for (guint i = 0; i < builder.drafts->len; i++) {
+        const Draft *draft = builder_draft(&builder, i);
+
+        sketch->calls[draft->segment] += draft->micro_batch == MIDDLE ? 1 + more : 1;
+    }
+    g_array_index(builder.program->spaces, Space, builder.micro_batch_space).count = micro_batches;
     builder_clear(&builder);
     return sketch;
 }

@@ -10,16 +10,8 @@ Happens *happens_new(const Program *program, guint steps)
 
     happens->program = program;
     happens->num_streams = program->streams->len;
-    happens->first_op = g_new(guint32, num_calls + 1);
-    happens->ops_per_step = 0;
-    for (guint c = 0; c < num_calls; c++) {
-        const Call *call = &g_array_index(program->step.calls, Call, c);
-
-        happens->first_op[c] = (guint32)happens->ops_per_step;
-        happens->ops_per_step += program_segment(program, call->segment)->num_ops;
-    }
-    happens->first_op[num_calls] = (guint32)happens->ops_per_step;
-
+    happens->first_op = program_first_ops(program);
+    happens->ops_per_step = happens->first_op[num_calls];
     const guint64 instances = happens->ops_per_step * steps;
     happens->position = g_new(guint32, instances);
     happens->stream = g_new(guint8, instances);
@@ -87,13 +79,9 @@ gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
 
 gboolean happens_event(const Happens *happens, const Wait *wait, guint step, guint64 *event)
 {
-    const guint32 first = happens->first_op[wait->call];
-    const guint32 last = happens->first_op[wait->call + 1] - 1;
-
     if (wait->back > step)
         return FALSE;
-    *event = (step - wait->back) * happens->ops_per_step +
-             (wait->op == LAST_OP ? last : first + wait->op);
+    *event = (step - wait->back) * happens->ops_per_step + wait_event(happens->first_op, wait);
     return TRUE;
 }
 

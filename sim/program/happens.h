@@ -8,7 +8,7 @@ typedef struct {
     const Program *program;
     guint num_streams;
     guint64 ops_per_step;
-    guint32 *first_op;           /* by call; one past the end too */
+    guint32 *first_op;           /* program_first_ops() */
     guint32 *position;           /* by instance: ordinal on its stream, from 1 */
     guint8 *stream;              /* by instance */
     guint32 *clock;              /* by instance x stream: the last position known to be done */

@@ -309,6 +309,27 @@ static void swap(GArray *order, guint a, guint b)
 /* Largest first is good, not best (up to 7% above the peak): two of the larger ones change places,
  * and stay so unless that is worse.  The numbers drawn are the same for every program (Numerical
  * Recipes' generator). */
+static guint64 place_shared(const Placer *placer, Program *program, guint64 floor_bytes)
+{
+    enum { TRIES = 100, LARGER = 24 };
+    g_autoptr(GArray) order = shared_by_extent(program);
+    const guint num = MIN(order->len, LARGER);
+    guint64 best = place_in_order(placer, program, order, floor_bytes);
+    guint32 drawn = 1;
+
+    for (guint try = 0; num > 0 && try < TRIES; try++) {
+        drawn = drawn * 1664525u + 1013904223u;
+        const guint a = (drawn >> 8) % num, b = (drawn >> 20) % num;
+
+        swap(order, a, b);
+        const guint64 end = place_in_order(placer, program, order, floor_bytes);
+        if (end > best)
+            swap(order, a, b);
+        best = MIN(best, end);
+    }
+    return place_in_order(placer, program, order, floor_bytes);
+}
+
 /* ---- the peak ---- */
 
 /* What is alive at one moment of the second repetition, a steady one. */
@@ -447,26 +468,11 @@ static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
 
 void program_place(Program *program)
 {
-    enum { TRIES = 100, LARGER = 24 };
     Placer placer;
     const guint64 floor_bytes = place_state(program);
-    g_autoptr(GArray) order = shared_by_extent(program);
-    const guint num = MIN(order->len, LARGER);
-    guint32 drawn = 1;
 
     placer_init(&placer, program);
-    guint64 best = place_in_order(&placer, program, order, floor_bytes);
-    for (guint try = 0; num > 0 && try < TRIES; try++) {
-        drawn = drawn * 1664525u + 1013904223u;
-        const guint a = (drawn >> 8) % num, b = (drawn >> 20) % num;
-
-        swap(order, a, b);
-        const guint64 end = place_in_order(&placer, program, order, floor_bytes);
-        if (end > best)
-            swap(order, a, b);
-        best = MIN(best, end);
-    }
-    program->arena_bytes[TIER_DEVICE] = place_in_order(&placer, program, order, floor_bytes);
+    program->arena_bytes[TIER_DEVICE] = place_shared(&placer, program, floor_bytes);
     program->memory = peak_use(&placer, program->arena_bytes[TIER_DEVICE]);
     placer_clear(&placer);
 }

@@ -289,32 +289,45 @@ static guint64 all_reduce_op_elements(const Program *program, const Op *op, guin
     return elements;
 }
 
-guint64 op_volume_bytes(const Program *program, const Op *op, Volume *volume)
+static guint64 received_bytes(const Program *program, const Op *op)
+{
+    guint64 bytes = 0;
+
+    for (guint i = 0; i < op->num_operands; i++)
+        if (op->operands[i].access == ACCESS_WRITE)
+            bytes += tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
+    return bytes;
+}
+
+guint64 op_volume_bytes(const Program *program, const Op *op)
 {
     const guint64 element_bytes = dtype_bytes(op->dtype);
-    const guint64 ranks = op_group_size(program, op);
-    guint64 shard_elements;
+    guint64 ranks, shard_elements;
 
-    switch (op->kind) {
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-        *volume = op->kind == OP_ALL_GATHER ? VOLUME_ALL_GATHER : VOLUME_REDUCE_SCATTER;
-        shard_elements = op->unit == NO_UNIT
-                             ? (op->sizes.elements + ranks - 1) / ranks
-                             : program_unit(program, (guint)op->unit)->map->shard_elements;
-        return (ranks - 1) * shard_elements * element_bytes;
-    case OP_ALL_REDUCE:
-        *volume = VOLUME_ALL_REDUCE;
+    if (!op_kind_is_communication(op->kind))
+        return 0;
+    if (op->kind == OP_EXCHANGE)
+        return received_bytes(program, op);
+    ranks = op_group_size(program, op);
+    if (op->kind == OP_ALL_REDUCE)
         return all_reduce_op_elements(program, op, (guint)ranks) * element_bytes;
-    case OP_EXCHANGE: {
-        guint64 bytes = 0;
+    shard_elements = op->unit == NO_UNIT
+                         ? (op->sizes.elements + ranks - 1) / ranks
+                         : program_unit(program, (guint)op->unit)->map->shard_elements;
+    return (ranks - 1) * shard_elements * element_bytes;
+}
 
-        *volume = VOLUME_EXCHANGE;
-        for (guint i = 0; i < op->num_operands; i++)
-            if (op->operands[i].access == ACCESS_WRITE)
-                bytes += tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
-        return bytes;
-    }
+Volume op_volume(OpKind kind)
+{
+    switch (kind) {
+    case OP_ALL_GATHER:
+        return VOLUME_ALL_GATHER;
+    case OP_REDUCE_SCATTER:
+        return VOLUME_REDUCE_SCATTER;
+    case OP_ALL_REDUCE:
+        return VOLUME_ALL_REDUCE;
+    case OP_EXCHANGE:
+        return VOLUME_EXCHANGE;
     default:
         g_assert_not_reached();
     }
@@ -328,22 +341,36 @@ void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
         const Segment *segment = program_segment(program, call->segment);
 
         for (guint i = 0; i < segment->num_ops; i++) {
-            Volume volume;
+            const Op *op = &segment->ops[i];
 
-            if (!op_kind_is_communication(segment->ops[i].kind))
-                continue;
-            const guint64 received = op_volume_bytes(program, &segment->ops[i], &volume);
-            bytes[volume] += received;
+            if (op_kind_is_communication(op->kind))
+                bytes[op_volume(op->kind)] += op_volume_bytes(program, op);
         }
     }
 }
 
+guint32 *program_first_ops(const Program *program)
+{
+    const GArray *calls = program->step.calls;
+    guint32 *first_op = g_new(guint32, calls->len + 1);
+
+    first_op[0] = 0;
+    for (guint c = 0; c < calls->len; c++)
+        first_op[c + 1] =
+            first_op[c] + program_segment(program, g_array_index(calls, Call, c).segment)->num_ops;
+    return first_op;
+}
+
 guint64 program_num_ops(const Program *program)
 {
-    guint64 ops = 0;
+    g_autofree guint32 *first_op = program_first_ops(program);
 
-    for (guint c = 0; c < program->step.calls->len; c++)
-        ops +=
-            program_segment(program, g_array_index(program->step.calls, Call, c).segment)->num_ops;
-    return ops;
+    return first_op[program->step.calls->len];
+}
+
+char *program_op_label(const Program *program, const Call *call, const Op *op)
+{
+    return g_strdup_printf("%s unit %u micro-batch %u %s",
+                           program_segment(program, call->segment)->name, call->unit,
+                           call->micro_batch, op_kind_name(op->kind));
 }

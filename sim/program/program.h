@@ -221,12 +221,27 @@ const char *volume_name(Volume volume);
 /* Members of the group of the stream that a communication op is on. */
 guint op_group_size(const Program *program, const Op *op);
 
-/* Bytes that one rank receives through one op (DESIGN 4, "Volume"); *volume says which kind. */
-guint64 op_volume_bytes(const Program *program, const Op *op, Volume *volume);
+/* Bytes that one rank receives through one op (DESIGN 4, "Volume"), 0 for compute; and the kind
+ * that a communication op counts under. */
+guint64 op_volume_bytes(const Program *program, const Op *op);
+Volume op_volume(OpKind kind);
 
 /* The whole step's volume per kind (prologue and epilogue are not counted). */
 void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES]);
 guint64 program_num_ops(const Program *program); /* of a step */
+
+/* Ordinals of ops in a step: by call, that of its first op; one past the last call, their number.
+ * The caller's. */
+guint32 *program_first_ops(const Program *program);
+
+/* Ordinal of the op that a wait names, in the step that it names. */
+static inline guint32 wait_event(const guint32 *first_op, const Wait *wait)
+{
+    return wait->op == LAST_OP ? first_op[wait->call + 1] - 1 : first_op[wait->call] + wait->op;
+}
+
+/* One op of one call as traces and stores call it: "block.forward unit 3 micro-batch 0 linear". */
+char *program_op_label(const Program *program, const Call *call, const Op *op);
 
 /* SHA-256 over everything that the executor acts on, in a canonical text; hex. */
 char *program_hash(const Program *program);

@@ -22,6 +22,7 @@ void plan_free(Plan *plan)
     topology_free(plan->topology);
     g_ptr_array_unref(plan->reasons);
     g_free(plan->hash);
+    g_free(plan->source);
     g_free(plan);
 }
 
@@ -47,9 +48,10 @@ ProgramSet *plan_compile(const Plan *plan, GError **error)
 
     if (plan->hash != NULL && strcmp(hash, plan->hash) != 0) {
         fail(error, ERROR_INPUT,
-             "field \"program.hash\" = \"%.16s...\": the plan's choices compile to \"%.16s...\"; "
-             "it was edited by hand or made by another version: make it again with fsdp-plan",
-             plan->hash, hash);
+             "%s: field \"program.hash\" = \"%.16s...\": the plan's choices compile to "
+             "\"%.16s...\"; it was edited by hand or made by another version: make it again with "
+             "fsdp-plan",
+             plan->source == NULL ? "plan" : plan->source, plan->hash, hash);
         return NULL;
     }
     return g_steal_pointer(&set);

@@ -19,6 +19,7 @@ typedef struct {
 } Prediction;
 
 typedef struct {
+    char *source;       /* the file it was read from, for messages; NULL when it was not */
     Model *model;       /* owned */
     Topology *topology; /* owned */
     guint gpus;

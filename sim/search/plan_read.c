@@ -139,7 +139,7 @@ static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
                     json_source(json), plan->gpus, world);
-    return TRUE;
+    return json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error);
 }
 
 static gboolean read_keep(Sharding *sharding, const JsonText *json, GError **error)
@@ -233,12 +233,12 @@ static gboolean read_stages(const Plan *plan, const JsonText *json, GError **err
            json_uint32(json, "schedule.stages.0.1", last_layer, last_layer, &last, error);
 }
 
-static gboolean read_later_fields(Plan *plan, const JsonText *json, GError **error)
+/* Fields that the recipe decides, or that have one value so far. */
+static gboolean read_decided(const Plan *plan, const JsonText *json, GError **error)
 {
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
 
-    return json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) &&
-           read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
+    return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
            read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
            read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
            read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
@@ -344,9 +344,10 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
-        !read_later_fields(plan, json, error) || !read_prediction(plan, json, error) ||
+        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
         !check_legal(plan, json, error))
         return NULL;
+    plan->source = g_strdup(source);
     return g_steal_pointer(&plan);
 }
 

@@ -14,8 +14,8 @@ SimulateContext plan_context(const Plan *plan);
 guint64 plan_memory_limit(const Plan *plan);
 guint64 plan_framework_bytes(const Plan *plan);
 
-/* Fills hash, ops, arena_bytes and prediction.  When it does not fit, plan->reasons says by how much and which
- * term is the largest.  The plan must be legal.  Returns whether it fits. */
+/* Fills hash, ops, arena_bytes and prediction.  When it does not fit, plan->reasons says by how
+ * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
 
 /* The same prediction without listing every micro-batch: those between the first and the last are

@@ -81,12 +81,13 @@ START_TEST(integral_reals_are_integers_and_null_is_absent)
 {
     g_autoptr(JsonText) json = json_parse(sample, "t", NULL);
     guint64 value = 5;
+    guint kept = 7;
 
     ck_assert(json_uint(json, "real", 0, 5000, &value, NULL));
     ck_assert_uint_eq(value, 4096);
-    ck_assert(json_optional_uint(json, "no", 0, 1, &value, NULL));
-    ck_assert(json_optional_uint(json, "nothing", 0, 1, &value, NULL));
-    ck_assert_uint_eq(value, 4096);
+    ck_assert(json_optional_uint32(json, "no", 0, 1, &kept, NULL));
+    ck_assert(json_optional_uint32(json, "nothing", 0, 1, &kept, NULL));
+    ck_assert_uint_eq(kept, 7);
     ck_assert(!json_has(json, "no") && json_is_null(json, "no"));
     ck_assert(!json_is_null(json, "nothing") && !json_is_null(json, "n"));
 }
@@ -139,20 +140,6 @@ START_TEST(each_type_refuses_the_others)
 }
 END_TEST
 
-START_TEST(unknown_fields_are_refused_with_the_nearest_known_one)
-{
-    static const char *const known[] = {"list", "names", NULL};
-    static const char *const all[] = {"list", "name", NULL};
-    g_autoptr(JsonText) json = json_parse(sample, "t", NULL);
-    g_autoptr(GError) error = NULL;
-
-    ck_assert(json_only(json, "deep", all, NULL));
-    ck_assert(!json_only(json, "deep", known, &error));
-    ck_assert_ptr_nonnull(strstr(error->message, "\"deep.name\" is unknown"));
-    ck_assert_ptr_nonnull(strstr(error->message, "did you mean \"names\"?"));
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -166,7 +153,6 @@ int main(void)
     tcase_add_loop_test(tcase, wrong_values_are_refused_with_field_value_and_range, 0,
                         G_N_ELEMENTS(not_uint));
     tcase_add_test(tcase, each_type_refuses_the_others);
-    tcase_add_test(tcase, unknown_fields_are_refused_with_the_nearest_known_one);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

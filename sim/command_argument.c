@@ -1,0 +1,23 @@
+#include "sim/command_argument.h"
+
+#include "sim/base/error.h"
+
+char *command_argument(const char *verb, const char *what, const GOptionEntry *entries, int argc,
+                       char **argv, GError **error)
+{
+    g_autofree char *usage = g_strdup_printf("%s - %s", what, verb);
+    g_autoptr(GOptionContext) context = g_option_context_new(usage);
+    g_autoptr(GError) why = NULL;
+
+    if (entries != NULL)
+        g_option_context_add_main_entries(context, entries, NULL);
+    if (!g_option_context_parse(context, &argc, &argv, &why)) {
+        fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+        return NULL;
+    }
+    if (argc != 2) {
+        fail(error, ERROR_INPUT, "%s takes one %s, got %d", verb, what, argc - 1);
+        return NULL;
+    }
+    return g_strdup(argv[1]);
+}
