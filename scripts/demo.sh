@@ -60,7 +60,7 @@ rm -rf "$out"
 mkdir -p "$out"
 
 title "1. What can this machine do?"
-show build/fsdp-run calibrate --quick -o "$topology"
+show build/fsdp-run calibrate -o "$topology"
 
 title "2. Which layout is best for $model on it?"
 show build/fsdp-plan search "${workload[@]}" --gpus "$(nproc)" -o "$out/best.plan"

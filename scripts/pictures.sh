@@ -6,7 +6,9 @@ cd "$(dirname "$0")/.."
 
 docs=reports/docs
 make demo
-cp build/demo/report/accuracy.svg build/demo/report/timeline.svg "$docs/"
+cp build/demo/report/accuracy.svg "$docs/"
+build/fsdp-report build/demo/runs.db --run 6 --html build/demo/full_shard >/dev/null # dp_shard=2 full_shard
+cp build/demo/full_shard/timeline.svg "$docs/"
 
 rm -rf build/accuracy
 table=$(scripts/accuracy.sh 2>/dev/null)
