@@ -69,7 +69,7 @@ check_mpi() {
 }
 
 check_e2e() {
-    for script in tests/e2e/*.sh tests/exec/*_death.sh; do
+    for script in tests/e2e/*.sh; do
         [ ! -e "$script" ] || run "${script#tests/}" 300 "${no_leaks[@]}" BUILD="$build" bash "$script"
     done
 }

@@ -121,7 +121,7 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     if (inputs->gpus_auto) {
         request.gpus = search_smallest_gpus(&request, 1);
         if (request.gpus == 0) {
-            fail(error, ERROR_INFEASIBLE, "no number of GPUs up to 65536 fits");
+            fail(error, ERROR_INFEASIBLE, "no number of GPUs up to %d fits", SEARCH_MOST_GPUS);
             return 1;
         }
     }

@@ -167,6 +167,6 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
             "planned here yet.\n",
             smallest, smallest);
     else
-        g_print("\nNo number of GPUs up to 65536 fits%s.\n",
+        g_print("\nNo number of GPUs up to %d fits%s.\n", SEARCH_MOST_GPUS,
                 request->global_batch != 0 ? " that divides the global batch" : "");
 }

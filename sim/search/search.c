@@ -36,24 +36,39 @@ guint search_gpus(const SearchRequest *request)
 
 /* ---- candidates ---- */
 
+/* The candidate as a plan that borrows model and topology: for what only reads one. */
+static Plan borrowed_plan(const SearchRequest *request, const Candidate *candidate)
+{
+    Plan plan = {
+        .model = (Model *)request->model,
+        .topology = (Topology *)request->topology,
+        .workload = {candidate->global_batch, search_seq_len(request), request->recipe,
+                     request->optimizer},
+        .layout = candidate->layout,
+        .sharding = request->sharding,
+        .schedule = candidate->schedule,
+        .sequence_parallel = request->sequence_parallel,
+    };
+
+    plan.sharding.strategy = candidate->strategy;
+    sharding_normalise(&plan.sharding, &plan.layout);
+    plan_set_target(&plan);
+    return plan;
+}
+
+/* The same with copies of its own. */
 static Plan *candidate_plan(const SearchRequest *request, const Candidate *candidate)
 {
     Plan *plan = plan_new();
+    GPtrArray *reasons = plan->reasons;
     const Model *model = request->model;
     g_autofree char *topology = topology_print(request->topology);
 
+    *plan = borrowed_plan(request, candidate);
+    plan->reasons = reasons;
     plan->model = model_parse(model->config_text, model->name, model->name, NULL);
     plan->topology = topology_parse(topology, request->topology->name, "", NULL);
     g_assert(plan->model != NULL && plan->topology != NULL); /* they were parsed before */
-    plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
-                                request->optimizer};
-    plan->layout = candidate->layout;
-    plan->sharding = request->sharding;
-    plan->sharding.strategy = candidate->strategy;
-    sharding_normalise(&plan->sharding, &plan->layout);
-    plan->schedule = candidate->schedule;
-    plan->sequence_parallel = request->sequence_parallel;
-    plan_set_target(plan);
     return plan;
 }
 
@@ -66,51 +81,23 @@ static void reject(Search *search, Verdict verdict, char *reason)
         g_free(reason);
 }
 
-/* What the summary and its context need, without a whole plan. */
-static void summarise_candidate(const SearchRequest *request, Candidate *candidate)
-{
-    Plan plan = {.topology = (Topology *)request->topology, .layout = candidate->layout};
-    Sharding sharding = request->sharding;
-    const Workload workload = {candidate->global_batch, search_seq_len(request), request->recipe,
-                               request->optimizer};
-
-    plan_set_target(&plan);
-    sharding.strategy = candidate->strategy;
-    sharding_normalise(&sharding, &candidate->layout);
-    const SimulateContext context = plan_context(&plan);
-    const ProgramSpec spec = {
-        .model = request->model,
-        .workload = &workload,
-        .layout = candidate->layout,
-        .sharding = &sharding,
-        .schedule = candidate->schedule,
-        .sequence_parallel = request->sequence_parallel,
-        .device = plan.device,
-        .threads = plan.threads,
-    };
-    candidate->summary = summarise(&spec, &context);
-}
-
 static void add_candidate(Search *search, Candidate candidate)
 {
-    const SearchRequest *request = search->request;
-    Sharding sharding = request->sharding;
-    const Workload workload = {candidate.global_batch, search_seq_len(request), request->recipe,
-                               request->optimizer};
+    const Plan plan = borrowed_plan(search->request, &candidate);
+    const Choice choice = {plan.model,     &plan.workload, &plan.layout,
+                           &plan.sharding, &plan.schedule, plan.sequence_parallel};
     char *reason = NULL;
-
-    sharding.strategy = candidate.strategy;
-    sharding_normalise(&sharding, &candidate.layout);
-    const Choice choice = {request->model, &workload,           &candidate.layout,
-                           &sharding,      &candidate.schedule, request->sequence_parallel};
     const Verdict verdict = legality_check(&choice, &reason);
+
     if (verdict != VERDICT_OK) {
         reject(search, verdict, reason);
         return;
     }
+    const ProgramSpec spec = plan_spec(&plan);
+    const SimulateContext context = plan_context(&plan);
     candidate.order = search->candidates->len;
+    candidate.summary = summarise(&spec, &context);
     search->result->candidates++;
-    summarise_candidate(request, &candidate);
     g_array_append_val(search->candidates, candidate);
 }
 
@@ -282,9 +269,8 @@ static void keep_plan(const Search *search, Plan *plan)
 /* A bound of what a candidate needs: its arena is never smaller than the floor. */
 static guint64 least_memory(const Search *search, const Candidate *candidate, guint64 *limit)
 {
-    Plan plan = {.topology = (Topology *)search->request->topology, .layout = candidate->layout};
+    const Plan plan = borrowed_plan(search->request, candidate);
 
-    plan_set_target(&plan);
     *limit = plan_memory_limit(&plan);
     return candidate->summary.floor_bytes + plan_framework_bytes(&plan);
 }
@@ -514,9 +500,9 @@ static gboolean batch_divides(const SearchRequest *request, guint gpus)
  * dimensions has less of that than the next ones. */
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
-    enum { MOST = 65536, SHORT = 64 };
+    enum { SHORT = 64 };
     const guint unit = fixed_ranks(request);
-    const guint most = MIN(MOST, topology_max_gpus(request->topology)) / unit;
+    const guint most = MIN(SEARCH_MOST_GPUS, topology_max_gpus(request->topology)) / unit;
     guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
     if (low > most)

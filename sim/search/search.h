@@ -3,6 +3,8 @@
 
 #include "sim/search/plan.h"
 
+enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
+
 typedef enum { SORT_TIME, SORT_MEMORY } SortKey;
 
 /* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
