@@ -164,6 +164,8 @@ void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
     bind_vocab_range(interpreter, model, tp_rank, tp);
 
     for (guint u = 0; u < program->unit_refs->len; u++) {
+        if (program_unit_ref(program, u)->unit_class == NO_UNIT_CLASS)
+            continue;
         const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);
 
         for (guint p = 0; p < unit->map->num_params; p++) {

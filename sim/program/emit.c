@@ -26,7 +26,7 @@ Op *emit_op(const Emit *to, OpKind kind)
 
     op->sizes.rows = to->builder->rows;
     op->sizes.batch = to->builder->spec->schedule.micro_batch;
-    op->sizes.seq = to->builder->spec->workload->seq_len;
+    op->sizes.seq = to->builder->seq;
     op->sizes.heads = model->heads;
     op->sizes.kv_heads = model->kv_heads;
     op->sizes.head_dim = model->head_dim;

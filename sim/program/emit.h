@@ -22,6 +22,23 @@ typedef struct {
     guint64 in, out;
 } Linear;
 
+/* What attention reads and leaves; and, where ranks share a sequence, what it works with: in a ring
+ * two of each, one in use and one under way, else [0] for all ranks. */
+typedef struct {
+    guint k[2], v[2], dk[2], dv[2];
+    guint part_dk, part_dv; /* of one step */
+    guint o, dq;            /* sums */
+} AttentionRing;
+
+typedef struct {
+    guint q, k, v, o, lse, dattention, dq, dk, dv;
+    AttentionRing ring;
+} AttentionTensors;
+
+void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
+void emit_attention(const Emit *to, const AttentionTensors *tensors);
+void emit_attention_backward(const Emit *to, const AttentionTensors *tensors);
+
 /* A tensor of activations: (N, columns); (N or N / tp, C); fp32 values. */
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_local_activation(Builder *builder, const char *name, guint space);

@@ -40,7 +40,7 @@ static Case matrix_case(Model *model, guint i)
     if (strategy == STRATEGY_HYBRID_SHARD)
         made.layout.size[AXIS_DP_REPLICATE] = 2;
     made.workload.global_batch = layout_data_ranks(&made.layout) * 2 * made.schedule.micro_batches;
-    sharding_normalise(&made.sharding, &made.layout);
+    sharding_normalise(&made.sharding, &made.layout, &made.schedule);
     return made;
 }
 
