@@ -53,9 +53,11 @@ typedef enum {
     SHAPE_HYPER,
     SHAPE_ROWS,     /* (N) */
     SHAPE_STATS,    /* (N, 3) */
+    SHAPE_MOMENTS,  /* (N, 2) */
     SHAPE_ROWS_IN,  /* (N, I), (N, C), (N, F) */
     SHAPE_ROWS_OUT, /* (N, O) */
     SHAPE_IN,       /* (C) */
+    SHAPE_OUT,      /* (O) */
     SHAPE_OUT_IN,   /* (O, I), (V, C) */
     SHAPE_QUERY,    /* (N, H * D) */
     SHAPE_KEY,      /* (N, K * D) */
@@ -95,6 +97,18 @@ typedef struct {
 #define RSTD                                                                                       \
     {                                                                                              \
         SHAPE_ROWS, TYPE_FP32                                                                      \
+    }
+#define NORM_GRADIENT                                                                              \
+    {                                                                                              \
+        SHAPE_IN, TYPE_OUT                                                                         \
+    }
+#define MOMENTS                                                                                    \
+    {                                                                                              \
+        SHAPE_MOMENTS, TYPE_FP32                                                                   \
+    }
+#define SCRATCH                                                                                    \
+    {                                                                                              \
+        SHAPE_NOTHING, TYPE_OP                                                                     \
     }
 #define IDS                                                                                        \
     {                                                                                              \
@@ -143,19 +157,25 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_EMBED] = {IDS, OUTPUT, OUTPUT},
     [OP_RMSNORM] = {INPUT, NORM, INPUT, RSTD},
     [OP_RMSNORM_APPLY] = {INPUT, NORM, RSTD, INPUT},
-    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT},
+    [OP_LAYERNORM] = {INPUT, NORM, NORM, INPUT, MOMENTS},
+    [OP_LAYERNORM_APPLY] = {INPUT, NORM, NORM, MOMENTS, INPUT},
+    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT, SCRATCH, {SHAPE_OUT, TYPE_OP}},
+    [OP_ADD_BIAS] = {INPUT, NORM},
     [OP_ROPE] = {QUERY, KEY, TABLE},
     [OP_ATTENTION] = {QUERY, KEY, KEY, QUERY, LSE},
     [OP_SWIGLU] = {INPUT, INPUT, INPUT},
+    [OP_GELU] = {INPUT, INPUT},
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
     [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, {SHAPE_STATS, TYPE_FP32}},
     [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
-    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, {SHAPE_IN, TYPE_OUT}},
+    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT},
+    [OP_LAYERNORM_BACKWARD] = {INPUT, INPUT, NORM, MOMENTS, INPUT, NORM_GRADIENT, NORM_GRADIENT},
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT},
-    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT},
+    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
     [OP_ATTENTION_BACKWARD] = {QUERY, QUERY, KEY, KEY, QUERY, LSE, QUERY, KEY, KEY},
     [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT},
+    [OP_GELU_BACKWARD] = {INPUT, INPUT},
     [OP_COUNT_VALID] = {IDS, SCALAR},
     [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
     [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
@@ -180,12 +200,16 @@ static guint64 shape_elements(const OpSizes *s, Shape shape, guint64 unit_elemen
         return s->rows;
     case SHAPE_STATS:
         return s->rows * NUM_STATS;
+    case SHAPE_MOMENTS:
+        return s->rows * NUM_LAYERNORM;
     case SHAPE_ROWS_IN:
         return s->rows * s->in;
     case SHAPE_ROWS_OUT:
         return s->rows * s->out;
     case SHAPE_IN:
         return s->in;
+    case SHAPE_OUT:
+        return s->out;
     case SHAPE_OUT_IN:
         return s->out * s->in;
     case SHAPE_QUERY:
@@ -319,6 +343,8 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
         return attention_backward_cpu_bytes(op, threads);
     case OP_RMSNORM_BACKWARD:
         return floats(CPU_NORM_PARTIALS * op->sizes.in);
+    case OP_LAYERNORM_BACKWARD:
+        return floats(CPU_NORM_PARTIALS * 2 * op->sizes.in);
     default:
         return 0;
     }
@@ -333,7 +359,8 @@ enum { CUBLASLT_BYTES = 32 << 20, CUDA_NORM_PARTIALS = 256 };
  * head_loss              the library's + chunk V (4 + 2): logits fp32, dlogits in bf16 beside them
  * attention_backward     4 N H D for dq summed in fp32 + 4 N H for rowsum(do * o); dk and dv are
  *                        summed by the block that owns the keys
- * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw */
+ * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw
+ * layernorm_backward     the same for dw and for db */
 static guint64 cuda_workspace_bytes(const Op *op)
 {
     const OpSizes *s = &op->sizes;
@@ -351,6 +378,8 @@ static guint64 cuda_workspace_bytes(const Op *op)
         return 4 * tokens * s->heads * (s->head_dim + 1);
     case OP_RMSNORM_BACKWARD:
         return 4 * CUDA_NORM_PARTIALS * s->in;
+    case OP_LAYERNORM_BACKWARD:
+        return 2 * 4 * CUDA_NORM_PARTIALS * s->in;
     default:
         return 0;
     }
