@@ -40,6 +40,14 @@ static const struct {
     [OP_EXCHANGE] = {"exchange", OP_CLASS_COMMUNICATION},
 };
 
+guint64 op_key_blocks(const Op *op)
+{
+    const guint without = op->kind == OP_ATTENTION ? 6 : 10;
+
+    g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
+    return op->num_operands > without ? op->sizes.chunk : 1;
+}
+
 const char *op_kind_name(OpKind kind)
 {
     g_assert((guint)kind < NUM_OPS);
