@@ -241,8 +241,9 @@ static void add_shared_tensors(Builder *builder)
 static void builder_set_sizes(Builder *builder)
 {
     const ProgramSpec *spec = builder->spec;
-    const guint chunks = schedule_chunks(&spec->schedule, builder->pp);
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
 
+    builder->pp = pp;
     builder->tp = spec->layout.size[AXIS_TP];
     builder->cp = spec->layout.size[AXIS_CP];
     builder->seq = spec->workload->seq_len / builder->cp;

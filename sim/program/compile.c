@@ -126,7 +126,6 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timet
         .program = program_new(),
         .drafts = g_array_new(FALSE, FALSE, sizeof(Draft)),
         .stage = stage,
-        .pp = spec->layout.size[AXIS_PP],
         .timetable = &timetables[stage],
     };
 

@@ -208,8 +208,9 @@ static inline void draw_axes(GRand *random, Case *made)
         made->schedule.kind == SCHEDULE_INTERLEAVED ? 2 + draw(random, 1) : 1;
 }
 
-/* A legal choice, every field drawn; now and then with overrides. */
-static inline Case case_random(GRand *random, Model *model)
+/* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data
+ * parallelism. */
+static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
 
@@ -220,7 +221,8 @@ static inline Case case_random(GRand *random, Model *model)
         made.workload.recipe = recipes[draw(random, 2)];
         made.workload.optimizer = draw(random, 3) == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
         made.schedule.recompute = (Recompute)draw(random, NUM_RECOMPUTES - 1);
-        draw_axes(random, &made);
+        if (all_axes)
+            draw_axes(random, &made);
         made.device = draw(random, 1) == 0 ? DEVICE_CPU : DEVICE_CUDA;
         s->strategy = (Strategy)draw(random, NUM_STRATEGIES - 1);
         s->form = (Form)draw(random, 1);
@@ -242,6 +244,16 @@ static inline Case case_random(GRand *random, Model *model)
         if (case_verdict(&made, NULL) == VERDICT_OK)
             return made;
     }
+}
+
+static inline Case case_random(GRand *random, Model *model)
+{
+    return case_draw(random, model, FALSE);
+}
+
+static inline Case case_random_4d(GRand *random, Model *model)
+{
+    return case_draw(random, model, TRUE);
 }
 
 /* ---- by hand ---- */
