@@ -261,6 +261,31 @@ static void builder_set_sizes(Builder *builder)
                 schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c).count);
 }
 
+static gboolean uses_scratch(const Builder *builder, const Op *op)
+{
+    for (guint i = 0; i < op->num_operands; i++)
+        if (op->operands[i].tensor == builder->scratch)
+            return TRUE;
+    return FALSE;
+}
+
+/* Once all ops are complete: a bound may depend on any of their operands. */
+static void size_scratch(Builder *builder)
+{
+    const ProgramSpec *spec = builder->spec;
+    guint64 bytes = 0;
+
+    for (guint s = 0; s < builder->program->segments->len; s++) {
+        const Segment *segment = program_segment(builder->program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            if (uses_scratch(builder, &segment->ops[i]))
+                bytes =
+                    MAX(bytes, op_workspace_bytes(&segment->ops[i], spec->device, spec->threads));
+    }
+    program_tensor(builder->program, builder->scratch)->elements = (bytes + 3) / 4;
+}
+
 void build_plain(Builder *builder)
 {
     builder_set_sizes(builder);
@@ -270,6 +295,6 @@ void build_plain(Builder *builder)
     build_embedding(builder);
     build_blocks(builder);
     build_head(builder);
-    program_tensor(builder->program, builder->scratch)->elements = (builder->scratch_bytes + 3) / 4;
+    size_scratch(builder);
     build_step(builder);
 }

@@ -66,9 +66,8 @@ typedef struct {
     guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
     gint input;                                    /* takes a chunk's input from the inbox */
-    guint64 scratch_bytes;
-    ClassSegments *classes; /* by unit class */
-    GArray *drafts;         /* Draft */
+    ClassSegments *classes;                        /* by unit class */
+    GArray *drafts;                                /* Draft */
 } Builder;
 
 /* Parts of build_plain(). */

@@ -68,11 +68,7 @@ void emit_accumulates_gradient(const Emit *to, Op *op, guint param)
 
 void emit_uses_scratch(const Emit *to, Op *op)
 {
-    Builder *builder = to->builder;
-    const guint64 bytes = op_workspace_bytes(op, builder->spec->device, builder->spec->threads);
-
-    builder->scratch_bytes = MAX(builder->scratch_bytes, bytes);
-    emit_writes(op, builder->scratch);
+    emit_writes(op, to->builder->scratch);
 }
 
 void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd)

@@ -53,8 +53,7 @@ void emit_accumulates(Op *op, guint tensor);
 void emit_reads_weight(const Emit *to, Op *op, guint param);
 void emit_accumulates_gradient(const Emit *to, Op *op, guint param);
 
-/* Workspace of the op that was just completed: one tensor for all, as large as the largest bound.
- */
+/* Workspace: one tensor for all, as large as the largest bound (build_plain()). */
 void emit_uses_scratch(const Emit *to, Op *op);
 
 void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd);
