@@ -162,9 +162,9 @@ static void add_units(Builder *builder)
 static void add_rings(Builder *builder)
 {
     static const char *const names[NUM_RINGS] = {
-        [RING_RESIDUAL] = "residual", [RING_SAVED] = "saved",     [RING_KEPT] = "kept",
-        [RING_AGAIN] = "again",       [RING_WEIGHTS] = "weights", [RING_GRADIENT] = "gradient",
-        [RING_INBOX] = "inbox",
+        [RING_RESIDUAL] = "residual", [RING_SAVED] = "saved",           [RING_KEPT] = "kept",
+        [RING_AGAIN] = "again",       [RING_AGAIN_KEPT] = "again_kept", [RING_WEIGHTS] = "weights",
+        [RING_GRADIENT] = "gradient", [RING_INBOX] = "inbox",
     };
     const gboolean used[NUM_RINGS] = {
         [RING_RESIDUAL] = TRUE,
@@ -172,6 +172,8 @@ static void add_rings(Builder *builder)
         [RING_KEPT] =
             builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_FULL,
         [RING_AGAIN] = builder->spec->schedule.recompute != RECOMPUTE_NONE,
+        [RING_AGAIN_KEPT] =
+            builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_NONE,
         [RING_WEIGHTS] = builder->splits_backward,
         [RING_GRADIENT] = TRUE,
         [RING_INBOX] = builder->pp > 1,

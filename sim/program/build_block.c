@@ -22,7 +22,8 @@ typedef struct {
     guint rstd1, mid, rstd2, gate, up;
     guint normed, dnormed, h, dh;
     AttentionTensors attention;
-    guint h_again;    /* h in the backward pass */
+    guint h_again;                 /* h in the backward pass */
+    guint input_again, post_again; /* (N / tp, C): what the norms left, in the backward pass */
     guint dfed, dmid; /* (N, C): the gradients of what the second and the first half added */
     TpTensors tp;
 } BlockTensors;
@@ -33,7 +34,8 @@ typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
 static guint saved_space(const Builder *builder, Until until, gboolean again)
 {
     const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
-    const Ring ring = again ? (kept ? RING_WEIGHTS : RING_AGAIN) : (kept ? RING_KEPT : RING_SAVED);
+    const Ring ring =
+        again ? (kept ? RING_AGAIN_KEPT : RING_AGAIN) : (kept ? RING_KEPT : RING_SAVED);
 
     return builder->ring_space[ring];
 }
@@ -50,17 +52,20 @@ static TpTensors add_tp_tensors(Builder *builder, guint whole)
     return tp;
 }
 
-/* Read by the matrices' backward passes: where those come later the gradients stay until then, and
- * of all tokens they are gathered. */
+/* Read by the matrices' backward passes: where those come later all this stays until then (so they
+ * need no weights, which may be gathered no more), and gradients are of all tokens. */
 static void add_gradients(Builder *builder, BlockTensors *tensors)
 {
     const guint64 hidden = builder->local.hidden;
     const guint weights = builder->ring_space[RING_WEIGHTS];
 
     tensors->h_again = tensors->h;
+    tensors->input_again = tensors->post_again = tensors->tp.local;
     tensors->dfed = tensors->dmid = builder->residual_gradient;
     if (builder->splits_backward) {
         tensors->h_again = emit_activation(builder, "h_kept", weights, builder->local.ffn);
+        tensors->input_again = emit_local_activation(builder, "input_normed", weights);
+        tensors->post_again = emit_local_activation(builder, "post_normed", weights);
         tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
         tensors->dmid = emit_activation(builder, "dmid", weights, hidden);
     } else if (builder->sequence) {
@@ -97,13 +102,14 @@ static AttentionTensors add_attention_tensors(Builder *builder)
 static BlockTensors add_block_tensors(Builder *builder)
 {
     const guint64 hidden = builder->local.hidden, ffn = builder->local.ffn;
-    const guint kept =
-        saved_space(builder, UNTIL_WEIGHTS, builder->spec->schedule.recompute == RECOMPUTE_FULL);
+    const gboolean all = builder->spec->schedule.recompute == RECOMPUTE_FULL;
+    const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
+    const guint kept = saved_space(builder, UNTIL_WEIGHTS, all);
     BlockTensors tensors = {
-        .rstd1 = emit_activation_fp32(builder, "rstd1", kept, builder->local_rows),
+        .rstd1 = emit_activation_fp32(builder, "rstd1", saved, builder->local_rows),
         .attention = add_attention_tensors(builder),
-        .mid = emit_local_activation(builder, "mid", kept),
-        .rstd2 = emit_activation_fp32(builder, "rstd2", kept, builder->local_rows),
+        .mid = emit_local_activation(builder, "mid", saved),
+        .rstd2 = emit_activation_fp32(builder, "rstd2", saved, builder->local_rows),
         .gate = emit_activation(builder, "gate", kept, ffn),
         .up = emit_activation(builder, "up", kept, ffn),
         .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
@@ -214,11 +220,13 @@ typedef struct {
     guint x, rstd, param;
 } Norm;
 
-/* The normed input again, of all tokens. */
-static void normed_again(const Emit *to, const BlockTensors *t, const Norm *norm)
+/* The normed input again, of all tokens; returns it.  @again: of those that this rank norms. */
+static guint normed_again(const Emit *to, const Emit *weights, const BlockTensors *t,
+                          const Norm *norm, guint again)
 {
-    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, t->tp.local);
-    emit_gather_tokens(to, t->tp.local, t->normed);
+    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, again);
+    emit_gather_tokens(weights, again, t->normed);
+    return to->builder->sequence ? t->normed : again;
 }
 
 /* dx += the gradient of the norm's input: dnormed holds this rank's partial sums. */
@@ -254,9 +262,9 @@ static void feed_forward_backward(const Emit *to, const Emit *weights, const Blo
     emit_linear_backward_weight(weights, &w.down, t->dfed, t->h_again);
     emit_linear_backward_input(to, &w.down, t->dfed, t->dh, ACCESS_WRITE);
     swiglu_backward(to, t); /* gate, up now hold their gradients */
-    normed_again(weights, t, &post);
-    emit_linear_backward_weight(weights, &w.gate, t->gate, t->normed);
-    emit_linear_backward_weight(weights, &w.up, t->up, t->normed);
+    const guint normed = normed_again(to, weights, t, &post, t->post_again);
+    emit_linear_backward_weight(weights, &w.gate, t->gate, normed);
+    emit_linear_backward_weight(weights, &w.up, t->up, normed);
     emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
     emit_linear_backward_input(to, &w.up, t->up, t->dnormed, ACCESS_UPDATE);
     norm_backward(to, t, &post);
@@ -273,10 +281,10 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
     emit_linear_backward_input(to, &w.o, t->dmid, t->attention.dattention, ACCESS_WRITE);
     emit_attention_backward(to, &t->attention);
     emit_rope(to, OP_ROPE_BACKWARD, t->attention.dq, t->attention.dk);
-    normed_again(weights, t, &input);
-    emit_linear_backward_weight(weights, &w.q, t->attention.dq, t->normed);
-    emit_linear_backward_weight(weights, &w.k, t->attention.dk, t->normed);
-    emit_linear_backward_weight(weights, &w.v, t->attention.dv, t->normed);
+    const guint normed = normed_again(to, weights, t, &input, t->input_again);
+    emit_linear_backward_weight(weights, &w.q, t->attention.dq, normed);
+    emit_linear_backward_weight(weights, &w.k, t->attention.dk, normed);
+    emit_linear_backward_weight(weights, &w.v, t->attention.dv, normed);
     emit_linear_backward_input(to, &w.q, t->attention.dq, t->dnormed, ACCESS_WRITE);
     emit_linear_backward_input(to, &w.k, t->attention.dk, t->dnormed, ACCESS_UPDATE);
     emit_linear_backward_input(to, &w.v, t->attention.dv, t->dnormed, ACCESS_UPDATE);

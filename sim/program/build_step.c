@@ -45,41 +45,55 @@ static Flight *flight_of(const Step *step, guint chunk, guint micro_batch)
                           micro_batch];
 }
 
-static gboolean is_recomputed(const Step *step)
-{
-    return step->builder->spec->schedule.recompute != RECOMPUTE_NONE;
-}
-
 /* Copies of a ring that one run takes, and those before the first run: what forward leaves and
  * backward computes again goes nowhere. */
 static guint run_length(const Step *step, Ring ring)
 {
     if (ring == RING_RESIDUAL)
         return step->builder->most_layers + 1;
-    return ring == RING_SAVED || ring == RING_KEPT || ring == RING_WEIGHTS
+    return ring == RING_SAVED || ring == RING_KEPT || ring == RING_AGAIN_KEPT ||
+                   ring == RING_WEIGHTS
                ? step->builder->most_layers
                : 1;
 }
 
-static guint run_start(const Step *step, Ring ring)
+static guint run_start(Ring ring)
 {
-    return ring == RING_WEIGHTS && is_recomputed(step) ? 1 : 0;
+    return ring == RING_AGAIN_KEPT ? 1 : 0;
 }
 
 static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint within)
 {
-    return (guint16)(run_start(step, ring) + flight->run[ring] * run_length(step, ring) + within);
+    return (guint16)(run_start(ring) + flight->run[ring] * run_length(step, ring) + within);
 }
 
 /* Rings of a block's call; @within: which block of its chunk. */
 static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within)
 {
-    static const Ring rings[] = {RING_RESIDUAL, RING_SAVED, RING_KEPT, RING_WEIGHTS};
+    static const Ring rings[] = {RING_RESIDUAL, RING_SAVED, RING_KEPT, RING_AGAIN_KEPT,
+                                 RING_WEIGHTS};
 
     for (guint i = 0; i < G_N_ELEMENTS(rings); i++)
         draft->ring[rings[i]] = copy_of(step, flight, rings[i], within);
     draft->ring[RING_GRADIENT] = copy_of(step, flight, RING_GRADIENT, 0);
     draft->ring[RING_INBOX] = copy_of(step, flight, RING_INBOX, 0);
+}
+
+/* Asked of the ops themselves: a call that read weights which the unit no longer has would find
+ * another unit's. */
+static gboolean reads_weights(const Builder *builder, gint segment, guint unit)
+{
+    const Segment *at = program_segment(builder->program, (guint)segment);
+
+    if (!builder_has_unit(builder, unit))
+        return FALSE;
+    const guint unit_class = program_unit_ref(builder->program, unit)->unit_class;
+    const guint weights = (guint)program_unit(builder->program, unit_class)->parameter;
+    for (guint i = 0; i < at->num_ops; i++)
+        for (guint o = 0; o < at->ops[i].num_operands; o++)
+            if (at->ops[i].operands[o].tensor == weights)
+                return TRUE;
+    return FALSE;
 }
 
 /* A call of one action; rings of the chunk's first block, or of block @within. */
@@ -93,6 +107,7 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
         .micro_batch = action->micro_batch,
         .first = action->micro_batch == 0,
         .last = action->micro_batch + 1 == builder->spec->schedule.micro_batches,
+        .uses_weights = reads_weights(builder, segment, unit),
     };
 
     g_assert(segment >= 0);
@@ -124,17 +139,15 @@ static void add_forward(Step *step, const Action *action)
     pool_take(step, flight, RING_SAVED);
     pool_take(step, flight, RING_KEPT);
     if (action->chunk == 0) {
-        add_draft(step, action, builder->embed, ROOT_UNIT, 0)->uses_weights = TRUE;
+        add_draft(step, action, builder->embed, ROOT_UNIT, 0);
     } else {
         add_draft(step, action, builder->input, ROOT_UNIT, 0);
         pool_give(step, flight, RING_INBOX);
     }
     for (guint i = 0; i < layers.count; i++) {
         const guint unit = layers.first + i + 1;
-        Draft *forward = add_draft(step, action, segments_of(builder, unit)->forward, unit, i);
-
-        forward->uses_weights = TRUE;
-        forward->ring[RING_WEIGHTS] = 0;
+        add_draft(step, action, segments_of(builder, unit)->forward, unit, i)
+            ->ring[RING_AGAIN_KEPT] = 0;
     }
 }
 
@@ -144,14 +157,14 @@ static void add_head(Step *step, const Action *action, guint layers)
     Builder *builder = step->builder;
     Draft *head = add_draft(step, action, builder->head, ROOT_UNIT, layers);
 
-    head->uses_weights = head->opens_gradient = TRUE;
+    head->opens_gradient = TRUE;
     head->closes_gradient = !builder->has_embedding;
 }
 
 static void give_saved(Step *step, Flight *flight)
 {
-    pool_give(step, flight, RING_RESIDUAL);
     pool_give(step, flight, RING_KEPT);
+    pool_give(step, flight, RING_AGAIN_KEPT);
     pool_give(step, flight, RING_WEIGHTS);
 }
 
@@ -162,6 +175,7 @@ static void add_backward(Step *step, const Action *action)
     const LayerRange layers = layers_of(builder, action->chunk);
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
+    pool_take(step, flight, RING_AGAIN_KEPT);
     pool_take(step, flight, RING_WEIGHTS);
     if (action->chunk + 1 == chunks) {
         pool_take(step, flight, RING_GRADIENT);
@@ -171,7 +185,7 @@ static void add_backward(Step *step, const Action *action)
         const guint unit = layers.first + i + 1;
         Draft *backward = add_draft(step, action, segments_of(builder, unit)->backward, unit, i);
 
-        backward->uses_weights = backward->opens_gradient = TRUE;
+        backward->opens_gradient = TRUE;
         backward->closes_gradient = !builder->splits_backward;
     }
     if (action->chunk == 0) {
@@ -181,6 +195,7 @@ static void add_backward(Step *step, const Action *action)
         embed->closes_gradient = TRUE;
         pool_give(step, flight, RING_GRADIENT);
     }
+    pool_give(step, flight, RING_RESIDUAL);
     pool_give(step, flight, RING_SAVED);
     if (!builder->splits_backward)
         give_saved(step, flight);
@@ -377,7 +392,7 @@ static void count_copies(const Step *step)
 
     for (guint r = 0; r < NUM_RINGS; r++) {
         const guint runs = step->pools[r].taken;
-        const guint copies = run_start(step, (Ring)r) + runs * run_length(step, (Ring)r);
+        const guint copies = run_start((Ring)r) + runs * run_length(step, (Ring)r);
 
         if (builder->ring_space[r] == NO_SPACE)
             continue;

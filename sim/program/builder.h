@@ -17,9 +17,10 @@ typedef enum {
     RING_SAVED,    /* what forward leaves for backward, a block */
     RING_KEPT,     /* the same, read by backward for weights, where that comes later */
     RING_AGAIN,    /* what is computed again right before backward: one copy */
-    RING_WEIGHTS,  /* what backward for inputs leaves for that for weights, a block */
-    RING_GRADIENT, /* the residual stream's gradient, a chunk and micro-batch in backward */
-    RING_INBOX,    /* a chunk's input as it is received: to the start of its forward */
+    RING_AGAIN_KEPT, /* the same, kept for backward for weights; copy 0 is forward's, for nobody */
+    RING_WEIGHTS,    /* what backward for inputs leaves for that for weights, a block */
+    RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
+    RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
     NUM_RINGS
 } Ring;
 

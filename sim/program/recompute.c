@@ -14,7 +14,7 @@ static gboolean is_in_ring(const Builder *builder, guint tensor, Ring ring)
 /* What backward finds computed again, and what it finds as forward left it. */
 static gboolean is_again(const Builder *builder, guint tensor)
 {
-    return is_in_ring(builder, tensor, RING_AGAIN) || is_in_ring(builder, tensor, RING_WEIGHTS);
+    return is_in_ring(builder, tensor, RING_AGAIN) || is_in_ring(builder, tensor, RING_AGAIN_KEPT);
 }
 
 static gboolean is_stored(const Builder *builder, guint tensor)

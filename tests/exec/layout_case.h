@@ -7,6 +7,7 @@
 #include "exec/run/interpreter.h"
 #include "exec/run/parameters.h"
 #include "sim/program/compile.h"
+#include "sim/program/place.h"
 
 #include <glib/gstdio.h>
 #include <math.h>
@@ -152,6 +153,58 @@ static inline void layout_drain(LayoutRun *run)
 
     g_assert_no_error(error);
     g_assert(ok);
+}
+
+/* ---- measured from below ---- */
+
+/* One step; NULL when what the transport counts is what the program says, of every kind, or the
+ * difference; the caller's. */
+static inline char *layout_counted_step(LayoutRun *run, gboolean sample)
+{
+    Runtime *runtime = interpreter_runtime(run->interpreter);
+    guint64 want[NUM_VOLUMES], before[NUM_VOLUMES], after[NUM_VOLUMES];
+
+    program_volume(interpreter_program(run->interpreter), want);
+    runtime_bytes_in(runtime, before);
+    layout_step(run, sample);
+    layout_drain(run);
+    runtime_bytes_in(runtime, after);
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        if (after[v] - before[v] != want[v])
+            return g_strdup_printf(
+                "%s: %" G_GUINT64_FORMAT " bytes in step %u, not %" G_GUINT64_FORMAT,
+                volume_name((Volume)v), after[v] - before[v], run->steps, want[v]);
+    return NULL;
+}
+
+/* State is touched to the byte.  Of the arena at most 2% is never touched, beside alignment, which
+ * counts in one as small as a test's, and workspace: that is a bound, and attention's tiles are
+ * longer than a test's sequences.  NULL, or what does not hold; the caller's. */
+static inline char *layout_memory_problem(const LayoutRun *run)
+{
+    const Interpreter *interpreter = run->interpreter;
+    const Program *program = interpreter_program(interpreter);
+    const guint64 arena = program->arena_bytes[TIER_DEVICE];
+    const guint64 touched = interpreter_touched_arena(interpreter);
+    guint64 spare = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+        const guint64 bytes = interpreter_touched_tensor(interpreter, t);
+        const guint64 all = tensor_bytes(program, tensor);
+        const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
+
+        spare += ARENA_ALIGNMENT * copies + (tensor->kind == TENSOR_WORKSPACE ? all - bytes : 0);
+        if (tensor->persistence == PERSIST_STATE && bytes != all)
+            return g_strdup_printf("%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                                   " bytes touched",
+                                   tensor->name, bytes, all);
+    }
+    if (touched > arena || (double)(touched + spare) < 0.98 * (double)arena)
+        return g_strdup_printf("%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
+                               " bytes of the arena touched, %" G_GUINT64_FORMAT " to spare",
+                               touched, arena, spare);
+    return NULL;
 }
 
 /* ---- whole tensors ---- */

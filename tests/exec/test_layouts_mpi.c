@@ -198,51 +198,22 @@ static gboolean ranks_agree(const Trial *trial)
     return TRUE;
 }
 
-/* One step; what the transport counts is what the program says, of every kind. */
-static gboolean step_moves_its_volume(Trial *trial)
+/* A problem that a helper of layout_case.h found (it is freed), or none. */
+static gboolean is_fine(const Trial *trial, char *problem)
 {
-    guint64 want[NUM_VOLUMES], before[NUM_VOLUMES], after[NUM_VOLUMES];
+    g_autofree char *owned = problem;
 
-    program_volume(interpreter_program(trial->run->interpreter), want);
-    runtime_bytes_in(under_test.runtime, before);
-    layout_step(trial->run, trial->run->steps == 4);
-    runtime_bytes_in(under_test.runtime, after);
-    for (guint v = 0; v < NUM_VOLUMES; v++)
-        if (after[v] - before[v] != want[v])
-            return complain(
-                trial->what, "%s: %" G_GUINT64_FORMAT " bytes in step %u, not %" G_GUINT64_FORMAT,
-                volume_name((Volume)v), after[v] - before[v], trial->run->steps, want[v]);
-    return TRUE;
+    return owned == NULL || complain(trial->what, "%s", owned);
 }
 
-/* State is touched to the byte.  Of the arena at most 2% is never touched, beside alignment, which
- * counts in one as small as this, and workspace: that is a bound, and attention's tiles are longer
- * than these sequences. */
+static gboolean step_moves_its_volume(Trial *trial)
+{
+    return is_fine(trial, layout_counted_step(trial->run, trial->run->steps == 4));
+}
+
 static gboolean memory_is_used(const Trial *trial)
 {
-    const Interpreter *interpreter = trial->run->interpreter;
-    const Program *program = interpreter_program(interpreter);
-    const guint64 arena = program->arena_bytes[TIER_DEVICE];
-    const guint64 touched = interpreter_touched_arena(interpreter);
-    guint64 spare = 0;
-
-    for (guint t = 0; t < program->tensors->len; t++) {
-        const Tensor *tensor = program_tensor(program, t);
-        const guint64 bytes = interpreter_touched_tensor(interpreter, t);
-        const guint64 all = tensor_bytes(program, tensor);
-
-        spare += ARENA_ALIGNMENT + (tensor->kind == TENSOR_WORKSPACE ? all - bytes : 0);
-        if (tensor->persistence == PERSIST_STATE && bytes != all)
-            return complain(trial->what,
-                            "%s: %" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " bytes touched",
-                            tensor->name, bytes, all);
-    }
-    if (touched > arena || (double)(touched + spare) < 0.98 * (double)arena)
-        return complain(trial->what,
-                        "%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT
-                        " bytes of the arena touched, %" G_GUINT64_FORMAT " to spare",
-                        touched, arena, spare);
-    return TRUE;
+    return is_fine(trial, layout_memory_problem(trial->run));
 }
 
 /* Elements of a copy of a unit's tensor that belong to no parameter. */

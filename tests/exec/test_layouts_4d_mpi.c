@@ -1,0 +1,221 @@
+/* Run under mpirun with 1 to 8 ranks: layouts of all axes, schedules and strategies give one rank's
+ * training, move the bytes that their programs say, touch the memory that was planned, and are
+ * proven.  LAYOUTS bounds their number (default 12, which leaves some pairs to other numbers of
+ * ranks; "all": until every pair of features that can meet has met). */
+#include "tests/exec/layout_4d.h"
+#include "tests/exec/layout_case.h"
+#include "tests/suite.h"
+
+#include "sim/program/check.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NUM_TRAININGS = G_N_ELEMENTS(wide_trainings) };
+
+/* GQA 4:1, and dimensions that nothing divides. */
+static const char *const configs[] = {
+    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
+    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
+    " \"vocab_size\": 257, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
+    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
+    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
+    " \"vocab_size\": 257, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
+};
+
+enum { NUM_MODELS = G_N_ELEMENTS(configs) };
+
+typedef struct {
+    gboolean made;
+    double loss[LAYOUT_STEPS], norm[LAYOUT_STEPS];
+} Reference;
+
+static struct {
+    Runtime *runtime;
+    guint rank, ranks;
+    Model *models[NUM_MODELS];
+    Data *data;
+    Reference references[NUM_MODELS][NUM_TRAININGS]; /* at rank 0 */
+} under_test;
+
+static gboolean complain(const char *what, const char *format, ...) G_GNUC_PRINTF(2, 3);
+
+static gboolean complain(const char *what, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    g_autofree char *text = g_strdup_vprintf(format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "rank %u: %s: %s\n", under_test.rank, what, text);
+    return FALSE;
+}
+
+/* A problem that a helper found (it is freed), or none. */
+static gboolean is_fine(const char *what, char *problem)
+{
+    g_autofree char *owned = problem;
+
+    return owned == NULL || complain(what, "%s", owned);
+}
+
+static LayoutTask task_of(guint training)
+{
+    return (LayoutTask){.data = under_test.data,
+                        .seed = 3,
+                        .lr = wide_trainings[training].lr,
+                        .clip_norm = wide_trainings[training].clip_norm};
+}
+
+/* The same training on one rank: nothing split, nothing sharded. */
+static const Reference *reference_of(const Wide *wide)
+{
+    const guint model = wide->level[WIDE_MODEL], training = wide->level[WIDE_TRAINING];
+    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
+    const LayoutTask task = task_of(training);
+    const Wide plain = {.level = {[WIDE_MODEL] = model, [WIDE_TRAINING] = training}};
+    Reference *reference = &under_test.references[model][training];
+    g_autoptr(GError) error = NULL;
+    WideParts parts;
+    ProgramSpec spec;
+
+    if (reference->made)
+        return reference;
+    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
+    g_assert_no_error(error);
+    g_assert(wide_spec(&plain, 1, under_test.models[model], &parts, &spec));
+    g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
+    while (run->steps < LAYOUT_STEPS)
+        layout_step(run, FALSE);
+    layout_drain(run);
+    memcpy(reference->loss, run->loss, sizeof run->loss);
+    memcpy(reference->norm, run->norm, sizeof run->norm);
+    reference->made = TRUE;
+    return reference;
+}
+
+static gboolean curve_is_near(const char *what, const char *name, const double *got,
+                              const double *want, double tolerance)
+{
+    for (guint i = 0; i < LAYOUT_STEPS; i++)
+        if (!(fabs(got[i] - want[i]) <= tolerance * fabs(want[i])))
+            return complain(what, "%s of step %u is %.9g, one rank's %.9g: off by %.2g", name,
+                            i + 1, got[i], want[i], fabs(got[i] / want[i] - 1));
+    return TRUE;
+}
+
+static gboolean is_proven(const char *what, const ProgramSet *set)
+{
+    g_autoptr(GPtrArray) problems = program_set_check(set, 0);
+
+    return problems->len == 0 ||
+           complain(what, "check: %s", (const char *)g_ptr_array_index(problems, 0));
+}
+
+static gboolean layout_holds(const Wide *wide)
+{
+    const guint training = wide->level[WIDE_TRAINING];
+    const LayoutTask task = task_of(training);
+    WideParts parts;
+    ProgramSpec spec;
+
+    g_assert(wide_spec(wide, under_test.ranks, under_test.models[wide->level[WIDE_MODEL]], &parts,
+                       &spec));
+    g_autofree char *what = wide_text(wide, &spec);
+    g_autoptr(LayoutRun) run = layout_run_new(under_test.runtime, &spec, &task);
+    gboolean ok = under_test.rank != 0 || is_proven(what, run->set);
+
+    while (run->steps < LAYOUT_STEPS)
+        ok &= is_fine(what, layout_counted_step(run, run->steps == 4));
+    ok &= is_fine(what, layout_memory_problem(run));
+    const Reference *one = under_test.rank == 0 ? reference_of(wide) : NULL;
+    if (one != NULL)
+        ok &= curve_is_near(what, "loss", run->loss, one->loss,
+                            wide_trainings[training].loss_tolerance) &&
+              curve_is_near(what, "gradient norm", run->norm, one->norm,
+                            wide_trainings[training].norm_tolerance);
+    return ok;
+}
+
+static guint most_layouts(void)
+{
+    const char *layouts = g_getenv("LAYOUTS");
+
+    if (layouts == NULL)
+        return 12;
+    return strcmp(layouts, "all") == 0 ? G_MAXUINT : (guint)strtoul(layouts, NULL, 10);
+}
+
+START_TEST(layouts_of_all_axes_train_as_one_rank_does)
+{
+    g_autofree WidePairs *pairs = g_new0(WidePairs, 1);
+    g_autoptr(GRand) random = g_rand_new_with_seed(under_test.ranks);
+    g_autoptr(GError) error = NULL;
+    const guint most = most_layouts();
+    gint64 failed = 0;
+    guint tried = 0;
+    Wide wide;
+
+    for (; tried < most &&
+           wide_draw(pairs, random, under_test.ranks, under_test.models, NUM_MODELS, &wide);
+         tried++)
+        failed += layout_holds(&wide) ? 0 : 1;
+    ck_assert(runtime_agree_max(under_test.runtime, &failed, &error));
+    if (under_test.rank == 0)
+        printf("%u layouts of %u ranks\n", tried, under_test.ranks);
+    ck_assert_msg(failed == 0, "a rank says why on stderr");
+}
+END_TEST
+
+static Suite *make_suite(void)
+{
+    Suite *suite = suite_create("layouts of all axes");
+    TCase *tcase = tcase_create("layouts");
+
+    tcase_add_test(tcase, layouts_of_all_axes_train_as_one_rank_does);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+static void make_models(void)
+{
+    for (guint i = 0; i < NUM_MODELS; i++) {
+        g_autoptr(GError) error = NULL;
+
+        under_test.models[i] = model_parse(configs[i], "config", "uneven", &error);
+        g_assert_no_error(error);
+    }
+}
+
+int main(void)
+{
+    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
+    const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
+    g_autoptr(GError) error = NULL;
+    int provided = 0;
+
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
+    make_models();
+    under_test.data = layout_data_new(&text, under_test.models[0]->vocab, WIDE_SEQ);
+    under_test.runtime = runtime_open(&options, &error);
+    g_assert_no_error(error);
+    under_test.rank = runtime_rank(under_test.runtime);
+    under_test.ranks = runtime_size(under_test.runtime);
+    SRunner *runner = srunner_create(make_suite());
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    for (guint i = 0; i < NUM_MODELS; i++)
+        model_free(under_test.models[i]);
+    data_free(under_test.data);
+    runtime_close(under_test.runtime);
+    MPI_Finalize();
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
