@@ -20,6 +20,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     g_autoptr(GArray) params = model_unit_params(builder->spec->model, kind);
     UnitClass unit = {
         .name = g_strdup(name),
+        .prefix = g_strdup(kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
         .kind = kind,
         .strategy = strategy,
         .count = 0,
@@ -133,6 +134,20 @@ static void add_shared_tensors(Builder *builder)
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
 }
 
+static void find_params(Builder *builder)
+{
+    static const UnitKind kinds[] = {UNIT_ROOT, UNIT_BLOCK};
+
+    for (guint r = 0; r < NUM_PARAM_ROLES; r++)
+        builder->param[r] = -1;
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        g_autoptr(GArray) params = model_unit_params(&builder->local, kinds[k]);
+
+        for (guint i = 0; i < params->len; i++)
+            builder->param[g_array_index(params, ParamShape, i).role] = (gint)i;
+    }
+}
+
 /* ---- the plain step ---- */
 
 static Draft *draft(Builder *builder, gint segment, guint unit, guint micro_batch)
@@ -182,6 +197,7 @@ void build_plain(Builder *builder)
     builder->tp = builder->spec->layout.size[AXIS_TP];
     builder->sequence = builder->tp > 1 && builder->spec->sequence_parallel;
     builder->local = tensor_parallel_model(builder->spec->model, builder->tp);
+    find_params(builder);
     builder->rows = (guint64)schedule->micro_batch * builder->spec->workload->seq_len;
     builder->local_rows = builder->sequence ? builder->rows / builder->tp : builder->rows;
     builder->dtype = builder->spec->workload->recipe->compute;

@@ -194,7 +194,8 @@ static void block_forward(const Emit *to, const BlockTensors *t)
 
 /* A norm's input and weight, for its backward pass. */
 typedef struct {
-    guint x, rstd, param;
+    guint x, rstd;
+    ParamRole param;
 } Norm;
 
 /* The normed input again, of all tokens. */

@@ -32,10 +32,11 @@ typedef struct {
 typedef struct {
     const ProgramSpec *spec;
     Program *program;
-    Model local;       /* the model as this rank of the tp group sees it */
-    guint tp;          /* ranks that split each matrix */
-    gboolean sequence; /* between matrices, tokens are split over them */
-    guint64 rows;      /* tokens of a micro-batch on this rank */
+    Model local;                 /* the model as this rank of the tp group sees it */
+    gint param[NUM_PARAM_ROLES]; /* where each is in its unit, -1: nowhere */
+    guint tp;                    /* ranks that split each matrix */
+    gboolean sequence;           /* between matrices, tokens are split over them */
+    guint64 rows;                /* tokens of a micro-batch on this rank */
     guint64
         local_rows; /* of them, those of the residual stream and the norms: rows, or rows / tp */
     DType dtype;    /* of activations and of weights in use */

@@ -55,15 +55,15 @@ void emit_accumulates(Op *op, guint tensor)
     op_add_operand(op, tensor, ACCESS_ACCUMULATE, 0, WHOLE_TENSOR);
 }
 
-void emit_reads_weight(const Emit *to, Op *op, guint param)
+void emit_reads_weight(const Emit *to, Op *op, ParamRole param)
 {
-    op_add_operand(op, to->weights, ACCESS_READ, 0, (gint)param);
+    op_add_operand(op, to->weights, ACCESS_READ, 0, to->builder->param[param]);
 }
 
-void emit_accumulates_gradient(const Emit *to, Op *op, guint param)
+void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param)
 {
     op->dtype_out = to->gradient_dtype;
-    op_add_operand(op, to->gradient, ACCESS_ACCUMULATE, 0, (gint)param);
+    op_add_operand(op, to->gradient, ACCESS_ACCUMULATE, 0, to->builder->param[param]);
 }
 
 void emit_uses_scratch(const Emit *to, Op *op)
@@ -75,7 +75,7 @@ void emit_uses_scratch(const Emit *to, Op *op)
     emit_writes(op, builder->scratch);
 }
 
-void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd)
+void emit_rmsnorm(const Emit *to, guint x, ParamRole param, guint y, guint rstd)
 {
     Op *op = emit_op(to, OP_RMSNORM);
 
@@ -86,7 +86,7 @@ void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd)
     emit_writes(op, rstd);
 }
 
-void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y)
+void emit_rmsnorm_again(const Emit *to, guint x, ParamRole param, guint rstd, guint y)
 {
     Op *op = emit_op(to, OP_RMSNORM_APPLY);
 
@@ -97,7 +97,7 @@ void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint 
     emit_writes(op, y);
 }
 
-void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param)
+void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
 {
     Op *op = emit_op(to, OP_RMSNORM_BACKWARD);
 

@@ -18,7 +18,7 @@ typedef struct {
 
 /* A weight (O, I) between x (N, I) and y (N, O). */
 typedef struct {
-    guint param;
+    ParamRole param;
     guint64 in, out;
 } Linear;
 
@@ -33,16 +33,16 @@ void emit_reads(Op *op, guint tensor);
 void emit_writes(Op *op, guint tensor);
 void emit_updates(Op *op, guint tensor);
 void emit_accumulates(Op *op, guint tensor);
-void emit_reads_weight(const Emit *to, Op *op, guint param);
-void emit_accumulates_gradient(const Emit *to, Op *op, guint param);
+void emit_reads_weight(const Emit *to, Op *op, ParamRole param);
+void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param);
 
 /* Workspace of the op that was just completed: one tensor for all, as large as the largest bound.
  */
 void emit_uses_scratch(const Emit *to, Op *op);
 
-void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd);
-void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y);
-void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param);
+void emit_rmsnorm(const Emit *to, guint x, ParamRole param, guint y, guint rstd);
+void emit_rmsnorm_again(const Emit *to, guint x, ParamRole param, guint rstd, guint y);
+void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, ParamRole param);
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access);
