@@ -1,4 +1,4 @@
-/* Ops without neighbours: rotary embedding, SwiGLU, sums, casts. */
+/* Ops without neighbours: rotary embedding, SwiGLU, GELU, sums, casts. */
 #include "exec/device/cpu_kernels.h"
 #include "exec/device/cpu_loop.h"
 #include "exec/device/cpu_math.h"
@@ -117,6 +117,52 @@ static void swiglu_backward_block(const Launch *launch, guint64 offset, guint64 
     block_write(dtype, launch->operand[2], offset, n, dup);
 }
 
+/* ---- GELU: h = x/2 (1 + tanh u), u = a (x + c x^3) (Hendrycks, Gimpel, arXiv 1606.08415, sec. 2)
+ * ----
+ *
+ *     h = x s(2u), s the sigmoid, since 1 + tanh u = 2 s(2u)
+ *     dx = dh (s + x s (1 - s) 2u'),  2u' = 2a (1 + 3 c x^2)
+ */
+
+static const float GELU_2A = 1.5957691216057308f; /* 2 sqrt(2 / pi) */
+static const float GELU_C = 0.044715f;
+
+static inline float gelu_sigmoid(float x)
+{
+    return 1 / (1 + cpu_exp(-GELU_2A * x * (1 + GELU_C * x * x)));
+}
+
+static void gelu_block(const Launch *launch, guint64 offset, guint64 n)
+{
+    const DType dtype = launch->op->dtype;
+    float x_block[CPU_BLOCK], h_block[CPU_BLOCK];
+    const float *x = block_read(dtype, launch->operand[0], offset, n, x_block);
+    float *h = block_target(dtype, launch->operand[1], offset, h_block);
+
+#pragma omp simd
+    for (guint64 i = 0; i < n; i++)
+        h[i] = x[i] * gelu_sigmoid(x[i]);
+    block_write(dtype, launch->operand[1], offset, n, h);
+}
+
+static void gelu_backward_block(const Launch *launch, guint64 offset, guint64 n)
+{
+    const DType dtype = launch->op->dtype;
+    float dh_block[CPU_BLOCK], x_block[CPU_BLOCK];
+    const float *dh = block_read(dtype, launch->operand[0], offset, n, dh_block);
+    const float *x = block_read(dtype, launch->operand[1], offset, n, x_block);
+    float *dx = block_target(dtype, launch->operand[1], offset, x_block);
+
+#pragma omp simd
+    for (guint64 i = 0; i < n; i++) {
+        const float sigmoid = gelu_sigmoid(x[i]);
+        const float slope = GELU_2A * (1 + 3 * GELU_C * x[i] * x[i]);
+
+        dx[i] = dh[i] * (sigmoid + sigmoid * (1 - sigmoid) * x[i] * slope);
+    }
+    block_write(dtype, launch->operand[1], offset, n, dx);
+}
+
 /* ---- sums and casts ---- */
 
 static void accumulate_block(const Launch *launch, guint64 offset, guint64 n)
@@ -165,6 +211,16 @@ void cpu_swiglu_backward(guint threads, const Launch *launch)
 {
     each_block(threads, launch, launch->op->sizes.rows * launch->op->sizes.in,
                swiglu_backward_block);
+}
+
+void cpu_gelu(guint threads, const Launch *launch)
+{
+    each_block(threads, launch, launch->op->sizes.rows * launch->op->sizes.in, gelu_block);
+}
+
+void cpu_gelu_backward(guint threads, const Launch *launch)
+{
+    each_block(threads, launch, launch->op->sizes.rows * launch->op->sizes.in, gelu_backward_block);
 }
 
 void cpu_accumulate(guint threads, const Launch *launch)

@@ -30,9 +30,28 @@ static void embed_row(gconstpointer context, guint64 n)
         memset(x, 0, bytes);
 }
 
+static void embed_row_on_top(gconstpointer context, guint64 n)
+{
+    const Launch *launch = context;
+    const guint64 columns = launch->op->sizes.out;
+    const DType dtype = launch->op->dtype;
+    float block[CPU_BLOCK];
+    guint64 row;
+
+    if (!find_row(launch, ((const gint32 *)launch->operand[0])[n], &row))
+        return;
+    for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
+        const guint64 width = MIN(CPU_BLOCK, columns - c);
+        const float *w = block_read(dtype, launch->operand[1], row * columns + c, width, block);
+
+        block_put(dtype, launch->operand[2], n * columns + c, width, w, TRUE);
+    }
+}
+
 void cpu_embed(guint threads, const Launch *launch)
 {
-    cpu_loop(threads, launch->op->sizes.rows, embed_row, launch);
+    cpu_loop(threads, launch->op->sizes.rows, launch_adds(launch, 2) ? embed_row_on_top : embed_row,
+             launch);
 }
 
 /* ---- backward: dW[token] (+)= sum of dx over the rows with that token ---- */

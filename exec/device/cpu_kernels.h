@@ -11,10 +11,11 @@ typedef void CpuKernel(guint threads, const Launch *launch);
 
 CpuKernel cpu_embed, cpu_embed_backward;
 CpuKernel cpu_rmsnorm, cpu_rmsnorm_apply, cpu_rmsnorm_backward;
-CpuKernel cpu_linear, cpu_linear_backward_input, cpu_linear_backward_weight;
+CpuKernel cpu_layernorm, cpu_layernorm_apply, cpu_layernorm_backward;
+CpuKernel cpu_linear, cpu_linear_backward_input, cpu_linear_backward_weight, cpu_add_bias;
 CpuKernel cpu_rope, cpu_rope_backward;
 CpuKernel cpu_attention, cpu_attention_backward;
-CpuKernel cpu_swiglu, cpu_swiglu_backward;
+CpuKernel cpu_swiglu, cpu_swiglu_backward, cpu_gelu, cpu_gelu_backward;
 CpuKernel cpu_head_loss, cpu_head_stats, cpu_count_valid;
 CpuKernel cpu_accumulate, cpu_cast;
 CpuKernel cpu_squared_norm, cpu_clip, cpu_adamw, cpu_sgd;
@@ -44,6 +45,12 @@ static inline void *scratch_take(Scratch *scratch, guint64 elements, guint64 siz
 static inline float *scratch_floats(Scratch *scratch, guint64 elements)
 {
     return scratch_take(scratch, elements, sizeof(float));
+}
+
+/* The first of the optional operands, which come last: NULL when op has @required ones only. */
+static inline void *launch_optional(const Launch *launch, guint required)
+{
+    return launch->op->num_operands > required ? launch->operand[required] : NULL;
 }
 
 /* Whether this call adds to what operand @i holds. */

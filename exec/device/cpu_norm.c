@@ -3,10 +3,9 @@
  *     rstd = 1 / sqrt(mean_c x^2 + eps)      y = x rstd w
  *     g = dy w      dx = rstd (g - x rstd^2 mean_c(g x))      dw = sum_n dy x rstd
  *
- * Sums along a row are fp32 over blocks, fp64 over the blocks.  dw is summed in CPU_NORM_PARTIALS
- * runs of rows, then over the runs in order: the same bits for any number of threads. */
-#include "exec/device/cpu_block.h"
-#include "exec/device/cpu_kernels.h"
+ * Sums along a row are fp32 over blocks, fp64 over the blocks. */
+#include "exec/device/cpu_norm.h"
+
 #include "exec/device/cpu_loop.h"
 
 #include <math.h>
@@ -82,14 +81,9 @@ void cpu_rmsnorm_apply(guint threads, const Launch *launch)
     cpu_loop(threads, launch->op->sizes.rows, norm_row_again, launch);
 }
 
-/* A block of one row of dy, x and w in fp32. */
-typedef struct {
-    float dy_block[CPU_BLOCK], x_block[CPU_BLOCK], w_block[CPU_BLOCK];
-    const float *dy, *x, *w;
-    guint64 offset, n;
-} RowBlock;
+/* ---- backward of all norms ---- */
 
-static void read_block(RowBlock *block, const Launch *launch, guint64 row, guint64 column)
+void cpu_norm_read(NormBlock *block, const Launch *launch, guint64 row, guint64 column)
 {
     const guint64 columns = launch->op->sizes.in;
     const DType dtype = launch->op->dtype;
@@ -101,15 +95,69 @@ static void read_block(RowBlock *block, const Launch *launch, guint64 row, guint
     block->w = block_read(dtype, launch->operand[2], column, block->n, block->w_block);
 }
 
+typedef struct {
+    const Launch *launch;
+    guint gradients;
+    CpuNormRow *row;
+    float *partials; /* (CPU_NORM_PARTIALS, gradients, C) */
+} Backward;
+
+/* One of CPU_NORM_PARTIALS shares of the rows. */
+static void backward_part(gconstpointer context, guint64 part)
+{
+    const Backward *backward = context;
+    const OpSizes *s = &backward->launch->op->sizes;
+    const guint64 elements = backward->gradients * s->in;
+    float *sums = backward->partials + part * elements;
+
+    memset(sums, 0, elements * sizeof *sums);
+    for (guint64 row = part * s->rows / CPU_NORM_PARTIALS;
+         row < (part + 1) * s->rows / CPU_NORM_PARTIALS; row++)
+        backward->row(backward->launch, row, sums);
+}
+
+/* The partial sums of columns c .. of gradient g become the gradient. */
+static void put_gradient(const Backward *backward, guint g, guint64 c)
+{
+    const Launch *launch = backward->launch;
+    const guint64 columns = launch->op->sizes.in, n = MIN(CPU_BLOCK, columns - c);
+    const guint operand = NORM_DX + 1 + g;
+    float sum[CPU_BLOCK] = {0};
+
+    for (guint64 part = 0; part < CPU_NORM_PARTIALS; part++) {
+        const float *from = backward->partials + (part * backward->gradients + g) * columns + c;
+
+        for (guint64 i = 0; i < n; i++)
+            sum[i] += from[i];
+    }
+    block_put(launch->op->dtype_out, launch->operand[operand], c, n, sum,
+              launch_adds(launch, operand));
+}
+
+void cpu_norm_backward(guint threads, const Launch *launch, guint gradients, CpuNormRow *row)
+{
+    const OpSizes *s = &launch->op->sizes;
+    Scratch scratch = scratch_open(threads, launch, NORM_DX + 1 + gradients);
+    const Backward backward = {launch, gradients, row,
+                               scratch_floats(&scratch, CPU_NORM_PARTIALS * gradients * s->in)};
+
+    cpu_loop(s->rows > threads ? threads : 1, CPU_NORM_PARTIALS, backward_part, &backward);
+    for (guint g = 0; g < gradients; g++)
+        for (guint64 c = 0; c < s->in; c += CPU_BLOCK)
+            put_gradient(&backward, g, c);
+}
+
+/* ---- backward of RMS norm ---- */
+
 /* sum_c dy w x */
-static double projection(RowBlock *block, const Launch *launch, guint64 row)
+static double projection(NormBlock *block, const Launch *launch, guint64 row)
 {
     double sum = 0;
 
     for (guint64 c = 0; c < launch->op->sizes.in; c += CPU_BLOCK) {
         float part = 0;
 
-        read_block(block, launch, row, c);
+        cpu_norm_read(block, launch, row, c);
 #pragma omp simd reduction(+ : part)
         for (guint64 i = 0; i < block->n; i++)
             part += block->dy[i] * block->w[i] * block->x[i];
@@ -122,61 +170,24 @@ static void backward_row(const Launch *launch, guint64 row, float *dw)
 {
     const guint64 columns = launch->op->sizes.in;
     const float rstd = ((const float *)launch->operand[3])[row];
-    const gboolean adds = launch_adds(launch, 4);
-    RowBlock block;
+    NormBlock block;
     float dx[CPU_BLOCK];
     const double mean = projection(&block, launch, row) / (double)columns;
     const float factor = (float)((double)rstd * rstd * mean);
 
     for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
-        read_block(&block, launch, row, c);
+        cpu_norm_read(&block, launch, row, c);
 #pragma omp simd
         for (guint64 i = 0; i < block.n; i++) {
             dx[i] = rstd * (block.dy[i] * block.w[i] - block.x[i] * factor);
             dw[c + i] += block.dy[i] * block.x[i] * rstd;
         }
-        block_put(launch->op->dtype, launch->operand[4], block.offset, block.n, dx, adds);
+        block_put(launch->op->dtype, launch->operand[NORM_DX], block.offset, block.n, dx,
+                  launch_adds(launch, NORM_DX));
     }
-}
-
-/* The partial sums of columns c .. become the gradient. */
-static void weight_gradient(const Launch *launch, const float *partials, guint64 c)
-{
-    const guint64 columns = launch->op->sizes.in, n = MIN(CPU_BLOCK, columns - c);
-    float sum[CPU_BLOCK] = {0};
-
-    for (guint64 part = 0; part < CPU_NORM_PARTIALS; part++)
-        for (guint64 i = 0; i < n; i++)
-            sum[i] += partials[part * columns + c + i];
-    block_put(launch->op->dtype_out, launch->operand[5], c, n, sum, launch_adds(launch, 5));
-}
-
-typedef struct {
-    const Launch *launch;
-    float *partials;
-} Partials;
-
-/* One of CPU_NORM_PARTIALS shares of the rows. */
-static void backward_part(gconstpointer context, guint64 part)
-{
-    const Partials *to = context;
-    const guint64 rows = to->launch->op->sizes.rows, columns = to->launch->op->sizes.in;
-    float *dw = to->partials + part * columns;
-
-    memset(dw, 0, columns * sizeof *dw);
-    for (guint64 row = part * rows / CPU_NORM_PARTIALS; row < (part + 1) * rows / CPU_NORM_PARTIALS;
-         row++)
-        backward_row(to->launch, row, dw);
 }
 
 void cpu_rmsnorm_backward(guint threads, const Launch *launch)
 {
-    const guint64 rows = launch->op->sizes.rows, columns = launch->op->sizes.in;
-    Scratch scratch = scratch_open(threads, launch, 6);
-    float *partials = scratch_floats(&scratch, CPU_NORM_PARTIALS * columns);
-
-    cpu_loop(rows > threads ? threads : 1, CPU_NORM_PARTIALS, backward_part,
-             &(Partials){launch, partials});
-    for (guint64 c = 0; c < columns; c += CPU_BLOCK)
-        weight_gradient(launch, partials, c);
+    cpu_norm_backward(threads, launch, 1, backward_row);
 }

@@ -74,16 +74,32 @@ static double head_seconds(const Op *op, const Topology *topology, const Compute
     return seconds;
 }
 
+/* A bias comes with the product that is written anyway; its gradient reads dy once more, at the
+ * rate of the other op that goes along rows with a bias. */
+static double linear_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const DeviceCost *cost = device_cost(topology);
+    const GemmShape shape = linear_shape(op);
+    const double seconds = cost->gemm(&shape, op->dtype, topology, context);
+
+    if (op->kind != OP_LINEAR_BACKWARD_WEIGHT || op->num_operands <= 4)
+        return seconds;
+    const MemoryWork sums = {
+        .op = op_kind_name(OP_ADD_BIAS),
+        .dtype = op->dtype,
+        .bytes = (double)op->sizes.rows * (double)op->sizes.out * dtype_bytes(op->dtype),
+    };
+    return seconds + cost->memory(&sums, topology, context);
+}
+
 static double work_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const DeviceCost *cost = device_cost(topology);
 
     if (op->kind == OP_HEAD_LOSS || op->kind == OP_HEAD_STATS)
         return head_seconds(op, topology, context);
-    if (op_class(op->kind) == OP_CLASS_GEMM) {
-        const GemmShape shape = linear_shape(op);
-        return cost->gemm(&shape, op->dtype, topology, context);
-    }
+    if (op_class(op->kind) == OP_CLASS_GEMM)
+        return linear_seconds(op, topology, context);
     if (op_class(op->kind) == OP_CLASS_ATTENTION)
         return cost->attention(op, topology, context);
 

@@ -129,7 +129,7 @@ static double measured_attention(const Op *op, const Topology *topology,
                                  const ComputeContext *context)
 {
     const MeasuredLoad load = load_of(context);
-    const guint64 size[] = {op->sizes.seq, op->sizes.head_dim};
+    const guint64 size[] = {op_key_blocks(op) * op->sizes.seq, op->sizes.head_dim};
     const char *name = op_kind_name(op->kind);
     double rate = measured_op_rate(&topology->measured, &load, name, op->dtype, size);
 

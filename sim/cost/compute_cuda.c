@@ -215,7 +215,7 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
  *
  *     t = F / (peak * fraction * s / (s + s0))
  *
- *     F   FLOPs as issued (causal half)     s  sequence     s0  causal_waste_tokens
+ *     F   FLOPs as issued (causal half)     s  keys of a sequence     s0  causal_waste_tokens
  *
  * Left out: head dimension (the fractions are for 128), grouped queries.
  */
@@ -224,7 +224,7 @@ static double cuda_attention(const Op *op, const Topology *topology, const Compu
     const GpuFamily *family = gpu_family(topology->gpu.name);
     const double fraction =
         op->kind == OP_ATTENTION ? family->attention_forward : family->attention_backward;
-    const double seq = (double)op->sizes.seq;
+    const double seq = (double)(op_key_blocks(op) * op->sizes.seq);
     const double rate = gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
                         (seq + gpu_common.causal_waste_tokens);
 

@@ -8,19 +8,25 @@ static const struct {
     [OP_EMBED] = {"embed", OP_CLASS_MEMORY_BOUND},
     [OP_RMSNORM] = {"rmsnorm", OP_CLASS_MEMORY_BOUND},
     [OP_RMSNORM_APPLY] = {"rmsnorm_apply", OP_CLASS_MEMORY_BOUND},
+    [OP_LAYERNORM] = {"layernorm", OP_CLASS_MEMORY_BOUND},
+    [OP_LAYERNORM_APPLY] = {"layernorm_apply", OP_CLASS_MEMORY_BOUND},
     [OP_LINEAR] = {"linear", OP_CLASS_GEMM},
+    [OP_ADD_BIAS] = {"add_bias", OP_CLASS_MEMORY_BOUND},
     [OP_ROPE] = {"rope", OP_CLASS_MEMORY_BOUND},
     [OP_ATTENTION] = {"attention", OP_CLASS_ATTENTION},
     [OP_SWIGLU] = {"swiglu", OP_CLASS_MEMORY_BOUND},
+    [OP_GELU] = {"gelu", OP_CLASS_MEMORY_BOUND},
     [OP_HEAD_LOSS] = {"head_loss", OP_CLASS_GEMM},
     [OP_HEAD_STATS] = {"head_stats", OP_CLASS_GEMM},
     [OP_EMBED_BACKWARD] = {"embed_backward", OP_CLASS_MEMORY_BOUND},
     [OP_RMSNORM_BACKWARD] = {"rmsnorm_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_LAYERNORM_BACKWARD] = {"layernorm_backward", OP_CLASS_MEMORY_BOUND},
     [OP_LINEAR_BACKWARD_INPUT] = {"linear_backward_input", OP_CLASS_GEMM},
     [OP_LINEAR_BACKWARD_WEIGHT] = {"linear_backward_weight", OP_CLASS_GEMM},
     [OP_ROPE_BACKWARD] = {"rope_backward", OP_CLASS_MEMORY_BOUND},
     [OP_ATTENTION_BACKWARD] = {"attention_backward", OP_CLASS_ATTENTION},
     [OP_SWIGLU_BACKWARD] = {"swiglu_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_GELU_BACKWARD] = {"gelu_backward", OP_CLASS_MEMORY_BOUND},
     [OP_COUNT_VALID] = {"count_valid", OP_CLASS_MEMORY_BOUND},
     [OP_ACCUMULATE] = {"accumulate", OP_CLASS_MEMORY_BOUND},
     [OP_CAST] = {"cast", OP_CLASS_MEMORY_BOUND},
@@ -33,6 +39,14 @@ static const struct {
     [OP_ALL_REDUCE] = {"all_reduce", OP_CLASS_COMMUNICATION},
     [OP_EXCHANGE] = {"exchange", OP_CLASS_COMMUNICATION},
 };
+
+guint64 op_key_blocks(const Op *op)
+{
+    const guint without = op->kind == OP_ATTENTION ? 6 : 10;
+
+    g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
+    return op->num_operands > without ? op->sizes.chunk : 1;
+}
 
 const char *op_kind_name(OpKind kind)
 {

@@ -14,19 +14,34 @@
  * bf16), sums inside a kernel are fp32 or better. */
 typedef enum {
     /* forward */
-    OP_EMBED,         /* r tokens int32(N)  r W(V,C)  w x(N,C)  [r range fp64(2)]: with a range
-                         {first, count} W has the words first .. first + count - 1, and x is 0 for
-                         all others */
-    OP_RMSNORM,       /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N):  y = x * rstd * w,
-                         rstd = 1 / sqrt(mean(x^2) + eps) */
-    OP_RMSNORM_APPLY, /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
-                       */
-    OP_LINEAR,        /* r x(N,I)  r W(O,I)  w|u y(N,O)  scratch:  y (+)= x W^T */
-    OP_ROPE,          /* u q(N,H*D)  u k(N,K*D)  r table fp32(T,D): cos in [0,D/2), sin in [D/2,D);
-                         pairs (i, i + D/2), as Hugging Face's rotate_half */
-    OP_ATTENTION, /* r q(N,H*D)  r k(N,K*D)  r v(N,K*D)  w o(N,H*D)  w lse fp32(batch,H,T)  scratch:
-                     causal, scale 1/sqrt(D), query head h reads kv head h / (H/K) */
+    OP_EMBED,   /* r tokens int32(N)  r W(V,C)  w|u x(N,C)  [r range fp64(2)]: x (+)= W[token];
+                   with a range {first, count} W has the words first .. first + count - 1, and
+                   all others give 0.  Learned positions: tokens are positions, x is updated */
+    OP_RMSNORM, /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N):  y = x * rstd * w,
+                   rstd = 1 / sqrt(mean(x^2) + eps) */
+    OP_RMSNORM_APPLY,   /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
+                         */
+    OP_LAYERNORM,       /* r x(N,C)  r w(C)  r b(C)  w y(N,C)  w stats fp32(N,2):
+                           y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps), the variance
+                           over C */
+    OP_LAYERNORM_APPLY, /* r x(N,C)  r w(C)  r b(C)  r stats fp32(N,2)  w y(N,C): y again, in the
+                           backward pass */
+    OP_LINEAR,          /* r x(N,I)  r W(O,I)  w|u y(N,O)  scratch  [r b(O)]:  y (+)= x W^T + b */
+    OP_ADD_BIAS,        /* u y(N,C)  r b(C):  y += b, where y is summed over ranks before */
+    OP_ROPE,      /* u q(N,H*D)  u k(N,K*D)  r table fp32(T,D): cos in [0,D/2), sin in [D/2,D);
+                     pairs (i, i + D/2), as Hugging Face's rotate_half */
+    OP_ATTENTION, /* r q(N,H*D)  r k(M,K*D)  r v(M,K*D)  w|u o(N,H*D)  w|u lse fp32(batch,H,T)
+                     scratch  [r q_positions int32(T)  r k_positions int32(blocks*T)]:  scale
+                     1/sqrt(D), query head h reads kv head h / (H/K).  Without positions causal,
+                     M = N.  With them k and v are (blocks, batch, T, K*D), M = blocks * N,
+                     sizes.chunk = blocks, and key j of block b is seen by query i where
+                     k_positions[b*T + j] <= q_positions[i]; positions are a few ascending runs, and
+                     what they hide costs next to nothing.  Updated, o and lse become those over
+                     these keys and the ones before (both or neither); a query that sees no key
+                     leaves them, or gets o = 0, lse = -inf where they are written.  o has dtype_out
+                   */
     OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F):  h = gate * sigmoid(gate) * up */
+    OP_GELU,      /* r x(N,F)  w h(N,F):  h = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     OP_HEAD_LOSS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r valid scalar  u loss scalar  w dx(N,C)
                      a dW(V,C) in the gradient dtype  scratch (logits):  loss += sum of -log
                      softmax(x W^T)[label] over labels != -1 (a sum, not a mean); dx and dW are of
@@ -41,11 +56,18 @@ typedef enum {
     OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C)  [r range fp64(2)] */
     OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
                                   scratch */
+    OP_LAYERNORM_BACKWARD,     /* r dy(N,C)  r x(N,C)  r w(C)  r stats fp32(N,2)  w|u dx(N,C)
+                                  a dw(C)  a db(C)  scratch */
     OP_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(O,I)  w|u dx(N,I)  scratch:  dx (+)= dy W */
-    OP_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(O,I)  scratch:  dW (+)= dy^T x */
+    OP_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(O,I)  scratch  [a db(O)]:
+                                  dW (+)= dy^T x, db (+)= column sums of dy */
     OP_ROPE_BACKWARD,          /* u dq(N,H*D)  u dk(N,K*D)  r table: the inverse rotation */
-    OP_ATTENTION_BACKWARD, /* r do(N,H*D)  r q  r k  r v  r o  r lse  w dq  w dk  w dv  scratch */
+    OP_ATTENTION_BACKWARD, /* r do(N,H*D)  r q  r k  r v  r o  r lse  w|u dq(N,H*D)  w|u dk(M,K*D)
+                              w|u dv(M,K*D)  scratch  [r q_positions  r k_positions]: as
+                              OP_ATTENTION; o and lse are over all keys, these ones or more.  dq,
+                              dk, dv have dtype_out */
     OP_SWIGLU_BACKWARD,    /* r dh(N,F)  u gate -> dgate  u up -> dup, in place */
+    OP_GELU_BACKWARD,      /* r dh(N,F)  u x -> dx, in place */
     /* between micro-batches and steps */
     OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
     OP_ACCUMULATE,   /* r src(elements)  u dst(elements), both op->dtype: dst += src, summed in fp32
@@ -88,7 +110,10 @@ enum { RANGE_FIRST, RANGE_COUNT, NUM_RANGE };
 /* Of one row of logits, in OP_HEAD_STATS. */
 enum { STATS_MAX, STATS_SUM, STATS_LABEL, NUM_STATS };
 
-enum { MAX_OPERANDS = 10, MAX_OP_WAITS = 4, WHOLE_TENSOR = -1, NO_UNIT = -1, NO_TENSOR = -1 };
+/* Of one row of x, in OP_LAYERNORM. */
+enum { LAYERNORM_MEAN, LAYERNORM_RSTD, NUM_LAYERNORM };
+
+enum { MAX_OPERANDS = 12, MAX_OP_WAITS = 4, WHOLE_TENSOR = -1, NO_UNIT = -1, NO_TENSOR = -1 };
 
 typedef enum { ACCESS_READ, ACCESS_WRITE, ACCESS_UPDATE, ACCESS_ACCUMULATE } Access;
 
@@ -100,12 +125,12 @@ typedef struct {
 } Operand;
 
 typedef struct {
-    guint64 rows, in, out; /* linear: I and O; norm: in = out = C; embed: in = V, out = C; swiglu:
-                              in = F; head: in = C, out = V */
+    guint64 rows, in, out; /* linear: I and O; norm, add_bias: in = out = C; embed: in = V, out = C;
+                              swiglu, gelu: in = F; head: in = C, out = V */
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
-    guint64 chunk;                                 /* head: rows of logits at a time */
+    guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
-    double eps;       /* rmsnorm */
+    double eps;       /* norms */
 } OpSizes;
 
 /* One send or receive of an exchange; it pairs with its counterpart by peers and by tag =
@@ -119,8 +144,8 @@ typedef struct {
 typedef struct {
     OpKind kind;
     guint stream;
-    DType dtype,
-        dtype_out; /* dtype_out: of gradients written (weights), of a cast's result; else = dtype */
+    DType dtype, dtype_out; /* dtype_out: of gradients written (weights), of a cast's result, of
+                               what attention writes; else = dtype */
     guint num_operands;
     Operand operands[MAX_OPERANDS];
     OpSizes sizes;
@@ -141,6 +166,9 @@ typedef enum {
     OP_CLASS_COMMUNICATION,
     NUM_OP_CLASSES
 } OpClass;
+
+/* Attention: blocks of keys and values, each as long as the queries; 1 without positions. */
+guint64 op_key_blocks(const Op *op);
 
 const char *op_kind_name(OpKind kind);         /* "linear_backward_weight", ... */
 OpClass op_class(OpKind kind);                 /* one table, in op.c */

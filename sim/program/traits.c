@@ -9,15 +9,17 @@
  *     linear, and each of its two backward ops    2 N I O
  *     head_loss (logits, dx, dW)                  3 * 2 N C V
  *     head_stats (logits)                         2 N C V
- *     attention (Q K^T, P V)                      2 * 2 N T H D / 2
- *     attention_backward (those of the forward    5 * 2 N T H D / 2
+ *     attention (Q K^T, P V)                      2 * 2 N B T H D / 2
+ *     attention_backward (those of the forward    5 * 2 N B T H D / 2
  *         pass's S again, dP, dV, dQ, dK)
  *
- *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim
+ *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim, B blocks of T keys
  *
- * The halves are the causal mask.  Left out, as in model FLOPs: everything elementwise (those ops
- * are bound by op_memory_bytes()), and what tiles compute above the diagonal.  Derived here; the
- * five products of the backward pass are those of Dao, FlashAttention-2, arXiv 2307.08691, alg. 2.
+ * The halves are the causal mask.  With positions they hold where each rank has as many early
+ * tokens as late ones (zigzag): of any block it sees half of all pairs.  Left out, as in model
+ * FLOPs: everything elementwise (those ops are bound by op_memory_bytes()), and what tiles compute
+ * above the diagonal.  Derived here; the five products of the backward pass are those of Dao,
+ * FlashAttention-2, arXiv 2307.08691, alg. 2.
  */
 double op_flops(const Op *op)
 {
@@ -36,9 +38,9 @@ double op_flops(const Op *op)
     case OP_HEAD_STATS:
         return product;
     case OP_ATTENTION:
-        return 2 * attention;
+        return 2 * attention * (double)op_key_blocks(op);
     case OP_ATTENTION_BACKWARD:
-        return 5 * attention;
+        return 5 * attention * (double)op_key_blocks(op);
     default:
         return 0;
     }
@@ -53,12 +55,17 @@ typedef enum {
     SHAPE_HYPER,
     SHAPE_ROWS,     /* (N) */
     SHAPE_STATS,    /* (N, 3) */
+    SHAPE_MOMENTS,  /* (N, 2) */
     SHAPE_ROWS_IN,  /* (N, I), (N, C), (N, F) */
     SHAPE_ROWS_OUT, /* (N, O) */
     SHAPE_IN,       /* (C) */
+    SHAPE_OUT,      /* (O) */
     SHAPE_OUT_IN,   /* (O, I), (V, C) */
     SHAPE_QUERY,    /* (N, H * D) */
     SHAPE_KEY,      /* (N, K * D) */
+    SHAPE_KEYS,     /* (M, K * D), M = N of each block */
+    SHAPE_SEQ,      /* (T) */
+    SHAPE_BLOCKS,   /* (blocks * T) */
     SHAPE_LSE,      /* (batch, H, T) */
     SHAPE_TABLE,    /* (T, D) */
     SHAPE_ELEMENTS,
@@ -96,6 +103,18 @@ typedef struct {
     {                                                                                              \
         SHAPE_ROWS, TYPE_FP32                                                                      \
     }
+#define NORM_GRADIENT                                                                              \
+    {                                                                                              \
+        SHAPE_IN, TYPE_OUT                                                                         \
+    }
+#define MOMENTS                                                                                    \
+    {                                                                                              \
+        SHAPE_MOMENTS, TYPE_FP32                                                                   \
+    }
+#define SCRATCH                                                                                    \
+    {                                                                                              \
+        SHAPE_NOTHING, TYPE_OP                                                                     \
+    }
 #define IDS                                                                                        \
     {                                                                                              \
         SHAPE_ROWS, TYPE_INT32                                                                     \
@@ -107,6 +126,23 @@ typedef struct {
 #define KEY                                                                                        \
     {                                                                                              \
         SHAPE_KEY, TYPE_OP                                                                         \
+    }
+#define KEYS                                                                                       \
+    {                                                                                              \
+        SHAPE_KEYS, TYPE_OP                                                                        \
+    }
+#define QUERY_RESULT                                                                               \
+    {                                                                                              \
+        SHAPE_QUERY, TYPE_OUT                                                                      \
+    }
+#define KEYS_RESULT                                                                                \
+    {                                                                                              \
+        SHAPE_KEYS, TYPE_OUT                                                                       \
+    }
+#define POSITIONS                                                                                  \
+    {SHAPE_SEQ, TYPE_INT32},                                                                       \
+    {                                                                                              \
+        SHAPE_BLOCKS, TYPE_INT32                                                                   \
     }
 #define LSE                                                                                        \
     {                                                                                              \
@@ -143,19 +179,26 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_EMBED] = {IDS, OUTPUT, OUTPUT},
     [OP_RMSNORM] = {INPUT, NORM, INPUT, RSTD},
     [OP_RMSNORM_APPLY] = {INPUT, NORM, RSTD, INPUT},
-    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT},
+    [OP_LAYERNORM] = {INPUT, NORM, NORM, INPUT, MOMENTS},
+    [OP_LAYERNORM_APPLY] = {INPUT, NORM, NORM, MOMENTS, INPUT},
+    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT, SCRATCH, {SHAPE_OUT, TYPE_OP}},
+    [OP_ADD_BIAS] = {INPUT, NORM},
     [OP_ROPE] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION] = {QUERY, KEY, KEY, QUERY, LSE},
+    [OP_ATTENTION] = {QUERY, KEYS, KEYS, QUERY_RESULT, LSE, SCRATCH, POSITIONS},
     [OP_SWIGLU] = {INPUT, INPUT, INPUT},
+    [OP_GELU] = {INPUT, INPUT},
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
     [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, {SHAPE_STATS, TYPE_FP32}},
     [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
-    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, {SHAPE_IN, TYPE_OUT}},
+    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT},
+    [OP_LAYERNORM_BACKWARD] = {INPUT, INPUT, NORM, MOMENTS, INPUT, NORM_GRADIENT, NORM_GRADIENT},
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT},
-    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT},
+    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION_BACKWARD] = {QUERY, QUERY, KEY, KEY, QUERY, LSE, QUERY, KEY, KEY},
+    [OP_ATTENTION_BACKWARD] = {QUERY, QUERY, KEYS, KEYS, QUERY, LSE, QUERY_RESULT, KEYS_RESULT,
+                               KEYS_RESULT, SCRATCH, POSITIONS},
     [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT},
+    [OP_GELU_BACKWARD] = {INPUT, INPUT},
     [OP_COUNT_VALID] = {IDS, SCALAR},
     [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
     [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
@@ -165,8 +208,9 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_SGD] = {PARAMETER, GRADIENT, HYPER, SCALAR, STATE},
 };
 
-static guint64 shape_elements(const OpSizes *s, Shape shape, guint64 unit_elements)
+static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
 {
+    const OpSizes *s = &op->sizes;
     const guint64 tokens = s->batch * s->seq;
 
     switch (shape) {
@@ -180,18 +224,28 @@ static guint64 shape_elements(const OpSizes *s, Shape shape, guint64 unit_elemen
         return s->rows;
     case SHAPE_STATS:
         return s->rows * NUM_STATS;
+    case SHAPE_MOMENTS:
+        return s->rows * NUM_LAYERNORM;
     case SHAPE_ROWS_IN:
         return s->rows * s->in;
     case SHAPE_ROWS_OUT:
         return s->rows * s->out;
     case SHAPE_IN:
         return s->in;
+    case SHAPE_OUT:
+        return s->out;
     case SHAPE_OUT_IN:
         return s->out * s->in;
     case SHAPE_QUERY:
         return tokens * s->heads * s->head_dim;
     case SHAPE_KEY:
         return tokens * s->kv_heads * s->head_dim;
+    case SHAPE_KEYS:
+        return op_key_blocks(op) * tokens * s->kv_heads * s->head_dim;
+    case SHAPE_SEQ:
+        return s->seq;
+    case SHAPE_BLOCKS:
+        return op_key_blocks(op) * s->seq;
     case SHAPE_LSE:
         return tokens * s->heads;
     case SHAPE_TABLE:
@@ -233,7 +287,7 @@ double op_memory_bytes(const Op *op, guint64 unit_elements)
         return 0;
     for (guint i = 0; i < op->num_operands; i++) {
         const OperandShape *operand = &shapes[op->kind][i];
-        const guint64 elements = shape_elements(&op->sizes, operand->shape, unit_elements);
+        const guint64 elements = shape_elements(op, operand->shape, unit_elements);
         const guint passes = op->operands[i].access == ACCESS_UPDATE ? 2 : 1;
 
         bytes += (double)passes * (double)elements * dtype_bytes(element_dtype(op, operand->type));
@@ -292,15 +346,15 @@ static guint64 attention_cpu_bytes(const Op *op, guint threads)
                       2 * floats(queries));
 }
 
-/* A thread: k, v, dk, dv of one kv head 4 f(T D), tiles of q, do, o, dq 4 f(Q D), of p and dp
+/* A thread: k, v, dk, dv of one kv head 4 f(B T D), tiles of q, do, o, dq 4 f(Q D), of p and dp
  * 2 f(Q E), rowsum(do * o) f(Q). */
 static guint64 attention_backward_cpu_bytes(const Op *op, guint threads)
 {
     const guint64 queries = CPU_ATTENTION_QUERIES, keys = CPU_ATTENTION_KEYS,
                   dim = op->sizes.head_dim;
 
-    return threads * (4 * floats(op->sizes.seq * dim) + 4 * floats(queries * dim) +
-                      2 * floats(queries * keys) + floats(queries));
+    return threads * (4 * floats(op_key_blocks(op) * op->sizes.seq * dim) +
+                      4 * floats(queries * dim) + 2 * floats(queries * keys) + floats(queries));
 }
 
 static guint64 cpu_workspace_bytes(const Op *op, guint threads)
@@ -319,6 +373,8 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
         return attention_backward_cpu_bytes(op, threads);
     case OP_RMSNORM_BACKWARD:
         return floats(CPU_NORM_PARTIALS * op->sizes.in);
+    case OP_LAYERNORM_BACKWARD:
+        return floats(CPU_NORM_PARTIALS * 2 * op->sizes.in);
     default:
         return 0;
     }
@@ -333,7 +389,8 @@ enum { CUBLASLT_BYTES = 32 << 20, CUDA_NORM_PARTIALS = 256 };
  * head_loss              the library's + chunk V (4 + 2): logits fp32, dlogits in bf16 beside them
  * attention_backward     4 N H D for dq summed in fp32 + 4 N H for rowsum(do * o); dk and dv are
  *                        summed by the block that owns the keys
- * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw */
+ * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw
+ * layernorm_backward     the same for dw and for db */
 static guint64 cuda_workspace_bytes(const Op *op)
 {
     const OpSizes *s = &op->sizes;
@@ -351,6 +408,8 @@ static guint64 cuda_workspace_bytes(const Op *op)
         return 4 * tokens * s->heads * (s->head_dim + 1);
     case OP_RMSNORM_BACKWARD:
         return 4 * CUDA_NORM_PARTIALS * s->in;
+    case OP_LAYERNORM_BACKWARD:
+        return 2 * 4 * CUDA_NORM_PARTIALS * s->in;
     default:
         return 0;
     }

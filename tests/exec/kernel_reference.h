@@ -31,6 +31,27 @@ static inline void reference_rmsnorm(const OpSizes *s, const double *x, const do
     }
 }
 
+/* @stats (N, 2): mean and 1 / deviation of each row; may be NULL. */
+static inline void reference_layernorm(const OpSizes *s, const double *const xwb[3], double *y,
+                                       double *stats)
+{
+    for (guint64 n = 0; n < s->rows; n++) {
+        const double *x = xwb[0] + n * s->in;
+        double mean = 0, variance = 0;
+
+        for (guint64 c = 0; c < s->in; c++)
+            mean += x[c] / (double)s->in;
+        for (guint64 c = 0; c < s->in; c++)
+            variance += (x[c] - mean) * (x[c] - mean) / (double)s->in;
+        for (guint64 c = 0; c < s->in; c++)
+            y[n * s->in + c] = (x[c] - mean) / sqrt(variance + s->eps) * xwb[1][c] + xwb[2][c];
+        if (stats != NULL) {
+            stats[2 * n] = mean;
+            stats[2 * n + 1] = 1 / sqrt(variance + s->eps);
+        }
+    }
+}
+
 /* In place, @heads heads a row. */
 static inline void reference_rope(const OpSizes *s, guint64 heads, const double *table, double *q)
 {
@@ -99,6 +120,11 @@ static inline void reference_swiglu(const OpSizes *s, const double *gate, const 
 {
     for (guint64 i = 0; i < s->rows * s->in; i++)
         h[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
+}
+
+static inline double reference_gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / G_PI) * (x + 0.044715 * x * x * x)));
 }
 
 /* Sum of the losses of all rows whose label is not -1. */

@@ -181,6 +181,41 @@ START_TEST(attention_runs_at_its_fraction_of_peak)
 }
 END_TEST
 
+/* Two blocks of keys by positions: twice the FLOPs, at the rate of keys twice as many. */
+START_TEST(attention_by_positions_runs_at_the_rate_of_all_its_keys)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    Op op = attention(OP_ATTENTION, 1536);
+
+    op.sizes.chunk = 2;
+    for (guint i = 0; i < 8; i++)
+        op_add_operand(&op, i, ACCESS_READ, 0, WHOLE_TENSOR);
+    ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &alone),
+                            2 * 4.0 * 1536 * 1536 * 32 * 128 / (312e12 * 0.55 * 0.75) + LAUNCH_S,
+                            1e-12);
+}
+END_TEST
+
+/* 3072 x 1152 of bf16 at 0.85 of 1 TB/s, on top of the product. */
+START_TEST(the_gradient_of_a_bias_reads_the_columns_it_sums)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    Op op = linear(OP_LINEAR_BACKWARD_WEIGHT, DTYPE_BF16, 3072, 1024, 1152);
+
+    for (guint i = 0; i < 4; i++)
+        op_add_operand(&op, i, ACCESS_READ, 0, WHOLE_TENSOR);
+    const double without = compute_op_seconds(&op, &a100, &alone);
+    op_add_operand(&op, 4, ACCESS_ACCUMULATE, 0, WHOLE_TENSOR);
+    ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &alone) - without,
+                            3072.0 * 1152 * 2 / 0.85e12, 1e-15);
+
+    op.kind = OP_LINEAR; /* its bias costs nothing */
+    const double with = compute_op_seconds(&op, &a100, &alone);
+    op.num_operands = 4;
+    ck_assert_double_eq(compute_op_seconds(&op, &a100, &alone), with);
+}
+END_TEST
+
 START_TEST(a_memory_bound_op_moves_its_bytes)
 {
     g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
@@ -484,6 +519,8 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, gradients_of_a_square_linear_cost_what_it_costs);
     tcase_add_test(gpu, a_weight_gradient_over_few_rows_pays_the_pipeline_fill);
     tcase_add_test(gpu, attention_runs_at_its_fraction_of_peak);
+    tcase_add_test(gpu, attention_by_positions_runs_at_the_rate_of_all_its_keys);
+    tcase_add_test(gpu, the_gradient_of_a_bias_reads_the_columns_it_sums);
     tcase_add_test(gpu, a_memory_bound_op_moves_its_bytes);
     tcase_add_test(gpu, an_op_without_elements_takes_the_launch_alone);
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);

@@ -80,6 +80,24 @@ static const struct {
     {OP_ALL_GATHER, 0},
 };
 
+/* Without positions chunk says nothing; with them each of its blocks counts. */
+START_TEST(attention_by_positions_takes_half_of_all_pairs_a_block)
+{
+    OpSizes three = sizes;
+    three.chunk = 3;
+    const Op causal = op_with(OP_ATTENTION, DTYPE_FP32, three, "rrrwww");
+    const Op forward = op_with(OP_ATTENTION, DTYPE_FP32, three, "rrrwwwrr");
+    const Op backward = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, three, "rrrrrrwwwwrr");
+
+    ck_assert_uint_eq(op_key_blocks(&causal), 1);
+    ck_assert_uint_eq(op_key_blocks(&forward), 3);
+    ck_assert_uint_eq(op_key_blocks(&backward), 3);
+    ck_assert_double_eq(op_flops(&causal), 6144);
+    ck_assert_double_eq(op_flops(&forward), 3 * 6144);
+    ck_assert_double_eq(op_flops(&backward), 3 * 2.5 * 6144);
+}
+END_TEST
+
 START_TEST(flops_are_the_worked_values)
 {
     const Op op = op_with(flops[_i].kind, DTYPE_BF16, sizes, "");
@@ -99,10 +117,26 @@ static const struct {
     {OP_RMSNORM_BACKWARD, "rrrruaw", 4 * (48 + 48 + 3 + 16 + 96 + 3),
      2 * (48 + 48 + 3 + 96 + 3) + 64},
     {OP_LINEAR, "rrww", 4 * (48 + 15 + 80), 2 * (48 + 15 + 80)},
+    {OP_LAYERNORM, "rrrww", 4 * (48 + 3 + 3 + 48 + 32), 2 * (48 + 3 + 3 + 48) + 128},
+    {OP_LAYERNORM_APPLY, "rrrrw", 4 * (48 + 3 + 3 + 48 + 32), 2 * (48 + 3 + 3 + 48) + 128},
+    {OP_LAYERNORM_BACKWARD, "rrrruaaw", 4 * (48 + 48 + 3 + 32 + 96 + 3 + 3),
+     2 * (48 + 48 + 3 + 96 + 3 + 3) + 128},
+    {OP_EMBED, "rru", 4 * (16 + 80 + 160), 64 + 2 * 240},
+    {OP_LINEAR, "rrwwr", 4 * (48 + 15 + 80 + 5), 2 * (48 + 15 + 80 + 5)},
+    {OP_LINEAR_BACKWARD_WEIGHT, "rrawa", 4 * (80 + 48 + 15 + 5), 2 * (80 + 48 + 15 + 5)},
+    {OP_ADD_BIAS, "ur", 4 * (96 + 3), 2 * (96 + 3)},
     {OP_LINEAR, "rruw", 4 * (48 + 15 + 160), 2 * (48 + 15 + 160)},
     {OP_ROPE, "uur", 4 * (2 * 384 + 2 * 192 + 48), 2 * (2 * 384 + 2 * 192) + 4 * 48},
     {OP_ATTENTION, "rrrwww", 4 * (384 + 192 + 192 + 384 + 64), 2 * (384 + 192 + 192 + 384) + 256},
+    {OP_ATTENTION, "rrrwwwrr", 4 * (384 + 1920 + 1920 + 384 + 64 + 8 + 80),
+     2 * (384 + 1920 + 1920 + 384) + 4 * (64 + 8 + 80)}, /* 10 blocks of keys */
+    {OP_ATTENTION, "rrruuwrr", 4 * (384 + 1920 + 1920 + 768 + 128 + 8 + 80),
+     2 * (384 + 1920 + 1920 + 768) + 4 * (128 + 8 + 80)},
+    {OP_ATTENTION_BACKWARD, "rrrrrrwuuwrr", 4 * (3 * 384 + 2 * 1920 + 64 + 384 + 4 * 1920 + 8 + 80),
+     2 * (3 * 384 + 2 * 1920 + 384 + 4 * 1920) + 4 * (64 + 8 + 80)},
     {OP_SWIGLU, "rrw", 4 * 3 * 48, 2 * 3 * 48},
+    {OP_GELU, "rw", 4 * 2 * 48, 2 * 2 * 48},
+    {OP_GELU_BACKWARD, "ru", 4 * 3 * 48, 2 * 3 * 48},
     {OP_CAST, "rw", 800, 400},
     {OP_SQUARED_NORM, "ra", 4008, 2008},
     {OP_ADAMW, "uruurr", 4 * (2000 + 1000 + 4000) + 64, 2 * (2000 + 1000) + 4 * 4000 + 64},
@@ -121,6 +155,21 @@ START_TEST(bytes_moved_are_the_worked_values)
 }
 END_TEST
 
+/* A ring of bf16 sums in fp32: 2 * (do, q, k, v, o) + 4 * (lse, dq, dk, dv, positions). */
+START_TEST(what_attention_writes_has_a_type_of_its_own)
+{
+    OpSizes one = sizes;
+    one.chunk = 1;
+    Op forward = op_with(OP_ATTENTION, DTYPE_BF16, one, "rrruuwrr");
+    Op backward = op_with(OP_ATTENTION_BACKWARD, DTYPE_BF16, one, "rrrrrruuuwrr");
+
+    forward.dtype_out = backward.dtype_out = DTYPE_FP32;
+    ck_assert_double_eq(op_memory_bytes(&forward, 0), 2 * 768 + 4 * (2 * 384 + 128 + 16));
+    ck_assert_double_eq(op_memory_bytes(&backward, 0),
+                        2 * (3 * 384 + 2 * 192) + 4 * (64 + 2 * 384 + 4 * 192 + 16));
+}
+END_TEST
+
 /* Zero where fp32 goes to the BLAS as it is; by hand otherwise, buffers rounded up to 64 bytes. */
 static const struct {
     OpKind kind;
@@ -136,7 +185,9 @@ static const struct {
     {OP_HEAD_LOSS, DTYPE_BF16, DTYPE_FP32, 256 + 128 + 2 * 128 + 64},
     {OP_HEAD_LOSS, DTYPE_BF16, DTYPE_BF16, 256 + 128 + 2 * 128 + 64 + 64},
     {OP_RMSNORM_BACKWARD, DTYPE_FP32, DTYPE_FP32, CPU_NORM_PARTIALS * 12},
+    {OP_LAYERNORM_BACKWARD, DTYPE_BF16, DTYPE_FP32, 2 * CPU_NORM_PARTIALS * 12},
     {OP_SWIGLU, DTYPE_BF16, DTYPE_BF16, 0},
+    {OP_GELU_BACKWARD, DTYPE_BF16, DTYPE_BF16, 0},
 };
 
 START_TEST(scratch_on_a_cpu_is_the_worked_value)
@@ -168,6 +219,17 @@ START_TEST(scratch_of_attention_grows_with_threads_and_only_backward_with_the_se
 }
 END_TEST
 
+START_TEST(scratch_of_attentions_backward_grows_with_blocks_of_keys)
+{
+    const Op one = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, sizes, "rrrrrrwwww");
+    const Op ten = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, sizes, "rrrrrrwwwwrr");
+
+    /* k, v, dk, dv of 9 more blocks of 8 tokens of 6 */
+    ck_assert_uint_eq(op_workspace_bytes(&ten, DEVICE_CPU, 1),
+                      op_workspace_bytes(&one, DEVICE_CPU, 1) + 4 * 9 * 8 * 6 * 4);
+}
+END_TEST
+
 START_TEST(a_linears_scratch_stops_growing_with_its_rows)
 {
     OpSizes many = sizes;
@@ -188,11 +250,13 @@ START_TEST(scratch_on_a_gpu_is_the_librarys_and_the_logits)
     const Op head = op_with(OP_HEAD_LOSS, DTYPE_BF16, sizes, "");
     const Op attention = op_with(OP_ATTENTION, DTYPE_BF16, sizes, "");
     const Op backward = op_with(OP_ATTENTION_BACKWARD, DTYPE_BF16, sizes, "");
+    const Op norm = op_with(OP_LAYERNORM_BACKWARD, DTYPE_BF16, sizes, "");
 
     ck_assert_uint_eq(op_workspace_bytes(&linear, DEVICE_CUDA, 1), library);
     ck_assert_uint_eq(op_workspace_bytes(&head, DEVICE_CUDA, 1), library + 10 * 5 * 6);
     ck_assert_uint_eq(op_workspace_bytes(&attention, DEVICE_CUDA, 1), 0);
     ck_assert_uint_eq(op_workspace_bytes(&backward, DEVICE_CUDA, 1), 4 * 16 * 4 * 7);
+    ck_assert_uint_eq(op_workspace_bytes(&norm, DEVICE_CUDA, 1), 256 * 2 * 4 * 3);
 }
 END_TEST
 
@@ -204,11 +268,14 @@ int main(void)
     tcase_add_test(tcase, every_kind_has_a_name_of_its_own);
     tcase_add_test(tcase, four_kinds_communicate);
     tcase_add_test(tcase, accumulation_writes_first_and_updates_then);
+    tcase_add_test(tcase, attention_by_positions_takes_half_of_all_pairs_a_block);
+    tcase_add_test(tcase, what_attention_writes_has_a_type_of_its_own);
     tcase_add_loop_test(tcase, flops_are_the_worked_values, 0, G_N_ELEMENTS(flops));
     tcase_add_loop_test(tcase, bytes_moved_are_the_worked_values, 0, G_N_ELEMENTS(moved));
     tcase_add_loop_test(tcase, scratch_on_a_cpu_is_the_worked_value, 0, G_N_ELEMENTS(scratch));
     tcase_add_test(tcase,
                    scratch_of_attention_grows_with_threads_and_only_backward_with_the_sequence);
+    tcase_add_test(tcase, scratch_of_attentions_backward_grows_with_blocks_of_keys);
     tcase_add_test(tcase, a_linears_scratch_stops_growing_with_its_rows);
     tcase_add_test(tcase, scratch_on_a_gpu_is_the_librarys_and_the_logits);
     suite_add_tcase(suite, tcase);
