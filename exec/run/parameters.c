@@ -24,6 +24,11 @@ static double init_std(const Model *model, ParamRole role)
     return residual ? model->init_std / sqrt(2.0 * model->layers) : model->init_std;
 }
 
+static gboolean is_norm(ParamRole role)
+{
+    return role == PARAM_INPUT_NORM || role == PARAM_POST_NORM || role == PARAM_FINAL_NORM;
+}
+
 /* One parameter of one unit. */
 typedef struct {
     Interpreter *interpreter;
@@ -89,7 +94,7 @@ static void fill(const Target *target, float *values, guint64 start, guint64 ele
         return;
     }
     for (guint64 i = 0; i < elements; i++)
-        values[i] = 1.0f;
+        values[i] = is_norm(unit->map->params[target->param].role) ? 1.0f : 0.0f;
 }
 
 static void store(const Target *target, gint tensor, guint64 offset, const float *values,
@@ -142,28 +147,11 @@ static void init_param(const Target *target, guint map_rank)
         init_range(target, unit->master, own.shard_offset, own.start, own.elements);
 }
 
-/* The words whose embedding and head this rank holds. */
-static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint tp_rank, guint tp)
-{
-    const gint tensor = interpreter_find(interpreter, "vocab_range");
-    const TensorSplit split = tensor_split(
-        model, UNIT_ROOT, (guint)model_param_index(model, UNIT_ROOT, PARAM_EMBEDDING), tp);
-    const guint64 first = MIN(tp_rank * split.chunk, split.rows);
-
-    if (tensor == NO_TENSOR)
-        return;
-    double *range = interpreter_tensor(interpreter, (guint)tensor, 0);
-    range[RANGE_FIRST] = (double)first;
-    range[RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first);
-}
-
 void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
 {
     const Program *program = interpreter_program(interpreter);
     guint tp;
     const guint tp_rank = interpreter_position(interpreter, "tp", &tp);
-
-    bind_vocab_range(interpreter, model, tp_rank, tp);
 
     for (guint u = 0; u < program->unit_refs->len; u++) {
         const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);

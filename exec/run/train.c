@@ -2,6 +2,7 @@
 
 #include "exec/base/process.h"
 #include "exec/run/data.h"
+#include "exec/run/inputs.h"
 #include "exec/run/parameters.h"
 #include "exec/run/record.h"
 #include "sim/base/error.h"
@@ -28,7 +29,6 @@ double train_learning_rate(const TrainOptions *options, guint step)
 typedef struct {
     gint32 *tokens, *labels; /* first copy; the others follow at the tensors' strides */
     double *hyper, *loss, *valid, *norm, *finite;
-    float *rope_table;
 } Bound;
 
 typedef struct {
@@ -61,28 +61,9 @@ static void bind_tensors(Trainer *trainer)
         .valid = bound_tensor(interpreter, "valid"),
         .norm = bound_tensor(interpreter, "norm"),
         .finite = bound_tensor(interpreter, "finite"),
-        .rope_table = bound_tensor(interpreter, "rope_table"),
     };
     trainer->tokens_tensor = (guint)interpreter_find(interpreter, "tokens");
     trainer->labels_tensor = (guint)interpreter_find(interpreter, "labels");
-}
-
-/* cos and sin of every position's angles; angles in double, so that long sequences stay exact. */
-static void fill_rope_table(Trainer *trainer)
-{
-    const Model *model = trainer->plan->model;
-    const guint half = model->head_dim / 2;
-    g_autofree double *inverse = g_new(double, half);
-
-    model_rope_frequencies(model, inverse);
-    for (guint t = 0; t < trainer->plan->workload.seq_len; t++) {
-        float *row = trainer->bound.rope_table + (gsize)t * model->head_dim;
-
-        for (guint i = 0; i < half; i++) {
-            row[i] = (float)cos(t * inverse[i]);
-            row[half + i] = (float)sin(t * inverse[i]);
-        }
-    }
 }
 
 /* Samples of a step in the order (micro-batch, data rank, sequence): which rank sees which depends
@@ -256,7 +237,7 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         .data_rank = data_rank(plan, runtime_rank(runtime)),
     };
     bind_tensors(&trainer);
-    fill_rope_table(&trainer);
+    inputs_bind(interpreter, plan->model, plan->workload.seq_len);
     parameters_init(interpreter, plan->model, options->seed);
     return run_status(&trainer, error);
 }

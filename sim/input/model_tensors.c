@@ -278,52 +278,57 @@ GArray *model_tensors(const Model *model)
 
 /* ---- units ---- */
 
-/* What a fused matrix is split into. */
+/* What a fused matrix is split into: siblings with the names that Llama has for them. */
 typedef struct {
     guint fused;
     ParamRole role;
-    const char *part;
+    const char *name;
     Dim rows;
 } Part;
 
 static const Part parts[] = {
-    {PARAM_QKV, PARAM_Q, ".q", DIM_QUERY},     {PARAM_QKV, PARAM_K, ".k", DIM_KV},
-    {PARAM_QKV, PARAM_V, ".v", DIM_KV},        {PARAM_GATE_UP, PARAM_GATE, ".gate", DIM_FFN},
-    {PARAM_GATE_UP, PARAM_UP, ".up", DIM_FFN},
+    {PARAM_QKV, PARAM_Q, "q_proj", DIM_QUERY},
+    {PARAM_QKV, PARAM_K, "k_proj", DIM_KV},
+    {PARAM_QKV, PARAM_V, "v_proj", DIM_KV},
+    {PARAM_GATE_UP, PARAM_GATE, "gate_proj", DIM_FFN},
+    {PARAM_GATE_UP, PARAM_UP, "up_proj", DIM_FFN},
 };
+
+static char *part_name(const Module *module, const Part *part)
+{
+    const char *last = strrchr(module->name, '.');
+
+    return last == NULL || part->name == NULL
+               ? g_strdup(module->name)
+               : g_strdup_printf("%.*s.%s", (int)(last - module->name), module->name, part->name);
+}
 
 static void add_param(GArray *params, const Model *model, const Module *module, const Part *part)
 {
     const gboolean vector = module->cols == DIM_NONE;
-    const guint64 rows = model_dim(model, part->rows);
-    const ParamShape weight = {
-        .name = g_strconcat(module->name, part->part, ".weight", NULL),
-        .rows = rows,
+    g_autofree char *name = part_name(module, part);
+    ParamShape shape = {
+        .name = g_strconcat(name, ".weight", NULL),
+        .rows = model_dim(model, part->rows),
         .cols = vector ? 1 : model_dim(model, module->cols),
         .dims = vector ? 1 : 2,
         .role = part->role,
         .stack = 1,
     };
-    const ParamShape bias = {
-        .name = g_strconcat(module->name, part->part, ".bias", NULL),
-        .rows = rows,
-        .cols = 1,
-        .dims = 1,
-        .role = MIN(part->role + 1, PARAM_OTHER),
-        .stack = 1,
-    };
 
-    g_array_append_val(params, weight);
-    if (has_bias(model, module))
-        g_array_append_val(params, bias);
-    else
-        g_free(bias.name);
+    g_array_append_val(params, shape);
+    if (!has_bias(model, module))
+        return;
+    shape.name = g_strconcat(name, ".bias", NULL);
+    shape.cols = shape.dims = 1;
+    shape.role = MIN(part->role + 1, PARAM_OTHER);
+    g_array_append_val(params, shape);
 }
 
 static void add_params(GArray *params, const Model *model, const Module *list)
 {
     for (; list->name != NULL; list++) {
-        const Part whole = {list->role, (ParamRole)list->role, "", list->rows};
+        const Part whole = {list->role, (ParamRole)list->role, NULL, list->rows};
 
         if (!is_present(model, list))
             continue;

@@ -119,8 +119,12 @@ static void add_shared_tensors(Builder *builder)
                                          builder->micro_batch_space, builder->rows);
     builder->labels = program_add_tensor(program, "labels", TENSOR_INPUT, DTYPE_INT32,
                                          builder->micro_batch_space, builder->rows);
-    builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
-                                             NO_SPACE, seq * model->head_dim);
+    if ((model->features & FEATURE_ROPE) != 0)
+        builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
+                                                 NO_SPACE, seq * model->head_dim);
+    if ((model->features & FEATURE_POSITIONS) != 0)
+        builder->positions = program_add_tensor(program, "positions", TENSOR_INPUT, DTYPE_INT32,
+                                                NO_SPACE, builder->local_rows);
     builder->hyper =
         program_add_tensor(program, "hyper", TENSOR_INPUT, DTYPE_FP64, NO_SPACE, NUM_HYPER);
     builder->valid = program_add_tensor(program, "valid", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);

@@ -1,10 +1,12 @@
-/* The block of a Llama-shaped model: whole parameters, whole gradients; with tensor parallelism
- * this rank's part of them and the collectives between.
+/* The block of a Llama- or GPT-2-shaped model: whole parameters, whole gradients; with tensor
+ * parallelism this rank's part of them and the collectives between.
  *
  * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
- * ffn. Saved per block and micro-batch: x (the residual stream), rstd1, q, k, v (after rotation),
- * o, lse, mid, rstd2, gate, up.  The normed inputs and the SwiGLU product are computed again in the
- * backward pass: they cost one memory-bound pass each and would take 2 C + F per token and block.
+ * ffn. Saved per block and micro-batch: x (the residual stream), rstd1 (with the mean in
+ * LayerNorm), q, k, v (after rotation), o, lse, mid, rstd2, up, and gate where the MLP has one. The
+ * normed inputs and what SwiGLU or GELU gives are computed again in the backward pass: they cost
+ * one memory-bound pass each and would take 2 C + F per token and block.  Dropout is 0: layouts
+ * could not be compared with it.
  */
 #include "sim/program/emit.h"
 
@@ -24,6 +26,16 @@ typedef struct {
     guint normed, dnormed, h, dh, dattention, dq, dk, dv;
     TpTensors tp;
 } BlockTensors;
+
+static gboolean is_gated(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_GATED) != 0;
+}
+
+static gboolean is_rotated(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_ROPE) != 0;
+}
 
 /* @whole is (N, C): what stands in where nothing is gathered or reduced. */
 static TpTensors add_tp_tensors(Builder *builder, guint whole)
@@ -48,15 +60,15 @@ static BlockTensors add_block_tensors(Builder *builder)
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
     const guint saved = builder->saved_space;
     BlockTensors tensors = {
-        .rstd1 = emit_activation_fp32(builder, "rstd1", saved, builder->local_rows),
+        .rstd1 = emit_norm_stats(builder, "rstd1", saved),
         .q = emit_activation(builder, "q", saved, attention),
         .k = emit_activation(builder, "k", saved, kv),
         .v = emit_activation(builder, "v", saved, kv),
         .o = emit_activation(builder, "o", saved, attention),
         .lse = emit_activation_fp32(builder, "lse", saved, builder->rows * model->heads),
         .mid = emit_local_activation(builder, "mid", saved),
-        .rstd2 = emit_activation_fp32(builder, "rstd2", saved, builder->local_rows),
-        .gate = emit_activation(builder, "gate", saved, ffn),
+        .rstd2 = emit_norm_stats(builder, "rstd2", saved),
+        .gate = is_gated(builder) ? emit_activation(builder, "gate", saved, ffn) : 0,
         .up = emit_activation(builder, "up", saved, ffn),
         .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
         .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
@@ -100,23 +112,27 @@ static void attention_backward(const Emit *to, const BlockTensors *t)
     emit_uses_scratch(to, op);
 }
 
-static void swiglu(const Emit *to, const BlockTensors *t)
+/* h of gate and up, or of up alone. */
+static void activate(const Emit *to, const BlockTensors *t)
 {
-    Op *op = emit_op(to, OP_SWIGLU);
+    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
 
     op->sizes.in = op->sizes.out = to->builder->local.ffn;
-    emit_reads(op, t->gate);
+    if (is_gated(to->builder))
+        emit_reads(op, t->gate);
     emit_reads(op, t->up);
     emit_writes(op, t->h);
 }
 
-static void swiglu_backward(const Emit *to, const BlockTensors *t)
+/* gate and up become their gradients. */
+static void activate_backward(const Emit *to, const BlockTensors *t)
 {
-    Op *op = emit_op(to, OP_SWIGLU_BACKWARD);
+    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU_BACKWARD : OP_GELU_BACKWARD);
 
     op->sizes.in = op->sizes.out = to->builder->local.ffn;
     emit_reads(op, t->dh);
-    emit_updates(op, t->gate);
+    if (is_gated(to->builder))
+        emit_updates(op, t->gate);
     emit_updates(op, t->up);
 }
 
@@ -167,6 +183,7 @@ static void add_to_residual(const Emit *to, const BlockTensors *t, const Residua
     op->sizes.elements = builder->local_rows * builder->local.hidden;
     emit_reads(op, reduced);
     op_add_operand(op, sum->y, ACCESS_UPDATE, sum->y_shift, WHOLE_TENSOR);
+    emit_sum_bias(to, sum->weight, sum->y, sum->y_shift);
 }
 
 static void block_forward(const Emit *to, const BlockTensors *t)
@@ -176,19 +193,21 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     const ResidualSum attended = {&w.o, t->o, x, t->mid, 0};
     const ResidualSum fed = {&w.down, t->h, t->mid, x, 1}; /* the next copy of the residual */
 
-    emit_rmsnorm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
+    emit_norm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
     emit_gather_tokens(to, local, t->normed);
     emit_linear(to, &w.q, t->normed, t->q, ACCESS_WRITE);
     emit_linear(to, &w.k, t->normed, t->k, ACCESS_WRITE);
     emit_linear(to, &w.v, t->normed, t->v, ACCESS_WRITE);
-    emit_rope(to, OP_ROPE, t->q, t->k);
+    if (is_rotated(to->builder))
+        emit_rope(to, OP_ROPE, t->q, t->k);
     attention(to, t);
     add_to_residual(to, t, &attended);
-    emit_rmsnorm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
+    emit_norm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
     emit_gather_tokens(to, local, t->normed);
-    emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
+    if (is_gated(to->builder))
+        emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
-    swiglu(to, t);
+    activate(to, t);
     add_to_residual(to, t, &fed);
 }
 
@@ -201,7 +220,7 @@ typedef struct {
 /* The normed input again, of all tokens. */
 static void normed_again(const Emit *to, const BlockTensors *t, const Norm *norm)
 {
-    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, t->tp.local);
+    emit_norm_again(to, norm->x, norm->param, norm->rstd, t->tp.local);
     emit_gather_tokens(to, t->tp.local, t->normed);
 }
 
@@ -212,7 +231,26 @@ static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *nor
     const NormBackward backward = {dy, norm->x, norm->rstd, to->builder->residual_gradient,
                                    ACCESS_UPDATE};
 
-    emit_rmsnorm_backward(to, &backward, norm->param);
+    emit_norm_backward(to, &backward, norm->param);
+}
+
+/* From dy, of all tokens, to the partial sums of the gradient of the normed input. */
+static void mlp_backward(const Emit *to, const BlockTensors *t, const BlockWeights *w, guint dy)
+{
+    const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
+
+    activate(to, t);
+    emit_linear_backward_weight(to, &w->down, dy, t->h);
+    emit_linear_backward_input(to, &w->down, dy, t->dh, ACCESS_WRITE);
+    activate_backward(to, t);
+    normed_again(to, t, &post);
+    if (is_gated(to->builder))
+        emit_linear_backward_weight(to, &w->gate, t->gate, t->normed);
+    emit_linear_backward_weight(to, &w->up, t->up, t->normed);
+    if (is_gated(to->builder))
+        emit_linear_backward_input(to, &w->gate, t->gate, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w->up, t->up, t->dnormed,
+                               is_gated(to->builder) ? ACCESS_UPDATE : ACCESS_WRITE);
 }
 
 /* dx holds the gradient of the block's output on entry, of its input on exit; dy is dx of all
@@ -225,21 +263,14 @@ static void block_backward(const Emit *to, const BlockTensors *t)
     const Norm input = {to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
 
     emit_gather_tokens(to, dx, dy);
-    swiglu(to, t);
-    emit_linear_backward_weight(to, &w.down, dy, t->h);
-    emit_linear_backward_input(to, &w.down, dy, t->dh, ACCESS_WRITE);
-    swiglu_backward(to, t); /* gate, up now hold their gradients */
-    normed_again(to, t, &post);
-    emit_linear_backward_weight(to, &w.gate, t->gate, t->normed);
-    emit_linear_backward_weight(to, &w.up, t->up, t->normed);
-    emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
-    emit_linear_backward_input(to, &w.up, t->up, t->dnormed, ACCESS_UPDATE);
+    mlp_backward(to, t, &w, dy);
     norm_backward(to, t, &post);
     emit_gather_tokens(to, dx, dy);
     emit_linear_backward_weight(to, &w.o, dy, t->o);
     emit_linear_backward_input(to, &w.o, dy, t->dattention, ACCESS_WRITE);
     attention_backward(to, t);
-    emit_rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
+    if (is_rotated(to->builder))
+        emit_rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
     normed_again(to, t, &input);
     emit_linear_backward_weight(to, &w.q, t->dq, t->normed);
     emit_linear_backward_weight(to, &w.k, t->dk, t->normed);

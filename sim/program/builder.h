@@ -41,7 +41,8 @@ typedef struct {
         local_rows; /* of them, those of the residual stream and the norms: rows, or rows / tp */
     DType dtype;    /* of activations and of weights in use */
     guint residual_space, saved_space, micro_batch_space;
-    guint residual, residual_gradient, tokens, labels, rope_table, scratch, logits, vocab_range;
+    guint residual, residual_gradient, tokens, labels, rope_table, positions, scratch, logits,
+        vocab_range;
     guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
     guint64 scratch_bytes;

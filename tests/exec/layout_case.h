@@ -4,6 +4,7 @@
 
 #include "exec/device/cpu_block.h"
 #include "exec/run/data.h"
+#include "exec/run/inputs.h"
 #include "exec/run/interpreter.h"
 #include "exec/run/parameters.h"
 #include "sim/program/compile.h"
@@ -86,21 +87,6 @@ static inline double layout_scalar(LayoutRun *run, const char *name)
     return *(const double *)layout_tensor(run, name, 0);
 }
 
-static inline void layout_fill_rope(LayoutRun *run)
-{
-    const Model *model = run->spec.model;
-    const guint half = model->head_dim / 2;
-    g_autofree double *inverse = g_new(double, half);
-    float *row = layout_tensor(run, "rope_table", 0);
-
-    model_rope_frequencies(model, inverse);
-    for (guint t = 0; t < run->spec.workload->seq_len; t++, row += model->head_dim)
-        for (guint i = 0; i < half; i++) {
-            row[i] = (float)cos(t * inverse[i]);
-            row[half + i] = (float)sin(t * inverse[i]);
-        }
-}
-
 /* Collective.  @spec's pointers and the data are borrowed. */
 static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
                                         const LayoutTask *task)
@@ -113,7 +99,7 @@ static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spe
     run->set = program_compile(spec);
     run->interpreter = interpreter_new(runtime, run->set, &error);
     g_assert_no_error(error);
-    layout_fill_rope(run);
+    inputs_bind(run->interpreter, spec->model, spec->workload->seq_len);
     parameters_init(run->interpreter, spec->model, task->seed);
     return run;
 }
@@ -317,4 +303,25 @@ static inline float *layout_gather(LayoutRun *run, LayoutTensor which, gboolean 
     for (guint64 i = 0; i < elements; i++)
         *equal &= there[i];
     return whole;
+}
+
+/* Without rotation a bias of keys adds the same to all scores of a query, which softmax takes away
+ * again: its gradient is rounding alone, and AdamW makes steps of full size of it.  Sets it to 0 in
+ * what layout_gather() gave. */
+static inline void layout_forget_key_biases(const LayoutRun *run, float *whole)
+{
+    const Program *program = interpreter_program(run->interpreter);
+    float *at = whole;
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitMap *map = program_unit(program, program_unit_ref(program, u)->unit_class)->map;
+
+        for (guint p = 0; p < map->num_params; p++) {
+            const guint64 elements = map->params[p].rows * map->params[p].cols;
+
+            if (map->params[p].role == PARAM_K_BIAS)
+                memset(at, 0, elements * sizeof *at);
+            at += elements;
+        }
+    }
 }

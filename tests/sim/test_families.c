@@ -317,7 +317,7 @@ START_TEST(units_split_what_the_file_fuses_and_keep_every_element)
     ck_assert_uint_eq(elements, model_parameters(model));
     ck_assert_int_eq(model_param_index(model, UNIT_BLOCK, PARAM_GATE), -1);
     ck_assert_int_eq(model_param_index(model, UNIT_ROOT, PARAM_HEAD), -1);
-    ck_assert_str_eq(g_array_index(block, ParamShape, 2).name, "attn.c_attn.q.weight");
+    ck_assert_str_eq(g_array_index(block, ParamShape, 2).name, "attn.q_proj.weight");
     ck_assert_uint_eq(g_array_index(block, ParamShape, 12).rows, 32); /* (out, in) */
     ck_assert_str_eq(model_block_prefix(model), "transformer.h.");
 }

@@ -285,8 +285,6 @@ END_TEST
 static const struct {
     const char *added, *message;
 } counted[] = {
-    {"\"attention_bias\": true", "biases of queries, keys and values, a bias of the attention"},
-    {"\"mlp_bias\": true", "biases in the MLP"},
     {"\"hidden_act\": \"gelu\"", "a gated MLP with another activation than silu"},
     {"\"partial_rotary_factor\": 0.5", "rotary embedding of a part of each head"},
     {"\"rope_interleaved\": true", "rotary embedding of neighbouring pairs"},
