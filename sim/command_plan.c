@@ -45,13 +45,24 @@ int command_check(int argc, char **argv, GError **error)
     return 0;
 }
 
-static void append_event(const Program *program, const SimulatedOp *done, GArray *events)
+/* Ranks of a class are equal: the first of each stands for them. */
+static guint first_rank(const ProgramSet *set, guint class_index)
 {
+    guint rank = 0;
+
+    while (set->class_of[rank] != class_index)
+        rank++;
+    return rank;
+}
+
+static void append_event(const ProgramSet *set, const SimulatedOp *done, GArray *events)
+{
+    const Program *program = set->classes[done->class_index];
     const Call *call = &g_array_index(program->step.calls, Call, done->call);
     const Segment *segment = program_segment(program, call->segment);
     const Op *op = &segment->ops[done->op];
     const TraceEvent event = {
-        .rank = 0,
+        .rank = first_rank(set, done->class_index),
         .stream = program_stream(program, op->stream)->name,
         .name = program_op_label(program, call, op),
         .start_s = done->start_s,
@@ -85,7 +96,7 @@ int command_trace(int argc, char **argv, GError **error)
     g_autoptr(GArray) events = g_array_new(FALSE, FALSE, sizeof(TraceEvent));
     simulate_set(set, &context, times, ops);
     for (guint i = 0; i < ops->len; i++)
-        append_event(set->classes[0], &g_array_index(ops, SimulatedOp, i), events);
+        append_event(set, &g_array_index(ops, SimulatedOp, i), events);
     const gboolean written = trace_write(output, plan->model->name, events, error);
     for (guint i = 0; i < events->len; i++)
         g_free((char *)g_array_index(events, TraceEvent, i).name);

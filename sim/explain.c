@@ -85,6 +85,8 @@ static SearchRequest request_of(const Plan *plan)
         .optimizer = plan->workload.optimizer,
         .strategy = -1,
         .recompute = -1,
+        .schedule = -1,
+        .context = -1,
         .sequence_parallel = plan->sequence_parallel,
         .sharding = plan->sharding,
         .top = 6,

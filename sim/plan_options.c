@@ -32,11 +32,15 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer, "adamw (default) or sgd", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
-        {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute, "none or full (default: chosen)",
-         "R"},
+        {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
+         "none, selective (attention) or full (default: chosen)", "R"},
+        {"schedule", 0, 0, G_OPTION_ARG_STRING, &o->schedule,
+         "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
+        {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
+         "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
-         "keep=none",
+         "keep=none,sequence=false,context=all_gather,stages=9:10:10:9",
          "K=V,..."},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->json, "JSON on stdout", NULL},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &o->output, "Write the (best) plan here", "PLAN"},
@@ -53,7 +57,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
     g_autoptr(GOptionContext) context = g_option_context_new(NULL);
     g_autoptr(GError) why = NULL;
 
-    o->seq_len = o->global_batch = o->micro_batch = o->top = G_MININT;
+    o->seq_len = o->global_batch = o->micro_batch = o->top = o->virtual_stages = G_MININT;
     g_option_context_set_summary(
         context, estimate ? "fsdp-plan estimate: prices one layout."
                           : "fsdp-plan search: prices every legal layout and ranks them.");
@@ -71,8 +75,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 void plan_options_clear(PlanOptions *o)
 {
     char **const strings[] = {&o->model,    &o->topology,  &o->gpus,      &o->precision, &o->recipe,
-                              &o->strategy, &o->optimizer, &o->recompute, &o->fix,       &o->layout,
-                              &o->sort,     &o->output,    &o->db};
+                              &o->strategy, &o->optimizer, &o->recompute, &o->schedule,  &o->fix,
+                              &o->layout,   &o->sort,      &o->output,    &o->db};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -138,12 +142,17 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
 {
     SearchRequest *request = &inputs->request;
     Recompute recompute = RECOMPUTE_NONE;
+    ScheduleKind schedule = SCHEDULE_1F1B;
 
     if (o->optimizer != NULL && !optimizer_from_name(o->optimizer, &request->optimizer))
         return bad_option("optimizer", o->optimizer, "adamw or sgd", error);
     if (o->recompute != NULL && !recompute_from_name(o->recompute, &recompute))
-        return bad_option("recompute", o->recompute, "none or full", error);
+        return bad_option("recompute", o->recompute, "none, selective or full", error);
     request->recompute = o->recompute == NULL ? -1 : (gint)recompute;
+    if (o->schedule != NULL && !schedule_from_name(o->schedule, &schedule))
+        return bad_option("schedule", o->schedule, "gpipe, 1f1b, interleaved or zb_h1", error);
+    request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
+    request->context = -1;
     if (o->sort != NULL && strcmp(o->sort, "time") != 0 && strcmp(o->sort, "memory") != 0)
         return bad_option("sort", o->sort, "time or memory", error);
     request->sort = o->sort != NULL && strcmp(o->sort, "memory") == 0 ? SORT_MEMORY : SORT_TIME;
@@ -151,6 +160,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
     return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
            int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
            int_option("micro-batch", o->micro_batch, MAX_BATCH, &request->micro_batch, error) &&
+           int_option("virtual-stages", o->virtual_stages, MAX_CHUNKS, &request->virtual_stages,
+                      error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
            read_recipe(inputs, o, error) && read_strategy(request, o, error);
 }
@@ -183,16 +194,13 @@ static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, 
     if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
         return fail(error, ERROR_INPUT, "--%s: %s = \"%s\": must be 1 to %d", option,
                     axis_name(axis), value, MAX_GPUS);
-    if ((axis == AXIS_PP || axis == AXIS_CP) && size != 1)
-        return fail(error, ERROR_INPUT,
-                    "--%s: %s = %s: only dp_replicate, dp_shard and tp can be larger than 1 so far",
-                    option, axis_name(axis), value);
     request->fixed[axis] = (guint)size;
     return TRUE;
 }
 
-static gboolean fix_keep(Sharding *sharding, const char *value, GError **error)
+static gboolean fix_keep(SearchRequest *request, const char *value, GError **error)
 {
+    Sharding *sharding = &request->sharding;
     g_auto(GStrv) names = g_strsplit(value, "+", -1);
 
     sharding->keep_root = sharding->keep_last = FALSE;
@@ -229,8 +237,9 @@ static gboolean fix_count(const char *key, const char *value, guint min, guint *
     return TRUE;
 }
 
-static gboolean fix_accumulate(Sharding *sharding, const char *value, GError **error)
+static gboolean fix_accumulate(SearchRequest *request, const char *value, GError **error)
 {
+    Sharding *sharding = &request->sharding;
     sharding->accumulate_sharded = strcmp(value, "sharded") == 0;
     if (!sharding->accumulate_sharded && strcmp(value, "unsharded") != 0)
         return fail(error, ERROR_INPUT, "--fix: accumulate = \"%s\": must be sharded or unsharded",
@@ -239,8 +248,9 @@ static gboolean fix_accumulate(Sharding *sharding, const char *value, GError **e
 }
 
 /* "root:no_shard" or "layers.0-3:shard_grad_op": another strategy for some units. */
-static gboolean fix_unit(Sharding *sharding, const char *value, GError **error)
+static gboolean fix_unit(SearchRequest *request, const char *value, GError **error)
 {
+    Sharding *sharding = &request->sharding;
     g_auto(GStrv) parts = g_strsplit(value, ":", -1);
     UnitOverride *unit = &sharding->overrides[sharding->num_overrides];
     Strategy strategy;
@@ -256,24 +266,70 @@ static gboolean fix_unit(Sharding *sharding, const char *value, GError **error)
     return TRUE;
 }
 
-static gboolean fix_schedule(SearchRequest *request, const char *key, const char *value,
-                             GError **error)
+static gboolean fix_recompute(SearchRequest *request, const char *value, GError **error)
 {
     Recompute recompute;
+
+    if (!recompute_from_name(value, &recompute))
+        return fail(error, ERROR_INPUT,
+                    "--fix: recompute = \"%s\": must be none, selective or full", value);
+    request->recompute = (gint)recompute;
+    return TRUE;
+}
+
+static gboolean fix_micro_batch(SearchRequest *request, const char *value, GError **error)
+{
     guint64 count;
 
-    if (strcmp(key, "recompute") == 0) {
-        if (!recompute_from_name(value, &recompute))
-            return fail(error, ERROR_INPUT, "--fix: recompute = \"%s\": must be none or full",
-                        value);
-        request->recompute = (gint)recompute;
-        return TRUE;
-    }
     if (!units_parse_count(value, 1, MAX_BATCH, &count, NULL))
         return fail(error, ERROR_INPUT, "--fix: micro_batch = \"%s\": must be 1 to %d", value,
                     MAX_BATCH);
     request->micro_batch = (guint)count;
     return TRUE;
+}
+
+static gboolean fix_schedule(SearchRequest *request, const char *value, GError **error)
+{
+    ScheduleKind kind;
+
+    if (!schedule_from_name(value, &kind))
+        return fail(error, ERROR_INPUT,
+                    "--fix: schedule = \"%s\": must be gpipe, 1f1b, interleaved or zb_h1", value);
+    request->schedule = (gint)kind;
+    return TRUE;
+}
+
+static gboolean fix_virtual_stages(SearchRequest *request, const char *value, GError **error)
+{
+    return fix_count("virtual_stages", value, 1, &request->virtual_stages, error);
+}
+
+static gboolean fix_stages(SearchRequest *request, const char *value, GError **error)
+{
+    if (!schedule_parse_chunks(value, request->chunk_layers, &request->num_chunks))
+        return fail(error, ERROR_INPUT,
+                    "--fix: stages = \"%s\": must be the layers of each chunk, such as 9:10:10:9, "
+                    "at most %d of them",
+                    value, MAX_CHUNKS);
+    return TRUE;
+}
+
+static gboolean fix_context(SearchRequest *request, const char *value, GError **error)
+{
+    ContextKind kind;
+
+    if (!context_kind_from_name(value, &kind))
+        return fail(error, ERROR_INPUT, "--fix: context = \"%s\": must be ring or all_gather",
+                    value);
+    request->context = (gint)kind;
+    return TRUE;
+}
+
+static gboolean fix_sequence(SearchRequest *request, const char *value, GError **error)
+{
+    request->sequence_parallel = strcmp(value, "true") == 0;
+    return request->sequence_parallel || strcmp(value, "false") == 0 ||
+           fail(error, ERROR_INPUT, "--fix: sequence = \"%s\": must be true or false", value);
 }
 
 static gboolean fix_strategy(SearchRequest *request, const char *value, GError **error)
@@ -289,38 +345,54 @@ static gboolean fix_strategy(SearchRequest *request, const char *value, GError *
     return TRUE;
 }
 
+static gboolean fix_form(SearchRequest *request, const char *value, GError **error)
+{
+    return form_from_name(value, &request->sharding.form) ||
+           fail(error, ERROR_INPUT, "--fix: form = \"%s\": must be per_parameter or flat", value);
+}
+
+static gboolean fix_prefetch(SearchRequest *request, const char *value, GError **error)
+{
+    return fix_count("prefetch", value, 0, &request->sharding.prefetch, error);
+}
+
+static gboolean fix_live_units(SearchRequest *request, const char *value, GError **error)
+{
+    return fix_count("live_units", value, 1, &request->sharding.live_units, error);
+}
+
+static const struct {
+    const char *key;
+    gboolean (*fix)(SearchRequest *request, const char *value, GError **error);
+} fixable[] = {
+    {"strategy", fix_strategy},
+    {"form", fix_form},
+    {"prefetch", fix_prefetch},
+    {"live_units", fix_live_units},
+    {"keep", fix_keep},
+    {"unit", fix_unit},
+    {"accumulate", fix_accumulate},
+    {"micro_batch", fix_micro_batch},
+    {"recompute", fix_recompute},
+    {"sequence", fix_sequence},
+    {"context", fix_context},
+    {"schedule", fix_schedule},
+    {"virtual_stages", fix_virtual_stages},
+    {"stages", fix_stages},
+};
+
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
-    static const char *const known[] = {"dp_replicate", "dp_shard",  "cp",       "tp",
-                                        "pp",           "strategy",  "form",     "prefetch",
-                                        "live_units",   "keep",      "unit",     "accumulate",
-                                        "micro_batch",  "recompute", "sequence", NULL};
-    Sharding *sharding = &request->sharding;
+    const char *known[NUM_AXES + G_N_ELEMENTS(fixable) + 1] = {NULL};
 
-    if (strcmp(key, "strategy") == 0)
-        return fix_strategy(request, value, error);
-    if (strcmp(key, "form") == 0)
-        return form_from_name(value, &sharding->form) ||
-               fail(error, ERROR_INPUT, "--fix: form = \"%s\": must be per_parameter or flat",
-                    value);
-    if (strcmp(key, "prefetch") == 0)
-        return fix_count(key, value, 0, &sharding->prefetch, error);
-    if (strcmp(key, "live_units") == 0)
-        return fix_count(key, value, 1, &sharding->live_units, error);
-    if (strcmp(key, "keep") == 0)
-        return fix_keep(sharding, value, error);
-    if (strcmp(key, "unit") == 0)
-        return fix_unit(sharding, value, error);
-    if (strcmp(key, "accumulate") == 0)
-        return fix_accumulate(sharding, value, error);
-    if (strcmp(key, "sequence") == 0) {
-        request->sequence_parallel = strcmp(value, "true") == 0;
-        return request->sequence_parallel || strcmp(value, "false") == 0 ||
-               fail(error, ERROR_INPUT, "--fix: sequence = \"%s\": must be true or false", value);
+    for (guint i = 0; i < G_N_ELEMENTS(fixable); i++) {
+        if (strcmp(key, fixable[i].key) == 0)
+            return fixable[i].fix(request, value, error);
+        known[i] = fixable[i].key;
     }
-    if (strcmp(key, "recompute") == 0 || strcmp(key, "micro_batch") == 0)
-        return fix_schedule(request, key, value, error);
+    for (guint a = 0; a < NUM_AXES; a++)
+        known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
     g_autofree char *hint = nearest_hint(key, known);
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
 }

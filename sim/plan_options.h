@@ -5,9 +5,10 @@
 
 /* As typed; the strings are owned. */
 typedef struct {
-    char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute, *fix;
+    char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute,
+        *schedule, *fix;
     char *layout, *sort, *output, *db;
-    gint seq_len, global_batch, micro_batch, top;
+    gint seq_len, global_batch, micro_batch, virtual_stages, top;
     gboolean json, gpus_auto;
 } PlanOptions;
 

@@ -45,11 +45,11 @@ static inline Op *handmade_add(Program *program, guint segment, guint from, guin
 enum { HANDMADE_FORWARD, HANDMADE_BACKWARD }; /* Message.direction */
 
 /* One message of an exchange, of the call's micro-batch or (@ahead) of the next one. */
-static inline void handmade_message(Op *op, guint tensor, guint peer, guint direction,
+static inline void handmade_message(Op *op, guint tensor, guint peer_shift, guint direction,
                                     gboolean send, gboolean ahead)
 {
-    op->messages[op->num_operands] =
-        (Message){.peer = peer, .micro_batch_shift = ahead ? 1 : 0, .direction = direction};
+    op->messages[op->num_operands] = (Message){
+        .peer_shift = peer_shift, .micro_batch_shift = ahead ? 1 : 0, .direction = direction};
     op_add_operand(op, tensor, send ? ACCESS_READ : ACCESS_WRITE, ahead ? 1 : 0, WHOLE_TENSOR);
 }
 
@@ -164,12 +164,12 @@ static inline Program *handmade_last_stage(guint micro_batches, guint64 elements
     handmade_copy(program, backward, activation, dactivation);
     handmade_add(program, backward, activation, dactivation);
     Op *op = handmade_op(program, fill, OP_EXCHANGE, 1, 0);
-    handmade_message(op, activation, 0, HANDMADE_FORWARD, FALSE, FALSE);
+    handmade_message(op, activation, 1, HANDMADE_FORWARD, FALSE, FALSE);
     op = handmade_op(program, both, OP_EXCHANGE, 1, 0);
-    handmade_message(op, dactivation, 0, HANDMADE_BACKWARD, TRUE, FALSE);
-    handmade_message(op, activation, 0, HANDMADE_FORWARD, FALSE, TRUE);
+    handmade_message(op, dactivation, 1, HANDMADE_BACKWARD, TRUE, FALSE);
+    handmade_message(op, activation, 1, HANDMADE_FORWARD, FALSE, TRUE);
     op = handmade_op(program, drain, OP_EXCHANGE, 1, 0);
-    handmade_message(op, dactivation, 0, HANDMADE_BACKWARD, TRUE, FALSE);
+    handmade_message(op, dactivation, 1, HANDMADE_BACKWARD, TRUE, FALSE);
 
     handmade_call(program, fill, 0);
     for (guint m = 0; m < micro_batches; m++) {
@@ -217,8 +217,7 @@ static inline Program *handmade_relay_first(guint ranks, guint micro_batches, gu
     return program;
 }
 
-static inline Program *handmade_relay_middle(guint rank, guint ranks, guint micro_batches,
-                                             guint64 elements)
+static inline Program *handmade_relay_middle(guint ranks, guint micro_batches, guint64 elements)
 {
     Program *program = handmade_program("relay", "relay.exchange", ranks);
     const guint ring = program_add_space(program, "in_flight", 2);
@@ -229,15 +228,15 @@ static inline Program *handmade_relay_middle(guint rank, guint ranks, guint micr
     const guint both = program_add_segment(program, "exchange");
     const guint drain = program_add_segment(program, "exchange.last");
 
-    handmade_message(handmade_op(program, fill, OP_EXCHANGE, 1, 0), received, rank - 1,
+    handmade_message(handmade_op(program, fill, OP_EXCHANGE, 1, 0), received, ranks - 1,
                      HANDMADE_FORWARD, FALSE, FALSE);
     handmade_copy(program, forward, received, sent);
     handmade_add(program, forward, received, sent);
     Op *op = handmade_op(program, both, OP_EXCHANGE, 1, 0);
-    handmade_message(op, sent, rank + 1, HANDMADE_FORWARD, TRUE, FALSE);
-    handmade_message(op, received, rank - 1, HANDMADE_FORWARD, FALSE, TRUE);
-    handmade_message(handmade_op(program, drain, OP_EXCHANGE, 1, 0), sent, rank + 1,
-                     HANDMADE_FORWARD, TRUE, FALSE);
+    handmade_message(op, sent, 1, HANDMADE_FORWARD, TRUE, FALSE);
+    handmade_message(op, received, ranks - 1, HANDMADE_FORWARD, FALSE, TRUE);
+    handmade_message(handmade_op(program, drain, OP_EXCHANGE, 1, 0), sent, 1, HANDMADE_FORWARD,
+                     TRUE, FALSE);
     handmade_call(program, fill, 0);
     for (guint m = 0; m < micro_batches; m++) {
         handmade_call(program, forward, m);
@@ -255,7 +254,7 @@ static inline Program *handmade_relay_last(guint ranks, guint micro_batches, gui
     const guint exchange = program_add_segment(program, "exchange");
     const guint forward = program_add_segment(program, "forward");
 
-    handmade_message(handmade_op(program, exchange, OP_EXCHANGE, 1, 0), received, ranks - 2,
+    handmade_message(handmade_op(program, exchange, OP_EXCHANGE, 1, 0), received, ranks - 1,
                      HANDMADE_FORWARD, FALSE, FALSE);
     handmade_add(program, forward, received, sum);
     for (guint m = 0; m < micro_batches; m++) {
@@ -271,7 +270,7 @@ static inline ProgramSet *handmade_relay(guint ranks, guint micro_batches, guint
 
     handmade_add_rank(set, 0, handmade_relay_first(ranks, micro_batches, elements));
     for (guint r = 1; r + 1 < ranks; r++)
-        handmade_add_rank(set, r, handmade_relay_middle(r, ranks, micro_batches, elements));
+        handmade_add_rank(set, r, handmade_relay_middle(ranks, micro_batches, elements));
     handmade_add_rank(set, ranks - 1, handmade_relay_last(ranks, micro_batches, elements));
     handmade_group_of_all(set, "relay");
     return set;
@@ -282,7 +281,7 @@ static inline ProgramSet *handmade_relay(guint ranks, guint micro_batches, guint
  * Each rank sends its own "input" to the right and receives its left neighbour's, in one op.
  * After any step: output = own input + left neighbour's. */
 
-static inline Program *handmade_ring_rank(guint rank, guint ranks, guint64 elements)
+static inline Program *handmade_ring_rank(guint ranks, guint64 elements)
 {
     Program *program = handmade_program("cp", "cp.exchange", ranks);
     const guint input = handmade_tensor(program, "input", TENSOR_INPUT, NO_SPACE, elements);
@@ -293,8 +292,8 @@ static inline Program *handmade_ring_rank(guint rank, guint ranks, guint64 eleme
 
     handmade_copy(program, segment, input, own);
     Op *op = handmade_op(program, segment, OP_EXCHANGE, 1, 0);
-    handmade_message(op, own, (rank + 1) % ranks, HANDMADE_FORWARD, TRUE, FALSE);
-    handmade_message(op, other, (rank + ranks - 1) % ranks, HANDMADE_FORWARD, FALSE, FALSE);
+    handmade_message(op, own, 1, HANDMADE_FORWARD, TRUE, FALSE);
+    handmade_message(op, other, ranks - 1, HANDMADE_FORWARD, FALSE, FALSE);
     op->num_waits = 1;
     op->waits[0] = 0;
     op = handmade_copy(program, segment, other, output);
@@ -310,7 +309,7 @@ static inline ProgramSet *handmade_ring(guint ranks, guint64 elements)
     ProgramSet *set = program_set_new(ranks);
 
     for (guint r = 0; r < ranks; r++)
-        handmade_add_rank(set, r, handmade_ring_rank(r, ranks, elements));
+        handmade_add_rank(set, r, handmade_ring_rank(ranks, elements));
     handmade_group_of_all(set, "cp");
     return set;
 }

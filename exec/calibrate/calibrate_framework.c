@@ -33,7 +33,7 @@ static Plan *make_plan(const Topology *topology, guint ranks, GError **error)
                                 .keep_root = TRUE,
                                 .keep_last = TRUE,
                                 .accumulate_sharded = TRUE};
-    plan->schedule = (Schedule){2, 1, RECOMPUTE_NONE};
+    plan->schedule = (Schedule){.micro_batch = 2, .micro_batches = 1};
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     plan->hash = program_set_hash(set);

@@ -87,15 +87,20 @@ Data *data_open(const char *path, guint vocab, guint seq_len, GError **error)
     return check_text(data, path, error) ? g_steal_pointer(&data) : NULL;
 }
 
-void data_fill(const Data *data, guint64 seed, guint64 step, guint64 sample, gint32 *tokens,
-               gint32 *labels)
+void data_fill(const Data *data, const Sample *sample, const gint32 *positions, guint count,
+               gint32 *tokens, gint32 *labels)
 {
-    guint64 at = random_sample_start(seed, step, sample, data->bytes);
+    const guint64 start =
+        random_sample_start(sample->seed, sample->step, sample->number, data->bytes);
 
-    for (guint j = 0; j < data->seq_len; j++) {
-        tokens[j] = data->text[at];
-        at = at + 1 < data->bytes ? at + 1 : 0;
-        labels[j] = data->text[at];
+    for (guint j = 0; j < count; j++) {
+        const guint64 at = (start + (guint64)positions[j]) % data->bytes;
+
+        g_assert((guint)positions[j] < data->seq_len);
+        if (tokens != NULL)
+            tokens[j] = data->text[at];
+        if (labels != NULL)
+            labels[j] = data->text[(at + 1) % data->bytes];
     }
 }
 

@@ -11,9 +11,14 @@ typedef struct Data Data;
 Data *data_open(const char *path, guint vocab, guint seq_len,
                 GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* Writes seq_len tokens and as many labels (the token that follows each); windows wrap. */
-void data_fill(const Data *data, guint64 seed, guint64 step, guint64 sample, gint32 *tokens,
-               gint32 *labels);
+typedef struct {
+    guint64 seed, step, number; /* number: which of the step */
+} Sample;
+
+/* Writes the tokens at @positions of the sample's window of seq_len and the labels there (the token
+ * that follows each); windows wrap.  Either may be NULL. */
+void data_fill(const Data *data, const Sample *sample, const gint32 *positions, guint count,
+               gint32 *tokens, gint32 *labels);
 
 guint64 data_bytes(const Data *data); /* length of the text */
 void data_free(Data *data);

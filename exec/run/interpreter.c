@@ -64,7 +64,7 @@ static void resolve(Interpreter *interpreter, const Call *call, const Op *op, La
         guint8 *at =
             interpreter_tensor(interpreter, operand->tensor, operand_copy(program, call, operand));
 
-        if (operand->param != WHOLE_TENSOR)
+        if (operand->param != WHOLE_TENSOR && op->unit == NO_UNIT)
             at += program_unit(program, (guint)tensor->unit)
                       ->map->params[operand->param]
                       .full_offset *
@@ -104,20 +104,41 @@ static gboolean run_gather_or_scatter(const Interpreter *interpreter, const Job 
                                             error);
 }
 
+/* What an all-reduce on a unit sums: see OP_ALL_REDUCE. */
+static const CommRun *unit_runs(const Interpreter *interpreter, const Job *job, CommRun *one,
+                                guint *num)
+{
+    const Op *op = job->launch.op;
+    const UnitMap *map = job->launch.map;
+    const CommRun *chunks = interpreter->own_chunks[op->unit];
+    const gint param = op->operands[0].param;
+    const gboolean whole = job->launch.part[0] == PART_WHOLE;
+
+    *num = 1;
+    if (param != WHOLE_TENSOR) {
+        *one = (CommRun){whole ? chunks[param].offset : map->pieces[param].shard_offset,
+                         map->pieces[param].chunk};
+        return one;
+    }
+    *one = (CommRun){.elements =
+                         program_tensor(interpreter->program, op->operands[0].tensor)->elements};
+    if (!whole || map->ranks == 1)
+        return one;
+    *num = map->num_pieces;
+    return chunks;
+}
+
 static gboolean run_all_reduce(const Interpreter *interpreter, const Job *job, GError **error)
 {
     const Op *op = job->launch.op;
     CommGroup *group = interpreter->groups[job->stream];
-    const UnitMap *map = job->launch.map;
-    const gboolean own_chunks = map != NULL && map->ranks > 1 && job->launch.part[0] == PART_WHOLE;
-    const CommRun whole = {
-        .elements = map == NULL
-                        ? op->sizes.elements
-                        : program_tensor(interpreter->program, op->operands[0].tensor)->elements};
-    const CommRun *runs = own_chunks ? interpreter->own_chunks[op->unit] : &whole;
+    CommRun one = {.elements = op->sizes.elements};
+    const CommRun *runs = &one;
+    guint num = 1;
 
-    return group->comm->ops->all_reduce(group, job->launch.operand[0], runs,
-                                        own_chunks ? map->num_pieces : 1, op->dtype, error);
+    if (job->launch.map != NULL)
+        runs = unit_runs(interpreter, job, &one, &num);
+    return group->comm->ops->all_reduce(group, job->launch.operand[0], runs, num, op->dtype, error);
 }
 
 /* Tags pair a send with its receive: micro-batch, chunk, direction. */
@@ -139,7 +160,7 @@ static gboolean run_exchange(const Interpreter *interpreter, const Job *job, GEr
             .buffer = job->launch.operand[i],
             .bytes =
                 tensor_copy_bytes(program_tensor(interpreter->program, op->operands[i].tensor)),
-            .peer = op->messages[i].peer,
+            .peer = (group->rank + op->messages[i].peer_shift) % group->size,
             .tag = message_tag(&op->messages[i], job->micro_batch),
             .send = op->operands[i].access == ACCESS_READ,
         };
@@ -265,10 +286,12 @@ static void make_own_chunks(Interpreter *interpreter)
     for (guint u = 0; u < program->units->len; u++) {
         const UnitMap *map = program_unit(program, u)->map;
 
+        const guint position = map->ranks == 1 ? 0 : interpreter->map_rank;
+
         interpreter->own_chunks[u] = g_new0(CommRun, map->num_pieces);
         for (guint p = 0; p < map->num_pieces; p++)
             interpreter->own_chunks[u][p] = (CommRun){
-                .offset = map->pieces[p].full_offset + interpreter->map_rank * map->pieces[p].chunk,
+                .offset = map->pieces[p].full_offset + position * map->pieces[p].chunk,
                 .elements = map->pieces[p].chunk,
             };
     }
@@ -554,6 +577,11 @@ guint interpreter_map_rank(const Interpreter *interpreter)
 const Program *interpreter_program(const Interpreter *interpreter)
 {
     return interpreter->program;
+}
+
+const ProgramSet *interpreter_set(const Interpreter *interpreter)
+{
+    return interpreter->set;
 }
 
 gint interpreter_find(const Interpreter *interpreter, const char *name)

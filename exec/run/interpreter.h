@@ -25,6 +25,7 @@ Runtime *interpreter_runtime(const Interpreter *interpreter);
 guint interpreter_position(const Interpreter *interpreter, const char *purpose, guint *size);
 guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks that share a unit */
 const Program *interpreter_program(const Interpreter *interpreter);
+const ProgramSet *interpreter_set(const Interpreter *interpreter);
 
 /* A tensor copy in the arena, and the tensor of that name (NO_TENSOR when there is none). */
 void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy);

@@ -147,13 +147,32 @@ static void init_param(const Target *target, guint map_rank)
         init_range(target, unit->master, own.shard_offset, own.start, own.elements);
 }
 
+/* The words whose embedding and head this rank holds. */
+static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint tp_rank, guint tp)
+{
+    const gint tensor = interpreter_find(interpreter, "vocab_range");
+    const gint embedding = model_param_index(model, UNIT_ROOT, PARAM_EMBEDDING);
+    const TensorSplit split = tensor_split(model, UNIT_ROOT, (guint)embedding, tp);
+    const guint64 first = MIN(tp_rank * split.chunk, split.rows);
+
+    if (tensor == NO_TENSOR)
+        return;
+    double *range = interpreter_tensor(interpreter, (guint)tensor, 0);
+    range[RANGE_FIRST] = (double)first;
+    range[RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first);
+}
+
 void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
 {
     const Program *program = interpreter_program(interpreter);
     guint tp;
     const guint tp_rank = interpreter_position(interpreter, "tp", &tp);
 
+    bind_vocab_range(interpreter, model, tp_rank, tp);
+
     for (guint u = 0; u < program->unit_refs->len; u++) {
+        if (program_unit_ref(program, u)->unit_class == NO_UNIT_CLASS)
+            continue;
         const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);
 
         for (guint p = 0; p < unit->map->num_params; p++) {

@@ -8,7 +8,7 @@
  * layers) for the two matrices that add to the residual stream (Radford et al. 2019, GPT-2,
  * sec. 2.3). Values are keyed by (seed, parameter name, global element).  Each rank writes what it
  * stores: parameter (shard or whole) and the master of its own span; under tensor parallelism of
- * its part. */
+ * its part, and the range of words that is its part of the vocabulary. */
 void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed);
 
 /* Full Hugging Face name of parameter @param of unit number @unit. */

@@ -273,7 +273,8 @@ static void measure_memory(Record *record)
 
 static gboolean write_terms_of(Record *record, guint rank, const Terms *terms, GError **error)
 {
-    g_autoptr(GArray) rows = terms_rows(terms, record->plan, rank);
+    g_autoptr(GArray) rows =
+        terms_rows(terms, record->plan, interpreter_set(record->interpreter), rank);
 
     for (guint i = 0; i < rows->len; i++)
         if (!store_add_term(record->store, record->run, &g_array_index(rows, StoreTerm, i), error))

@@ -3,6 +3,7 @@
 #include "reports/store/store.h"
 
 #include <math.h>
+#include <string.h>
 
 gboolean terms_is_state(MemoryTerm term)
 {
@@ -47,10 +48,31 @@ static void add(GArray *rows, guint rank, char *term, const char *unit, const do
     g_array_append_val(rows, row);
 }
 
-/* The same definitions as the prediction's (DESIGN 4), from the measured step. */
-static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint rank)
+/* What the plan predicts for one rank: the step's time is common, memory and volume are those of
+ * its own program, time by class of op is its stage's. */
+static Prediction predicted_for(const Plan *plan, const ProgramSet *set, guint rank)
 {
-    const Prediction *p = &plan->prediction;
+    const guint class_index = set->class_of[rank];
+    const Program *program = set->classes[class_index];
+    const MemoryUse memory = program_memory(program);
+    Prediction p = plan->prediction;
+
+    for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
+        if (t != TERM_FRAMEWORK)
+            p.memory_bytes[t] = memory.term[t];
+    p.memory_total = memory.total + p.memory_bytes[TERM_FRAMEWORK];
+    program_volume(program, p.communication_bytes);
+    if (class_index < plan->stages->len)
+        memcpy(p.time_seconds, g_array_index(plan->stages, StageTime, class_index).time_seconds,
+               sizeof p.time_seconds);
+    p.exposed_communication_seconds = p.time_seconds[OP_CLASS_COMMUNICATION];
+    return p;
+}
+
+/* The same definitions as the prediction's (DESIGN 4), from the measured step. */
+static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint rank,
+                      const Prediction *p)
+{
     const double tokens_per_second = terms->tokens / terms->step_seconds;
     const double flops_per_gpu =
         model_step_flops(plan->model, (guint64)terms->tokens, plan->workload.seq_len) /
@@ -80,10 +102,8 @@ static void add_times(GArray *rows, const Terms *terms, const Plan *plan, guint 
     }
 }
 
-static void add_memory(GArray *rows, const Terms *terms, const Plan *plan, guint rank)
+static void add_memory(GArray *rows, const Terms *terms, guint rank, const Prediction *p)
 {
-    const Prediction *p = &plan->prediction;
-
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++) {
         double measured = NAN;
 
@@ -97,19 +117,21 @@ static void add_memory(GArray *rows, const Terms *terms, const Plan *plan, guint
     }
     const double total[2] = {(double)p->memory_total, (double)terms->total_bytes};
     add(rows, rank, g_strdup("memory_bytes.total"), "bytes", total);
-    const double arena[2] = {(double)plan->arena_bytes[TIER_DEVICE], (double)terms->arena_bytes};
+    const double arena[2] = {(double)(p->memory_total - p->memory_bytes[TERM_FRAMEWORK]),
+                             (double)terms->arena_bytes};
     add(rows, rank, g_strdup("arena_bytes.device"), "bytes", arena);
 }
 
-GArray *terms_rows(const Terms *terms, const Plan *plan, guint rank)
+GArray *terms_rows(const Terms *terms, const Plan *plan, const ProgramSet *set, guint rank)
 {
+    const Prediction p = predicted_for(plan, set, rank);
     GArray *rows = g_array_new(FALSE, FALSE, sizeof(StoreTerm));
 
     g_array_set_clear_func(rows, clear_term);
-    add_times(rows, terms, plan, rank);
-    add_memory(rows, terms, plan, rank);
+    add_times(rows, terms, plan, rank, &p);
+    add_memory(rows, terms, rank, &p);
     for (guint v = 0; v < NUM_VOLUMES; v++) {
-        const double values[2] = {(double)plan->prediction.communication_bytes[v],
+        const double values[2] = {(double)p.communication_bytes[v],
                                   (double)terms->communication_bytes[v]};
 
         add(rows, rank, g_strdup_printf("communication_bytes.%s", volume_name((Volume)v)), "bytes",

@@ -21,6 +21,6 @@ gboolean terms_is_state(MemoryTerm term);
  * communication: this rank computed nothing then. */
 void terms_take_times(Terms *terms, const Program *program, const OpTime *times, double seconds);
 
-/* GArray of StoreTerm: every term of the prediction, measured or NAN; names are static strings or
- * owned by the array. */
-GArray *terms_rows(const Terms *terms, const Plan *plan, guint rank);
+/* GArray of StoreTerm: every term of what was predicted for @rank of the plan's programs @set,
+ * measured or NAN; names are static strings or owned by the array. */
+GArray *terms_rows(const Terms *terms, const Plan *plan, const ProgramSet *set, guint rank);

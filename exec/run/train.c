@@ -1,8 +1,7 @@
 #include "exec/run/train.h"
 
 #include "exec/base/process.h"
-#include "exec/run/data.h"
-#include "exec/run/inputs.h"
+#include "exec/run/binding.h"
 #include "exec/run/parameters.h"
 #include "exec/run/record.h"
 #include "sim/base/error.h"
@@ -25,9 +24,8 @@ double train_learning_rate(const TrainOptions *options, guint step)
     return floor_rate + (options->lr - floor_rate) * 0.5 * (1 + cos(G_PI * done));
 }
 
-/* The tensors that the host writes before a step and reads after it. */
+/* Step scalars that the host writes before a step and reads after it. */
 typedef struct {
-    gint32 *tokens, *labels; /* first copy; the others follow at the tensors' strides */
     double *hyper, *loss, *valid, *norm, *finite;
 } Bound;
 
@@ -37,55 +35,20 @@ typedef struct {
     Interpreter *interpreter;
     Data *data;
     Record *record;
+    Binding *binding;
     Bound bound;
-    guint tokens_tensor, labels_tensor;
-    guint data_rank; /* position among data-parallel ranks */
     gboolean stopped;
 } Trainer;
 
-static void *bound_tensor(Interpreter *interpreter, const char *name)
+static Bound bind_scalars_of(Binding *binding)
 {
-    const gint tensor = interpreter_find(interpreter, name);
-
-    g_assert(tensor != NO_TENSOR);
-    return interpreter_tensor(interpreter, (guint)tensor, 0);
-}
-
-static void bind_tensors(Trainer *trainer)
-{
-    Interpreter *interpreter = trainer->interpreter;
-
-    trainer->bound = (Bound){
-        .hyper = bound_tensor(interpreter, "hyper"),
-        .loss = bound_tensor(interpreter, "loss"),
-        .valid = bound_tensor(interpreter, "valid"),
-        .norm = bound_tensor(interpreter, "norm"),
-        .finite = bound_tensor(interpreter, "finite"),
+    return (Bound){
+        .hyper = binding_scalar(binding, "hyper"),
+        .loss = binding_scalar(binding, "loss"),
+        .valid = binding_scalar(binding, "valid"),
+        .norm = binding_scalar(binding, "norm"),
+        .finite = binding_scalar(binding, "finite"),
     };
-    trainer->tokens_tensor = (guint)interpreter_find(interpreter, "tokens");
-    trainer->labels_tensor = (guint)interpreter_find(interpreter, "labels");
-}
-
-/* Samples of a step in the order (micro-batch, data rank, sequence): which rank sees which depends
- * on the layout, the set of them does not. */
-static void bind_samples(Trainer *trainer, guint step)
-{
-    const Schedule *schedule = &trainer->plan->schedule;
-    const guint seq = trainer->plan->workload.seq_len;
-    const guint data_ranks = layout_data_ranks(&trainer->plan->layout);
-
-    for (guint m = 0; m < schedule->micro_batches; m++) {
-        gint32 *tokens = interpreter_tensor(trainer->interpreter, trainer->tokens_tensor, m);
-        gint32 *labels = interpreter_tensor(trainer->interpreter, trainer->labels_tensor, m);
-
-        for (guint b = 0; b < schedule->micro_batch; b++) {
-            const guint64 sample =
-                ((guint64)m * data_ranks + trainer->data_rank) * schedule->micro_batch + b;
-
-            data_fill(trainer->data, trainer->options->seed, step, sample, tokens + (gsize)b * seq,
-                      labels + (gsize)b * seq);
-        }
-    }
 }
 
 /* AdamW as in LLaMA (Touvron et al. 2023, arXiv 2302.13971, sec. 2.3), eps as in PyTorch. */
@@ -100,7 +63,7 @@ static void bind_scalars(Trainer *trainer, guint step)
     hyper[HYPER_WEIGHT_DECAY] = 0.1;
     hyper[HYPER_STEP] = step;
     hyper[HYPER_MAX_NORM] = trainer->options->clip_norm;
-    *trainer->bound.loss = 0;
+    binding_clear_sums(trainer->binding);
 }
 
 static StoreStep measured_step(const Trainer *trainer, guint step, double seconds)
@@ -148,7 +111,7 @@ static gboolean run_step(Trainer *trainer, guint step, GError **error)
     guint64 before[NUM_VOLUMES];
     double seconds;
 
-    bind_samples(trainer, step);
+    binding_samples(trainer->binding, trainer->data, trainer->options->seed, step);
     bind_scalars(trainer, step);
     if (sample)
         runtime_bytes_in(runtime, before);
@@ -173,15 +136,6 @@ static gboolean run_steps(Trainer *trainer, GError **error)
         if (!run_step(trainer, step, error))
             return FALSE;
     return interpreter_drain(trainer->interpreter, error);
-}
-
-static guint data_rank(const Plan *plan, guint rank)
-{
-    guint coordinate[NUM_AXES];
-
-    layout_coordinates(&plan->layout, rank, coordinate);
-    return coordinate[AXIS_DP_REPLICATE] * plan->layout.size[AXIS_DP_SHARD] +
-           coordinate[AXIS_DP_SHARD];
 }
 
 /* A rank whose step failed leaves alone; a loss that is not finite is seen by all ranks alike. */
@@ -228,16 +182,17 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
     if (record == NULL)
         return error_exit_status(*error);
 
+    const ProgramSpec spec = plan_spec(plan);
+    g_autoptr(Binding) binding = binding_new(interpreter, &spec);
     Trainer trainer = {
         .plan = plan,
         .options = options,
         .interpreter = interpreter,
         .data = data,
         .record = record,
-        .data_rank = data_rank(plan, runtime_rank(runtime)),
+        .binding = binding,
+        .bound = bind_scalars_of(binding),
     };
-    bind_tensors(&trainer);
-    inputs_bind(interpreter, plan->model, plan->workload.seq_len);
     parameters_init(interpreter, plan->model, options->seed);
     return run_status(&trainer, error);
 }

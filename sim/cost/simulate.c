@@ -49,6 +49,8 @@ static guint64 buffer_bytes(const Program *program, const Op *op)
     const UnitMap *map = program_unit(program, (guint)op->unit)->map;
     if (op->kind != OP_ALL_REDUCE)
         return map->full_elements * element_bytes;
+    if (op->operands[0].param != WHOLE_TENSOR)
+        return map->pieces[op->operands[0].param].chunk * element_bytes;
     return (tensor->part == PART_WHOLE && map->ranks > 1 ? map->shard_elements : tensor->elements) *
            element_bytes;
 }
@@ -85,7 +87,8 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
                 .unit_elements = unit_elements(program, op),
             };
 
-            durations[s][i] = op_kind_is_communication(op->kind)
+            durations[s][i] = op->stream != COMPUTE_STREAM && context->free_communication ? 0
+                              : op_kind_is_communication(op->kind)
                                   ? communication_seconds(program, op, context, spans)
                                   : compute_op_seconds(op, context->topology, &compute);
         }
@@ -297,10 +300,11 @@ static guint span_of(const Group *group)
     return (high - low + group->size - 2) / (group->size - 1) * group->size;
 }
 
-static gboolean sends_between(const Op *op, guint peer)
+/* Whether @op of the rank at position @own of a group of @size has to do with @peer. */
+static gboolean sends_between(const Op *op, guint own, guint peer, guint size)
 {
     for (guint i = 0; i < op->num_operands; i++)
-        if (op->messages[i].peer == peer)
+        if ((own + op->messages[i].peer_shift) % size == peer)
             return TRUE;
     return FALSE;
 }
@@ -312,14 +316,20 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
     const Op *op = current_op(&simulation->clocks[mine]);
     const Group *group =
         program_set_group(simulation->set, purpose_of(program, op), simulation->sample[mine]);
+    const guint own = group == NULL ? 0 : group_position(group, simulation->sample[mine]);
 
     for (guint i = 0; group != NULL && i < group->size; i++) {
         if (simulation->set->class_of[group->ranks[i]] != other)
             continue;
-        if (op->kind != OP_EXCHANGE || sends_between(op, i))
+        if (op->kind != OP_EXCHANGE || sends_between(op, own, i, group->size))
             return TRUE;
     }
     return FALSE;
+}
+
+static const char *stream_name(const Clock *clock)
+{
+    return program_stream(clock->program, current_op(clock)->stream)->name;
 }
 
 static gboolean at_same_collective(const Simulation *simulation, guint mine, guint other)
@@ -328,7 +338,7 @@ static gboolean at_same_collective(const Simulation *simulation, guint mine, gui
     const Op *op = current_op(&simulation->clocks[mine]);
 
     return clock->arrived && current_op(clock)->kind == op->kind &&
-           current_op(clock)->stream == op->stream;
+           strcmp(stream_name(clock), stream_name(&simulation->clocks[mine])) == 0;
 }
 
 /* TRUE when all partners have arrived; then *start_s is when the last one did. */
@@ -358,8 +368,19 @@ static void meet(Simulation *simulation, guint mine, double start_s)
 
 /* ---- exchanges ---- */
 
+/* Classes number their streams each for itself; names are common. */
+static guint stream_named(const Program *program, const char *name)
+{
+    guint stream = 0;
+
+    while (stream + 1 < program->streams->len &&
+           strcmp(program_stream(program, stream)->name, name) != 0)
+        stream++;
+    return stream;
+}
+
 /* Messages between two ranks keep their order on a stream, so the nth exchange that one has with
- * the other pairs with the other's nth with it. */
+ * the other pairs with the other's nth with it.  @stream: of @from. */
 static GArray *arrivals_of(const Simulation *simulation, guint from, guint to, guint stream)
 {
     GArray **arrivals =
@@ -390,7 +411,9 @@ static gboolean all_paired(const Simulation *simulation, guint mine, double *sta
     for (guint c = 0; c < simulation->set->num_classes; c++) {
         if (c == mine || !is_partner(simulation, mine, c))
             continue;
-        const GArray *theirs = arrivals_of(simulation, c, mine, stream);
+        const guint other =
+            stream_named(simulation->clocks[c].program, stream_name(&simulation->clocks[mine]));
+        const GArray *theirs = arrivals_of(simulation, c, mine, other);
         const guint nth = arrivals_of(simulation, mine, c, stream)->len - 1;
 
         if (theirs->len <= nth)

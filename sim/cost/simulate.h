@@ -7,8 +7,9 @@
 /* Where programs run. */
 typedef struct {
     const Topology *topology;
-    guint ranks_per_node; /* of the job */
-    guint threads;        /* of a rank */
+    guint ranks_per_node;        /* of the job */
+    guint threads;               /* of a rank */
+    gboolean free_communication; /* it takes no time: what is left are waits for other stages */
 } SimulateContext;
 
 /* Seconds of a steady step. */

@@ -76,9 +76,9 @@ static double time_bound(const double *stream_s, guint num_streams, gboolean ove
     return one_queue ? MAX(most, communication) : most;
 }
 
-Summary summarise(const ProgramSpec *spec, const SimulateContext *context)
+static Summary summarise_stage(const ProgramSpec *spec, guint stage, const SimulateContext *context)
 {
-    g_autoptr(Sketch) sketch = program_sketch(spec);
+    g_autoptr(Sketch) sketch = program_sketch(spec, stage);
     g_autofree guint *spans = program_spans(sketch->program, spec);
     double **durations = simulate_durations(sketch->program, context, spans);
     double stream_s[MAX_STREAMS] = {0};
@@ -91,4 +91,24 @@ Summary summarise(const ProgramSpec *spec, const SimulateContext *context)
                    context->topology->gpu.kind == DEVICE_CPU);
     simulate_durations_free(durations, sketch->program);
     return summary;
+}
+
+/* Of the stages the first, the last and one between are looked at: a step takes as long as any of
+ * them, and all must fit. */
+Summary summarise(const ProgramSpec *spec, const SimulateContext *context)
+{
+    const guint pp = spec->layout.size[AXIS_PP];
+    const guint stages[] = {pp - 1, 0, pp / 2};
+    const guint num = MIN(pp, G_N_ELEMENTS(stages));
+    Summary worst = summarise_stage(spec, stages[0], context);
+
+    for (guint i = 1; i < num; i++) {
+        const Summary other = summarise_stage(spec, stages[i], context);
+        const double bound_s = MAX(worst.bound_s, other.bound_s);
+
+        if (other.floor_bytes > worst.floor_bytes)
+            worst = other;
+        worst.bound_s = bound_s;
+    }
+    return worst;
 }

@@ -1,17 +1,10 @@
 #include "sim/layout/legality.h"
 
 static const char *const verdict_names[NUM_VERDICTS] = {
-    [VERDICT_OK] = "ok",
-    [VERDICT_AXIS] = "axis",
-    [VERDICT_TENSOR] = "tensor",
-    [VERDICT_BATCH] = "batch",
-    [VERDICT_STRATEGY] = "strategy",
-    [VERDICT_RECIPE] = "recipe",
-    [VERDICT_PREFETCH] = "prefetch",
-    [VERDICT_SEQUENCE] = "sequence",
-    [VERDICT_LIMIT] = "limit",
-    [VERDICT_MEMORY] = "memory",
-    [VERDICT_SLOWER] = "slower",
+    [VERDICT_OK] = "ok",         [VERDICT_CONTEXT] = "context",   [VERDICT_PIPELINE] = "pipeline",
+    [VERDICT_TENSOR] = "tensor", [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
+    [VERDICT_RECIPE] = "recipe", [VERDICT_PREFETCH] = "prefetch", [VERDICT_SEQUENCE] = "sequence",
+    [VERDICT_LIMIT] = "limit",   [VERDICT_MEMORY] = "memory",     [VERDICT_SLOWER] = "slower",
 };
 
 /* Ring indices are 16 bits wide (Call.index), and a step's calls are listed one by one. */
@@ -36,23 +29,91 @@ static Verdict refuse(char **reason, Verdict verdict, const char *format, ...)
     return verdict;
 }
 
-static Verdict check_axes(const Choice *choice, char **reason)
+/* Tokens of a micro-batch on one rank of the cp group. */
+static guint64 rank_tokens(const Choice *choice)
 {
-    static const Axis later[] = {AXIS_PP, AXIS_CP};
+    return (guint64)choice->schedule->micro_batch *
+           (choice->workload->seq_len / choice->layout->size[AXIS_CP]);
+}
 
-    for (guint i = 0; i < G_N_ELEMENTS(later); i++)
-        if (choice->layout->size[later[i]] != 1)
-            return refuse(reason, VERDICT_AXIS,
-                          "%s = %u: only dp_replicate, dp_shard and tp can be larger than 1 so far",
-                          axis_name(later[i]), choice->layout->size[later[i]]);
+static Verdict check_context(const Choice *choice, char **reason)
+{
+    const guint cp = choice->layout->size[AXIS_CP], seq = choice->workload->seq_len;
+
+    if (cp > 1 && (cp > seq / 2 || seq % (2 * cp) != 0))
+        return refuse(
+            reason, VERDICT_CONTEXT,
+            "cp = %u: each rank has two pieces of a sequence, so 2 cp must divide seq_len "
+            "= %u",
+            cp, seq);
     return VERDICT_OK;
+}
+
+static Verdict check_chunk_layers(const Choice *choice, guint chunks, char **reason)
+{
+    const guint pp = choice->layout->size[AXIS_PP], layers = choice->model->layers;
+    guint total = 0;
+
+    for (guint c = 0; c < chunks; c++) {
+        const guint count = schedule_chunk(choice->schedule, layers, pp, c).count;
+
+        total += count;
+        if (count == 0)
+            return refuse(reason, VERDICT_PIPELINE, "stages: chunk %u of %u has no layer", c,
+                          chunks);
+    }
+    if (total != layers)
+        return refuse(reason, VERDICT_PIPELINE,
+                      "stages: %u chunks have %u layers together; the model has %u", chunks, total,
+                      layers);
+    return VERDICT_OK;
+}
+
+static Verdict check_schedule(const Choice *choice, char **reason)
+{
+    const guint pp = choice->layout->size[AXIS_PP];
+    const guint virtual_stages = schedule_virtual_stages(choice->schedule);
+    const ScheduleKind kind = choice->schedule->kind;
+
+    if (pp == 1 && kind != SCHEDULE_1F1B)
+        return refuse(reason, VERDICT_PIPELINE,
+                      "schedule %s needs pp > 1; one stage has 1f1b, the plain order",
+                      schedule_name(kind));
+    if (kind == SCHEDULE_INTERLEAVED && virtual_stages == 1)
+        return refuse(reason, VERDICT_PIPELINE,
+                      "schedule interleaved needs virtual_stages of at least 2");
+    if (kind != SCHEDULE_INTERLEAVED && virtual_stages > 1)
+        return refuse(
+            reason, VERDICT_PIPELINE,
+            "virtual_stages = %u: schedule %s has one chunk a stage; interleaved has more",
+            virtual_stages, schedule_name(kind));
+    if (kind == SCHEDULE_ZB_H1 && choice->sharding->accumulate_sharded)
+        return refuse(reason, VERDICT_PIPELINE,
+                      "schedule zb_h1 needs accumulate = unsharded: gradients of several "
+                      "micro-batches are under way at once");
+    return VERDICT_OK;
+}
+
+static Verdict check_pipeline(const Choice *choice, char **reason)
+{
+    const guint pp = choice->layout->size[AXIS_PP], layers = choice->model->layers;
+    const guint64 chunks = (guint64)pp * schedule_virtual_stages(choice->schedule);
+
+    if (chunks > MIN(layers, MAX_CHUNKS))
+        return refuse(reason, VERDICT_PIPELINE,
+                      "pp = %u x virtual_stages = %u: at most %u chunks, the model's %u layers "
+                      "allow",
+                      pp, schedule_virtual_stages(choice->schedule), MIN(layers, MAX_CHUNKS),
+                      layers);
+    const Verdict verdict = check_schedule(choice, reason);
+    return verdict == VERDICT_OK ? check_chunk_layers(choice, (guint)chunks, reason) : verdict;
 }
 
 static Verdict check_tensor(const Choice *choice, char **reason)
 {
     const guint tp = choice->layout->size[AXIS_TP];
     const Model *model = choice->model;
-    const guint64 tokens = (guint64)choice->schedule->micro_batch * choice->workload->seq_len;
+    const guint64 tokens = rank_tokens(choice);
 
     if (model->heads % tp != 0)
         return refuse(reason, VERDICT_TENSOR, "tp = %u: must divide the model's %u query heads", tp,
@@ -64,7 +125,7 @@ static Verdict check_tensor(const Choice *choice, char **reason)
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT
-                      " tokens of a micro-batch",
+                      " tokens of a micro-batch on a rank",
                       tp, tokens);
     return VERDICT_OK;
 }
@@ -165,6 +226,19 @@ static Verdict check_sequence(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* Copies of a chunk's activations: gpipe has all micro-batches in flight, the others no more than
+ * two groups of stages. */
+static guint64 most_in_flight(const Choice *choice)
+{
+    const guint pp = choice->layout->size[AXIS_PP];
+    const guint64 passes =
+        (guint64)choice->schedule->micro_batches * schedule_virtual_stages(choice->schedule);
+
+    if (choice->schedule->kind == SCHEDULE_GPIPE)
+        return passes;
+    return MIN(passes, (guint64)pp * (2 + schedule_virtual_stages(choice->schedule)));
+}
+
 static Verdict check_limits(const Choice *choice, char **reason)
 {
     const guint64 tokens = (guint64)choice->schedule->micro_batch * choice->workload->seq_len;
@@ -176,6 +250,12 @@ static Verdict check_limits(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_LIMIT,
                       "micro-batch %u x seq_len %u: fewer than 2^%d tokens at a time",
                       choice->schedule->micro_batch, choice->workload->seq_len, MAX_TOKENS_LOG2);
+    if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16)
+        return refuse(reason, VERDICT_LIMIT,
+                      "schedule %s with %u micro-batches: at most %u activations of blocks at a "
+                      "time",
+                      schedule_name(choice->schedule->kind), choice->schedule->micro_batches,
+                      G_MAXUINT16);
     if (choice->sharding->live_units > 1024)
         return refuse(reason, VERDICT_LIMIT, "live_units = %u: at most 1024",
                       choice->sharding->live_units);
@@ -185,8 +265,8 @@ static Verdict check_limits(const Choice *choice, char **reason)
 Verdict legality_check(const Choice *choice, char **reason)
 {
     static Verdict (*const checks[])(const Choice *, char **) = {
-        check_axes,   check_tensor, check_strategy, check_batch,
-        check_recipe, check_units,  check_sequence, check_limits,
+        check_context, check_pipeline, check_tensor,   check_strategy, check_batch,
+        check_recipe,  check_units,    check_sequence, check_limits,
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(checks); i++) {
@@ -198,10 +278,11 @@ Verdict legality_check(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
-void sharding_normalise(Sharding *sharding, const Layout *layout)
+void sharding_normalise(Sharding *sharding, const Layout *layout, const Schedule *schedule)
 {
     if (sharding->strategy == STRATEGY_FULL_SHARD && layout->size[AXIS_DP_REPLICATE] > 1)
         sharding->strategy = STRATEGY_HYBRID_SHARD;
-    if (sharding->strategy == STRATEGY_NO_SHARD || sharding->strategy == STRATEGY_SHARD_OPTIMIZER)
+    if (sharding->strategy == STRATEGY_NO_SHARD || sharding->strategy == STRATEGY_SHARD_OPTIMIZER ||
+        schedule->kind == SCHEDULE_ZB_H1)
         sharding->accumulate_sharded = FALSE;
 }

@@ -2,13 +2,15 @@
 #pragma once
 
 #include "sim/input/workload.h"
+#include "sim/layout/context_parallel.h"
 #include "sim/layout/layout.h"
 #include "sim/layout/schedule.h"
 #include "sim/layout/sharding.h"
 
 typedef enum {
     VERDICT_OK,
-    VERDICT_AXIS,     /* pp or cp larger than 1 */
+    VERDICT_CONTEXT,  /* cp does not divide the sequence */
+    VERDICT_PIPELINE, /* more chunks than layers, or a schedule that does not go with them */
     VERDICT_TENSOR,   /* tp does not divide what it splits */
     VERDICT_BATCH,    /* the global batch does not divide */
     VERDICT_STRATEGY, /* strategy and mesh do not go together */
@@ -21,7 +23,7 @@ typedef enum {
     NUM_VERDICTS
 } Verdict;
 
-/* "axis", "batch", ...: the keys of "rejected" in search --json. */
+/* "context", "batch", ...: the keys of "rejected" in search --json. */
 const char *verdict_name(Verdict verdict);
 
 typedef struct {
@@ -31,6 +33,7 @@ typedef struct {
     const Sharding *sharding;
     const Schedule *schedule;
     gboolean sequence_parallel;
+    ContextKind context;
 } Choice;
 
 /* Everything but memory.  *reason (may be NULL) becomes one line that names the field, its value
@@ -38,5 +41,6 @@ typedef struct {
 Verdict legality_check(const Choice *choice, char **reason);
 
 /* full_shard with dp_replicate > 1 *is* hybrid_shard and is called so; strategies that keep whole
- * gradients accumulate unsharded. */
-void sharding_normalise(Sharding *sharding, const Layout *layout);
+ * gradients accumulate unsharded, and so does zb_h1, whose backward for weights comes later than
+ * that for inputs. */
+void sharding_normalise(Sharding *sharding, const Layout *layout, const Schedule *schedule);

@@ -1,15 +1,46 @@
-/* The plain program: one stream, whole parameters, whole gradients; units, shared tensors, and the
- * order of a step. */
+/* The plain program of one stage: one stream, whole parameters, whole gradients; units and shared
+ * tensors. */
 #include "sim/layout/tensor_parallel.h"
 #include "sim/program/emit.h"
+
+/* A stage has the root's parameters that its chunks use; of the others it has no rows.  A tied
+ * embedding is on the first and on the last stage. */
+static gboolean has_root_param(const Builder *builder, ParamRole role)
+{
+    switch (role) {
+    case PARAM_EMBEDDING:
+        return builder->has_embedding || (builder->has_head && builder->local.tied);
+    case PARAM_POSITIONS:
+        return builder->has_embedding;
+    default: /* the final norm, the head */
+        return builder->has_head;
+    }
+}
+
+/* Stored per parameter, both copies of an embedding that is tied over stages have the same shards,
+ * whatever else their units hold. */
+static Form unit_form(const Builder *builder, UnitKind kind)
+{
+    if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
+        return FORM_PER_PARAMETER;
+    return builder->spec->sharding->form;
+}
 
 UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
 {
     g_autoptr(GArray) params = model_unit_params(&builder->local, kind);
-    UnitMap *map = unit_map_new(params, ranks, builder->spec->sharding->form);
 
+    for (guint i = 0; kind == UNIT_ROOT && i < params->len; i++) {
+        ParamShape *shape = &g_array_index(params, ParamShape, i);
+
+        if (!has_root_param(builder, shape->role))
+            shape->rows = 0;
+    }
+    UnitMap *map = unit_map_new(params, ranks, unit_form(builder, kind));
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies = tensor_split(builder->spec->model, kind, i, builder->tp).copies;
+    if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
+        map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
     return map;
 }
 
@@ -74,7 +105,23 @@ static void add_unit_tensors(Builder *builder, guint index)
     program_tensor(program, (guint)unit->gradient)->part = PART_WHOLE;
 }
 
-static void add_units(Builder *builder)
+/* Whether a block is in one of this stage's chunks. */
+static gboolean is_on_stage(const Builder *builder, guint block)
+{
+    const ProgramSpec *spec = builder->spec;
+    const guint chunks = schedule_chunks(&spec->schedule, builder->pp);
+
+    for (guint c = builder->stage; c < chunks; c += builder->pp) {
+        const LayerRange range =
+            schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c);
+
+        if (block >= range.first && block < range.first + range.count)
+            return TRUE;
+    }
+    return FALSE;
+}
+
+static void add_unit_refs(Builder *builder)
 {
     Program *program = builder->program;
     const Sharding *sharding = builder->spec->sharding;
@@ -82,12 +129,24 @@ static void add_units(Builder *builder)
         add_unit_class(builder, UNIT_ROOT, sharding_unit_strategy(sharding, ROOT_UNIT), "root"),
         program_unit(program, 0)->count++};
 
+    if (program_unit(program, 0)->map->elements == 0)
+        ref.unit_class = NO_UNIT_CLASS;
     g_array_append_val(program->unit_refs, ref);
     for (guint i = 0; i < builder->spec->model->layers; i++) {
-        ref.unit_class = block_class(builder, sharding_unit_strategy(sharding, i + 1));
-        ref.index = program_unit(program, ref.unit_class)->count++;
+        ref = (UnitRef){NO_UNIT_CLASS, 0};
+        if (is_on_stage(builder, i)) {
+            ref.unit_class = block_class(builder, sharding_unit_strategy(sharding, i + 1));
+            ref.index = program_unit(program, ref.unit_class)->count++;
+        }
         g_array_append_val(program->unit_refs, ref);
     }
+}
+
+static void add_units(Builder *builder)
+{
+    Program *program = builder->program;
+
+    add_unit_refs(builder);
     for (guint i = 0; i < program->units->len; i++)
         add_unit_tensors(builder, i);
     builder->classes = g_new(ClassSegments, program->units->len);
@@ -95,6 +154,7 @@ static void add_units(Builder *builder)
         builder->classes[i] = (ClassSegments){.forward = -1,
                                               .backward = -1,
                                               .recompute = -1,
+                                              .weights = -1,
                                               .gather = -1,
                                               .reduce_first = -1,
                                               .reduce_add = -1,
@@ -104,36 +164,86 @@ static void add_units(Builder *builder)
                                               .update = -1};
 }
 
-static void add_shared_tensors(Builder *builder)
+/* Copies are counted once the step is laid out. */
+static void add_rings(Builder *builder)
+{
+    static const char *const names[NUM_RINGS] = {
+        [RING_RESIDUAL] = "residual", [RING_SAVED] = "saved",     [RING_KEPT] = "kept",
+        [RING_AGAIN] = "again",       [RING_WEIGHTS] = "weights", [RING_GRADIENT] = "gradient",
+        [RING_INBOX] = "inbox",
+    };
+    const gboolean used[NUM_RINGS] = {
+        [RING_RESIDUAL] = TRUE,
+        [RING_SAVED] = builder->spec->schedule.recompute != RECOMPUTE_FULL,
+        [RING_KEPT] =
+            builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_FULL,
+        [RING_AGAIN] = builder->spec->schedule.recompute != RECOMPUTE_NONE,
+        [RING_WEIGHTS] = builder->splits_backward,
+        [RING_GRADIENT] = TRUE,
+        [RING_INBOX] = builder->pp > 1,
+    };
+
+    for (guint r = 0; r < NUM_RINGS; r++)
+        builder->ring_space[r] =
+            used[r] ? program_add_space(builder->program, names[r], 1) : NO_SPACE;
+}
+
+/* Where the queries' tokens lie in their sequences, and those of the keys: one block after the
+ * other as a ring brings them, or all at once. */
+static void add_positions(Builder *builder)
 {
     Program *program = builder->program;
-    const ProgramSpec *spec = builder->spec;
-    const Model *model = &builder->local;
-    const guint64 seq = spec->workload->seq_len;
+    const gboolean ring = builder->spec->context == CONTEXT_RING;
 
+    if (builder->cp == 1)
+        return;
+    builder->query_positions = program_add_tensor(program, "query_positions", TENSOR_INPUT,
+                                                  DTYPE_INT32, NO_SPACE, builder->seq);
+    builder->key_positions =
+        program_add_tensor(program, "key_positions", TENSOR_INPUT, DTYPE_INT32,
+                           ring ? program_add_space(program, "context", builder->cp) : NO_SPACE,
+                           ring ? builder->seq : builder->seq * builder->cp);
+}
+
+static void add_inputs(Builder *builder)
+{
+    Program *program = builder->program;
     builder->micro_batch_space =
-        program_add_space(program, "micro_batch", spec->schedule.micro_batches);
-    builder->residual_space = program_add_space(program, "residual", model->layers + 1);
-    builder->saved_space = program_add_space(program, "saved", model->layers);
-    builder->tokens = program_add_tensor(program, "tokens", TENSOR_INPUT, DTYPE_INT32,
-                                         builder->micro_batch_space, builder->rows);
+        program_add_space(program, "micro_batch", builder->spec->schedule.micro_batches);
+    if (builder->has_embedding)
+        builder->tokens = program_add_tensor(program, "tokens", TENSOR_INPUT, DTYPE_INT32,
+                                             builder->micro_batch_space, builder->rows);
     builder->labels = program_add_tensor(program, "labels", TENSOR_INPUT, DTYPE_INT32,
                                          builder->micro_batch_space, builder->rows);
-    if ((model->features & FEATURE_ROPE) != 0)
+    if ((builder->local.features & FEATURE_ROPE) != 0)
         builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
-                                                 NO_SPACE, seq * model->head_dim);
-    if ((model->features & FEATURE_POSITIONS) != 0)
+                                                 NO_SPACE, builder->seq * builder->local.head_dim);
+    if ((builder->local.features & FEATURE_POSITIONS) != 0 && builder->has_embedding)
         builder->positions = program_add_tensor(program, "positions", TENSOR_INPUT, DTYPE_INT32,
                                                 NO_SPACE, builder->local_rows);
+    add_positions(builder);
     builder->hyper =
         program_add_tensor(program, "hyper", TENSOR_INPUT, DTYPE_FP64, NO_SPACE, NUM_HYPER);
-    builder->valid = program_add_tensor(program, "valid", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
-    builder->loss = program_add_tensor(program, "loss", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
-    builder->residual = emit_local_activation(builder, "residual", builder->residual_space);
-    builder->residual_gradient = emit_local_activation(builder, "dresidual", NO_SPACE);
     if (builder->tp > 1)
         builder->vocab_range = program_add_tensor(program, "vocab_range", TENSOR_INPUT, DTYPE_FP64,
                                                   NO_SPACE, NUM_RANGE);
+}
+
+static void add_shared_tensors(Builder *builder)
+{
+    Program *program = builder->program;
+
+    add_rings(builder);
+    add_inputs(builder);
+    builder->valid = program_add_tensor(program, "valid", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
+    builder->loss = program_add_tensor(program, "loss", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
+    builder->residual =
+        emit_local_activation(builder, "residual", builder->ring_space[RING_RESIDUAL]);
+    builder->residual_gradient =
+        emit_local_activation(builder, "dresidual", builder->ring_space[RING_GRADIENT]);
+    if (builder->pp > 1 &&
+        !(builder->has_embedding && schedule_virtual_stages(&builder->spec->schedule) == 1))
+        builder->inbox = emit_local_activation(builder, "inbox", builder->ring_space[RING_INBOX]);
     builder->scratch =
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
 }
@@ -152,68 +262,64 @@ static void find_params(Builder *builder)
     }
 }
 
-/* ---- the plain step ---- */
-
-static Draft *draft(Builder *builder, gint segment, guint unit, guint micro_batch)
+static void builder_set_sizes(Builder *builder)
 {
-    const Draft new_draft = {
-        .kind = DRAFT_COMPUTE,
-        .segment = (guint)segment,
-        .unit = unit,
-        .micro_batch = micro_batch,
-        .first = micro_batch == 0,
-        .last = micro_batch + 1 == builder->spec->schedule.micro_batches,
-    };
+    const ProgramSpec *spec = builder->spec;
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
 
-    g_array_append_val(builder->drafts, new_draft);
-    return builder_draft(builder, builder->drafts->len - 1);
+    builder->pp = pp;
+    builder->tp = spec->layout.size[AXIS_TP];
+    builder->cp = spec->layout.size[AXIS_CP];
+    builder->seq = spec->workload->seq_len / builder->cp;
+    builder->sequence = builder->tp > 1 && spec->sequence_parallel;
+    builder->local = tensor_parallel_model(spec->model, builder->tp);
+    builder->rows = spec->schedule.micro_batch * builder->seq;
+    builder->local_rows = builder->sequence ? builder->rows / builder->tp : builder->rows;
+    builder->dtype = spec->workload->recipe->compute;
+    builder->splits_backward = spec->schedule.kind == SCHEDULE_ZB_H1;
+    builder->has_embedding = builder->stage == 0;
+    builder->has_head = builder->stage == (chunks - 1) % builder->pp;
+    for (guint c = builder->stage; c < chunks; c += builder->pp)
+        builder->most_layers =
+            MAX(builder->most_layers,
+                schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c).count);
 }
 
-static void draft_micro_batch(Builder *builder, guint micro_batch)
+static gboolean uses_scratch(const Builder *builder, const Op *op)
 {
-    const guint layers = builder->spec->model->layers;
+    for (guint i = 0; i < op->num_operands; i++)
+        if (op->operands[i].tensor == builder->scratch)
+            return TRUE;
+    return FALSE;
+}
 
-    draft(builder, builder->embed, ROOT_UNIT, micro_batch)->uses_weights = TRUE;
-    for (guint i = 0; i < layers; i++) {
-        const guint unit_class = program_unit_ref(builder->program, i + 1)->unit_class;
-        Draft *forward = draft(builder, builder->classes[unit_class].forward, i + 1, micro_batch);
+/* Once all ops are complete: a bound may depend on any of their operands. */
+static void size_scratch(Builder *builder)
+{
+    const ProgramSpec *spec = builder->spec;
+    guint64 bytes = 0;
 
-        forward->uses_weights = TRUE;
-        forward->residual = forward->saved = i;
+    for (guint s = 0; s < builder->program->segments->len; s++) {
+        const Segment *segment = program_segment(builder->program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            if (uses_scratch(builder, &segment->ops[i]))
+                bytes =
+                    MAX(bytes, op_workspace_bytes(&segment->ops[i], spec->device, spec->threads));
     }
-    Draft *head = draft(builder, builder->head, ROOT_UNIT, micro_batch);
-    head->uses_weights = head->opens_gradient = TRUE;
-    head->residual = layers;
-    for (guint i = layers; i-- > 0;) {
-        const guint unit_class = program_unit_ref(builder->program, i + 1)->unit_class;
-        Draft *backward = draft(builder, builder->classes[unit_class].backward, i + 1, micro_batch);
-
-        backward->uses_weights = backward->opens_gradient = TRUE;
-        backward->residual = backward->saved = i;
-    }
-    draft(builder, builder->embed_backward, ROOT_UNIT, micro_batch);
+    program_tensor(builder->program, builder->scratch)->elements = (bytes + 3) / 4;
 }
 
 void build_plain(Builder *builder)
 {
-    const Schedule *schedule = &builder->spec->schedule;
-
-    builder->tp = builder->spec->layout.size[AXIS_TP];
-    builder->sequence = builder->tp > 1 && builder->spec->sequence_parallel;
-    builder->local = tensor_parallel_model(builder->spec->model, builder->tp);
+    builder_set_sizes(builder);
     find_params(builder);
-    builder->rows = (guint64)schedule->micro_batch * builder->spec->workload->seq_len;
-    builder->local_rows = builder->sequence ? builder->rows / builder->tp : builder->rows;
-    builder->dtype = builder->spec->workload->recipe->compute;
     add_units(builder);
     add_shared_tensors(builder);
     build_count_valid(builder);
     build_embedding(builder);
     build_blocks(builder);
     build_head(builder);
-    program_tensor(builder->program, builder->scratch)->elements = (builder->scratch_bytes + 3) / 4;
-    for (guint m = 0; m < schedule->micro_batches; m++)
-        draft(builder, builder->count_valid, ROOT_UNIT, m)->kind = DRAFT_OTHER;
-    for (guint m = 0; m < schedule->micro_batches; m++)
-        draft_micro_batch(builder, m);
+    size_scratch(builder);
+    build_step(builder);
 }

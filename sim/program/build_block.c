@@ -14,106 +14,118 @@
  * tp of them and its output is gathered; what a matrix leaves as partial sums is reduced.  Without
  * (tp 1), or with tokens not split, the gathered tensor is the norm's own. */
 typedef struct {
-    guint local;    /* (N / tp, C): a norm's output, or a reduced sum */
-    guint partial;  /* (N, C): partial sums of this rank's part of a matrix */
-    guint gradient; /* (N, C): the residual stream's gradient, gathered */
+    guint local;   /* (N / tp, C): a norm's output, or a reduced sum */
+    guint partial; /* (N, C): partial sums of this rank's part of a matrix */
 } TpTensors;
 
 /* Tensors of a block that live from forward to backward (one copy a block, or one in all when
  * recomputed), and those that live within a call. */
 typedef struct {
-    guint rstd1, q, k, v, o, lse, mid, rstd2, gate, up;
-    guint normed, dnormed, h, dh, dattention, dq, dk, dv;
+    guint rstd1, mid, rstd2, gate, up;
+    guint normed, dnormed, h, dh;
+    AttentionTensors attention;
+    guint h_again;    /* h in the backward pass */
+    guint dfed, dmid; /* (N, C): the gradients of what the second and the first half added */
     TpTensors tp;
 } BlockTensors;
+
+/* What backward reads, of those the backward for weights, of those that are computed again. */
+typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
+
+static guint saved_space(const Builder *builder, Until until, gboolean again)
+{
+    const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
+    const Ring ring = again ? (kept ? RING_WEIGHTS : RING_AGAIN) : (kept ? RING_KEPT : RING_SAVED);
+
+    return builder->ring_space[ring];
+}
 
 static gboolean is_gated(const Builder *builder)
 {
     return (builder->local.features & FEATURE_GATED) != 0;
 }
 
-static gboolean is_rotated(const Builder *builder)
-{
-    return (builder->local.features & FEATURE_ROPE) != 0;
-}
-
 /* @whole is (N, C): what stands in where nothing is gathered or reduced. */
 static TpTensors add_tp_tensors(Builder *builder, guint whole)
 {
-    const guint64 hidden = builder->local.hidden;
-    TpTensors tp = {whole, whole, builder->residual_gradient};
+    TpTensors tp = {whole, whole};
 
     if (builder->tp > 1)
-        tp.partial = emit_activation(builder, "partial", NO_SPACE, hidden);
-    if (builder->sequence) {
+        tp.partial = emit_activation(builder, "partial", NO_SPACE, builder->local.hidden);
+    if (builder->sequence)
         tp.local = emit_local_activation(builder, "local", NO_SPACE);
-        tp.gradient = emit_activation(builder, "dgathered", NO_SPACE, hidden);
-    }
     return tp;
+}
+
+/* Read by the matrices' backward passes: where those come later the gradients stay until then, and
+ * of all tokens they are gathered. */
+static void add_gradients(Builder *builder, BlockTensors *tensors)
+{
+    const guint64 hidden = builder->local.hidden;
+    const guint weights = builder->ring_space[RING_WEIGHTS];
+
+    tensors->h_again = tensors->h;
+    tensors->dfed = tensors->dmid = builder->residual_gradient;
+    if (builder->splits_backward) {
+        tensors->h_again = emit_activation(builder, "h_kept", weights, builder->local.ffn);
+        tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
+        tensors->dmid = emit_activation(builder, "dmid", weights, hidden);
+    } else if (builder->sequence) {
+        tensors->dfed = tensors->dmid = emit_activation(builder, "dgathered", NO_SPACE, hidden);
+    }
+}
+
+static AttentionTensors add_attention_tensors(Builder *builder)
+{
+    const Model *model = &builder->local;
+    const Recompute recompute = builder->spec->schedule.recompute;
+    const guint64 attention = (guint64)model->heads * model->head_dim;
+    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
+    const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
+    const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
+    const guint weights = builder->ring_space[RING_WEIGHTS];
+    AttentionTensors tensors = {
+        .q = emit_activation(builder, "q", saved, attention),
+        .k = emit_activation(builder, "k", saved, kv),
+        .v = emit_activation(builder, "v", saved, kv),
+        .o = emit_activation(builder, "o", saved_space(builder, UNTIL_WEIGHTS, some), attention),
+        .lse = emit_activation_fp32(builder, "lse", saved_space(builder, UNTIL_BACKWARD, some),
+                                    builder->rows * model->heads),
+        .dattention = emit_activation(builder, "dattention", NO_SPACE, attention),
+        .dq = emit_activation(builder, "dq", weights, attention),
+        .dk = emit_activation(builder, "dk", weights, kv),
+        .dv = emit_activation(builder, "dv", weights, kv),
+    };
+
+    build_attention(builder, &tensors);
+    return tensors;
 }
 
 static BlockTensors add_block_tensors(Builder *builder)
 {
-    const Model *model = &builder->local;
-    const guint64 hidden = model->hidden, ffn = model->ffn;
-    const guint64 attention = (guint64)model->heads * model->head_dim;
-    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
-    const guint saved = builder->saved_space;
+    const guint64 hidden = builder->local.hidden, ffn = builder->local.ffn;
+    const guint kept =
+        saved_space(builder, UNTIL_WEIGHTS, builder->spec->schedule.recompute == RECOMPUTE_FULL);
     BlockTensors tensors = {
-        .rstd1 = emit_norm_stats(builder, "rstd1", saved),
-        .q = emit_activation(builder, "q", saved, attention),
-        .k = emit_activation(builder, "k", saved, kv),
-        .v = emit_activation(builder, "v", saved, kv),
-        .o = emit_activation(builder, "o", saved, attention),
-        .lse = emit_activation_fp32(builder, "lse", saved, builder->rows * model->heads),
-        .mid = emit_local_activation(builder, "mid", saved),
-        .rstd2 = emit_norm_stats(builder, "rstd2", saved),
-        .gate = is_gated(builder) ? emit_activation(builder, "gate", saved, ffn) : 0,
-        .up = emit_activation(builder, "up", saved, ffn),
+        .rstd1 = emit_norm_stats(builder, "rstd1", kept),
+        .attention = add_attention_tensors(builder),
+        .mid = emit_local_activation(builder, "mid", kept),
+        .rstd2 = emit_norm_stats(builder, "rstd2", kept),
+        .gate = is_gated(builder) ? emit_activation(builder, "gate", kept, ffn) : 0,
+        .up = emit_activation(builder, "up", kept, ffn),
         .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
         .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
         .h = emit_activation(builder, "h", NO_SPACE, ffn),
         .dh = emit_activation(builder, "dh", NO_SPACE, ffn),
-        .dattention = emit_activation(builder, "dattention", NO_SPACE, attention),
-        .dq = emit_activation(builder, "dq", NO_SPACE, attention),
-        .dk = emit_activation(builder, "dk", NO_SPACE, kv),
-        .dv = emit_activation(builder, "dv", NO_SPACE, kv),
     };
 
     tensors.tp = add_tp_tensors(builder, tensors.normed);
+    add_gradients(builder, &tensors);
     return tensors;
 }
 
-static void attention(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit_op(to, OP_ATTENTION);
-
-    emit_reads(op, t->q);
-    emit_reads(op, t->k);
-    emit_reads(op, t->v);
-    emit_writes(op, t->o);
-    emit_writes(op, t->lse);
-    emit_uses_scratch(to, op);
-}
-
-static void attention_backward(const Emit *to, const BlockTensors *t)
-{
-    Op *op = emit_op(to, OP_ATTENTION_BACKWARD);
-
-    emit_reads(op, t->dattention);
-    emit_reads(op, t->q);
-    emit_reads(op, t->k);
-    emit_reads(op, t->v);
-    emit_reads(op, t->o);
-    emit_reads(op, t->lse);
-    emit_writes(op, t->dq);
-    emit_writes(op, t->dk);
-    emit_writes(op, t->dv);
-    emit_uses_scratch(to, op);
-}
-
 /* h of gate and up, or of up alone. */
-static void activate(const Emit *to, const BlockTensors *t)
+static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
     Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
 
@@ -121,7 +133,7 @@ static void activate(const Emit *to, const BlockTensors *t)
     if (is_gated(to->builder))
         emit_reads(op, t->gate);
     emit_reads(op, t->up);
-    emit_writes(op, t->h);
+    emit_writes(op, h);
 }
 
 /* gate and up become their gradients. */
@@ -190,24 +202,23 @@ static void block_forward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(&to->builder->local);
     const guint x = to->builder->residual, local = t->tp.local;
-    const ResidualSum attended = {&w.o, t->o, x, t->mid, 0};
+    const ResidualSum attended = {&w.o, t->attention.o, x, t->mid, 0};
     const ResidualSum fed = {&w.down, t->h, t->mid, x, 1}; /* the next copy of the residual */
 
     emit_norm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
     emit_gather_tokens(to, local, t->normed);
-    emit_linear(to, &w.q, t->normed, t->q, ACCESS_WRITE);
-    emit_linear(to, &w.k, t->normed, t->k, ACCESS_WRITE);
-    emit_linear(to, &w.v, t->normed, t->v, ACCESS_WRITE);
-    if (is_rotated(to->builder))
-        emit_rope(to, OP_ROPE, t->q, t->k);
-    attention(to, t);
+    emit_linear(to, &w.q, t->normed, t->attention.q, ACCESS_WRITE);
+    emit_linear(to, &w.k, t->normed, t->attention.k, ACCESS_WRITE);
+    emit_linear(to, &w.v, t->normed, t->attention.v, ACCESS_WRITE);
+    emit_rope(to, OP_ROPE, t->attention.q, t->attention.k);
+    emit_attention(to, &t->attention);
     add_to_residual(to, t, &attended);
     emit_norm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
     emit_gather_tokens(to, local, t->normed);
     if (is_gated(to->builder))
         emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
-    activate(to, t);
+    activate(to, t, t->h);
     add_to_residual(to, t, &fed);
 }
 
@@ -234,74 +245,95 @@ static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *nor
     emit_norm_backward(to, &backward, norm->param);
 }
 
-/* From dy, of all tokens, to the partial sums of the gradient of the normed input. */
-static void mlp_backward(const Emit *to, const BlockTensors *t, const BlockWeights *w, guint dy)
+/* The residual stream's gradient as the matrices read it: of all tokens, and where backward for
+ * weights comes later a copy, as the stream itself goes on. */
+static void take_gradient(const Emit *to, guint dy)
 {
-    const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
+    const guint dx = to->builder->residual_gradient;
 
-    activate(to, t);
-    emit_linear_backward_weight(to, &w->down, dy, t->h);
-    emit_linear_backward_input(to, &w->down, dy, t->dh, ACCESS_WRITE);
-    activate_backward(to, t);
-    normed_again(to, t, &post);
-    if (is_gated(to->builder))
-        emit_linear_backward_weight(to, &w->gate, t->gate, t->normed);
-    emit_linear_backward_weight(to, &w->up, t->up, t->normed);
-    if (is_gated(to->builder))
-        emit_linear_backward_input(to, &w->gate, t->gate, t->dnormed, ACCESS_WRITE);
-    emit_linear_backward_input(to, &w->up, t->up, t->dnormed,
-                               is_gated(to->builder) ? ACCESS_UPDATE : ACCESS_WRITE);
+    if (to->builder->sequence)
+        emit_gather_tokens(to, dx, dy);
+    else if (dy != dx)
+        emit_copy(to, dx, dy, 0);
 }
 
-/* dx holds the gradient of the block's output on entry, of its input on exit; dy is dx of all
- * tokens. */
-static void block_backward(const Emit *to, const BlockTensors *t)
+/* Of the second half: dx holds the gradient of the block's output on entry, of mid on exit. */
+static void feed_forward_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(&to->builder->local);
-    const guint dx = to->builder->residual_gradient, dy = t->tp.gradient;
     const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
+    const gboolean gated = is_gated(to->builder);
+
+    take_gradient(to, t->dfed);
+    activate(to, t, t->h_again);
+    emit_linear_backward_weight(weights, &w.down, t->dfed, t->h_again);
+    emit_linear_backward_input(to, &w.down, t->dfed, t->dh, ACCESS_WRITE);
+    activate_backward(to, t);
+    normed_again(weights, t, &post);
+    if (gated)
+        emit_linear_backward_weight(weights, &w.gate, t->gate, t->normed);
+    emit_linear_backward_weight(weights, &w.up, t->up, t->normed);
+    if (gated)
+        emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.up, t->up, t->dnormed, gated ? ACCESS_UPDATE : ACCESS_WRITE);
+    norm_backward(to, t, &post);
+}
+
+/* Of the first half: on exit dx holds the gradient of the block's input. */
+static void attention_half_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
+{
+    const BlockWeights w = block_weights(&to->builder->local);
     const Norm input = {to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
 
-    emit_gather_tokens(to, dx, dy);
-    mlp_backward(to, t, &w, dy);
-    norm_backward(to, t, &post);
-    emit_gather_tokens(to, dx, dy);
-    emit_linear_backward_weight(to, &w.o, dy, t->o);
-    emit_linear_backward_input(to, &w.o, dy, t->dattention, ACCESS_WRITE);
-    attention_backward(to, t);
-    if (is_rotated(to->builder))
-        emit_rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
-    normed_again(to, t, &input);
-    emit_linear_backward_weight(to, &w.q, t->dq, t->normed);
-    emit_linear_backward_weight(to, &w.k, t->dk, t->normed);
-    emit_linear_backward_weight(to, &w.v, t->dv, t->normed);
-    emit_linear_backward_input(to, &w.q, t->dq, t->dnormed, ACCESS_WRITE);
-    emit_linear_backward_input(to, &w.k, t->dk, t->dnormed, ACCESS_UPDATE);
-    emit_linear_backward_input(to, &w.v, t->dv, t->dnormed, ACCESS_UPDATE);
+    take_gradient(to, t->dmid);
+    emit_linear_backward_weight(weights, &w.o, t->dmid, t->attention.o);
+    emit_linear_backward_input(to, &w.o, t->dmid, t->attention.dattention, ACCESS_WRITE);
+    emit_attention_backward(to, &t->attention);
+    emit_rope(to, OP_ROPE_BACKWARD, t->attention.dq, t->attention.dk);
+    normed_again(weights, t, &input);
+    emit_linear_backward_weight(weights, &w.q, t->attention.dq, t->normed);
+    emit_linear_backward_weight(weights, &w.k, t->attention.dk, t->normed);
+    emit_linear_backward_weight(weights, &w.v, t->attention.dv, t->normed);
+    emit_linear_backward_input(to, &w.q, t->attention.dq, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.k, t->attention.dk, t->dnormed, ACCESS_UPDATE);
+    emit_linear_backward_input(to, &w.v, t->attention.dv, t->dnormed, ACCESS_UPDATE);
     norm_backward(to, t, &input);
+}
+
+static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit, const char *what)
+{
+    g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
+
+    *to = (Emit){
+        .builder = builder,
+        .segment = program_add_segment(builder->program, name),
+        .weights = (guint)unit->parameter,
+        .gradient = (guint)unit->gradient,
+        .gradient_dtype = builder->spec->workload->recipe->gradient,
+    };
+    return (gint)to->segment;
+}
+
+static void build_block(Builder *builder, guint index, const BlockTensors *tensors)
+{
+    const UnitClass *unit = program_unit(builder->program, index);
+    ClassSegments *segments = &builder->classes[index];
+    Emit to, weights;
+
+    segments->forward = add_block_segment(builder, &to, unit, "forward");
+    block_forward(&to, tensors);
+    segments->backward = add_block_segment(builder, &to, unit, "backward");
+    weights = to;
+    if (builder->splits_backward)
+        segments->weights = add_block_segment(builder, &weights, unit, "weights");
+    feed_forward_backward(&to, &weights, tensors);
+    attention_half_backward(&to, &weights, tensors);
 }
 
 void build_blocks(Builder *builder)
 {
-    Program *program = builder->program;
     const BlockTensors tensors = add_block_tensors(builder);
 
-    for (guint i = 1; i < program->units->len; i++) {
-        const UnitClass *unit = program_unit(program, i);
-        g_autofree char *forward = g_strdup_printf("%s.forward", unit->name);
-        g_autofree char *backward = g_strdup_printf("%s.backward", unit->name);
-        Emit to = {
-            .builder = builder,
-            .segment = program_add_segment(program, forward),
-            .weights = (guint)unit->parameter,
-            .gradient = (guint)unit->gradient,
-            .gradient_dtype = builder->spec->workload->recipe->gradient,
-        };
-
-        builder->classes[i].forward = (gint)to.segment;
-        block_forward(&to, &tensors);
-        to.segment = program_add_segment(program, backward);
-        builder->classes[i].backward = (gint)to.segment;
-        block_backward(&to, &tensors);
-    }
+    for (guint i = 1; i < builder->program->units->len; i++)
+        build_block(builder, i, &tensors);
 }

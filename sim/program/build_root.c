@@ -68,16 +68,32 @@ static void embedding_backward(const Emit *to)
     emit_reads(op, builder->tokens);
     emit_reads(op, dx);
     emit_accumulates_gradient(to, op, PARAM_EMBEDDING);
-    if (builder->local.tied) /* the head wrote that gradient in this micro-batch */
+    if (builder->local.tied && builder->has_head) /* which wrote that gradient before */
         op->operands[op->num_operands - 1].access = ACCESS_UPDATE;
     if (builder->tp > 1)
         emit_reads(op, builder->vocab_range);
+}
+
+/* A chunk's input, from where it was received to where its first block reads it. */
+static void build_input(Builder *builder)
+{
+    Emit to;
+
+    builder->input = -1;
+    if (builder->inbox == 0)
+        return;
+    builder->input = (gint)emit_begin_root(builder, "input", &to);
+    emit_copy(&to, builder->inbox, builder->residual, 0);
 }
 
 void build_embedding(Builder *builder)
 {
     Emit to;
 
+    build_input(builder);
+    builder->embed = builder->embed_backward = -1;
+    if (!builder->has_embedding)
+        return;
     builder->embed = (gint)emit_begin_root(builder, "embed.forward", &to);
     embedding_forward(&to);
     builder->embed_backward = (gint)emit_begin_root(builder, "embed.backward", &to);
@@ -155,7 +171,7 @@ static void head_loss(const Emit *to, guint normed, guint dnormed, guint head)
         (logits_bytes(builder, op) + 3) / 4;
 }
 
-void build_head(Builder *builder)
+static void add_head(Builder *builder)
 {
     const guint64 hidden = builder->local.hidden;
     const guint normed = emit_activation(builder, "head.normed", NO_SPACE, hidden);
@@ -174,6 +190,13 @@ void build_head(Builder *builder)
     const NormBackward norm = {emit_reduce_partial(&to, dnormed, local), builder->residual, stats,
                                builder->residual_gradient, ACCESS_WRITE};
     emit_norm_backward(&to, &norm, PARAM_FINAL_NORM);
+}
+
+void build_head(Builder *builder)
+{
+    builder->head = -1;
+    if (builder->has_head)
+        add_head(builder);
 }
 
 void build_count_valid(Builder *builder)

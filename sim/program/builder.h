@@ -1,6 +1,7 @@
 /* Private to the passes: the program under construction and its calls before they are ordered. */
 #pragma once
 
+#include "sim/layout/pipeline.h"
 #include "sim/program/compile.h"
 
 typedef enum {
@@ -10,20 +11,33 @@ typedef enum {
     DRAFT_OTHER,
 } DraftKind;
 
-/* A call before rings and waits are assigned. */
+/* Activations live in rings; what a copy of each belongs to, and from when to when. */
+typedef enum {
+    RING_RESIDUAL, /* a block's input (one more a chunk: its output): to the end of its backward */
+    RING_SAVED,    /* what forward leaves for backward, a block */
+    RING_KEPT,     /* the same, read by backward for weights, where that comes later */
+    RING_AGAIN,    /* what is computed again right before backward: one copy */
+    RING_WEIGHTS,  /* what backward for inputs leaves for that for weights, a block */
+    RING_GRADIENT, /* the residual stream's gradient, a chunk and micro-batch in backward */
+    RING_INBOX,    /* a chunk's input as it is received: to the start of its forward */
+    NUM_RINGS
+} Ring;
+
+/* A call before gathered copies and waits are assigned. */
 typedef struct {
     DraftKind kind;
     guint segment, unit, micro_batch;
     gboolean first, last;
-    gboolean uses_weights;   /* reads its unit's gathered weights */
-    gboolean releases;       /* the last reader of that gathered copy */
-    gboolean opens_gradient; /* first writer of its unit's whole gradients in this micro-batch */
-    guint residual;          /* index of the residual stream's copy */
-    guint saved;             /* index of the saved activations' copy */
+    gboolean uses_weights;    /* reads its unit's gathered weights */
+    gboolean releases;        /* the last reader of that gathered copy */
+    gboolean opens_gradient;  /* first writer of its unit's whole gradients in this micro-batch */
+    gboolean closes_gradient; /* the last one */
+    guint16 ring[NUM_RINGS];  /* indices */
 } Draft;
 
 typedef struct {
     gint forward, backward, recompute; /* segments of a block class */
+    gint weights;                      /* backward for weights, where it is apart; else -1 */
     gint gather, reduce_first, reduce_add, reduce_last, update_gather;
     gint norm, update;
     guint gathered_space, gradient_space;
@@ -35,19 +49,26 @@ typedef struct {
     Model local;                 /* the model as this rank of the tp group sees it */
     gint param[NUM_PARAM_ROLES]; /* where each is in its unit, -1: nowhere */
     guint tp;                    /* ranks that split each matrix */
+    guint cp;                    /* ranks that share a sequence */
     gboolean sequence;           /* between matrices, tokens are split over them */
+    guint64 seq;                 /* tokens of a sequence on this rank */
     guint64 rows;                /* tokens of a micro-batch on this rank */
     guint64
         local_rows; /* of them, those of the residual stream and the norms: rows, or rows / tp */
     DType dtype;    /* of activations and of weights in use */
-    guint residual_space, saved_space, micro_batch_space;
-    guint residual, residual_gradient, tokens, labels, rope_table, positions, scratch, logits,
-        vocab_range;
+    guint stage, pp;
+    const Timetable *timetable;       /* of this stage */
+    gboolean has_embedding, has_head; /* the first chunk, the last one */
+    gboolean splits_backward;         /* for inputs, later for weights */
+    guint most_layers;                /* of this stage's chunks */
+    guint micro_batch_space, ring_space[NUM_RINGS];
+    guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
+        query_positions, key_positions, scratch, logits, vocab_range;
     guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
-    guint64 scratch_bytes;
-    ClassSegments *classes; /* by unit class */
-    GArray *drafts;         /* Draft */
+    gint input;                                    /* takes a chunk's input from the inbox */
+    ClassSegments *classes;                        /* by unit class */
+    GArray *drafts;                                /* Draft */
 } Builder;
 
 /* Parts of build_plain(). */
@@ -55,6 +76,7 @@ void build_count_valid(Builder *builder);
 void build_embedding(Builder *builder);
 void build_blocks(Builder *builder);
 void build_head(Builder *builder);
+void build_step(Builder *builder);
 
 /* Each pass leaves the program consistent; they run in this order. */
 void build_plain(Builder *builder);
@@ -71,6 +93,12 @@ void order_add_waits(Program *program);
 static inline Draft *builder_draft(const Builder *builder, guint i)
 {
     return &g_array_index(builder->drafts, Draft, i);
+}
+
+/* Whether this stage has a unit at all, and that unit's class. */
+static inline gboolean builder_has_unit(const Builder *builder, guint unit)
+{
+    return program_unit_ref(builder->program, unit)->unit_class != NO_UNIT_CLASS;
 }
 
 /* Appends a call that sums a step scalar over the groups of a purpose. */

@@ -141,9 +141,9 @@ static gboolean is_written(const DataCheck *check, const Place *place, const Ope
         return TRUE;
     if (operand->param != WHOLE_TENSOR || tensor->unit == NO_UNIT)
         return FALSE;
-    const guint num = program_unit(check->program, (guint)tensor->unit)->map->num_params;
-    for (guint p = 0; p < num; p++)
-        parts |= G_GUINT64_CONSTANT(1) << (p % 62);
+    const UnitMap *map = program_unit(check->program, (guint)tensor->unit)->map;
+    for (guint p = 0; p < map->num_params; p++) /* what another stage has is nothing here */
+        parts |= map->params[p].rows == 0 ? 0 : G_GUINT64_CONSTANT(1) << (p % 62);
     return (place->written & parts) == parts;
 }
 

@@ -75,6 +75,8 @@ static guint64 op_elements(const Program *program, const Op *op)
 {
     if (op->unit == NO_UNIT)
         return op->sizes.elements;
+    if (op->kind == OP_ALL_REDUCE && op->operands[0].param != WHOLE_TENSOR)
+        return program_unit(program, (guint)op->unit)->map->pieces[op->operands[0].param].chunk;
     if (op->kind == OP_ALL_REDUCE)
         return program_tensor(program, op->operands[0].tensor)->elements;
     return program_unit(program, (guint)op->unit)->map->full_elements;
@@ -88,7 +90,7 @@ static gboolean same_collective(const Program *left, const Op *a, const Program 
 }
 
 /* Compares stream by stream: two streams of a purpose are two communicators, told apart by their
- * numbers. */
+ * names. */
 static void check_agreement(RankCheck *check, const char *purpose, guint a, guint b)
 {
     const Program *left = check->set->classes[a], *right = check->set->classes[b];
@@ -104,7 +106,7 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
             continue;
         while (j < theirs->len &&
                (matched[j] || g_array_index(theirs, Issued, j).op->kind == OP_EXCHANGE ||
-                g_array_index(theirs, Issued, j).op->stream != mine->op->stream))
+                strcmp(g_array_index(theirs, Issued, j).stream, mine->stream) != 0))
             j++;
         if (j == theirs->len) {
             check_problem(check->problems, "%s: class %u issues %s %u times more than class %u",
@@ -135,15 +137,25 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
 
 /* ---- exchanges ---- */
 
+/* What one member of a group issues. */
+typedef struct {
+    const Program *program;
+    guint class_index, position, size; /* of the group */
+    GArray *issued;                    /* Issued */
+} Exchanges;
+
 typedef struct {
     guint micro_batch, chunk, direction;
     guint64 bytes;
     gboolean send;
-    guint peer, stream;
+    guint peer;
+    const char *stream;
 } Wire;
 
-static Wire wire_of(const Program *program, const Issued *issued, guint operand)
+/* Of the rank at @position of the group. */
+static Wire wire_of(const Exchanges *from, const Issued *issued, guint operand)
 {
+    const Program *program = from->program;
     const Message *message = &issued->op->messages[operand];
     const Operand *moved = &issued->op->operands[operand];
 
@@ -153,27 +165,26 @@ static Wire wire_of(const Program *program, const Issued *issued, guint operand)
         .direction = message->direction,
         .bytes = tensor_copy_bytes(program_tensor(program, moved->tensor)),
         .send = moved->access == ACCESS_READ,
-        .peer = message->peer,
-        .stream = issued->op->stream,
+        .peer = (from->position + message->peer_shift) % from->size,
+        .stream = issued->stream,
     };
 }
 
 static gboolean same_wire(const Wire *a, const Wire *b)
 {
-    return a->send == b->send && a->peer == b->peer && a->stream == b->stream &&
+    return a->send == b->send && a->peer == b->peer && strcmp(a->stream, b->stream) == 0 &&
            a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
            a->direction == b->direction && a->bytes == b->bytes;
 }
 
 /* The @nth message (from 0) that is @wire; NULL when there are fewer. */
-static const Issued *find_message(const Program *program, const GArray *all, const Wire *wire,
-                                  guint nth)
+static const Issued *find_message(const Exchanges *from, const Wire *wire, guint nth)
 {
-    for (guint i = 0; i < all->len; i++) {
-        const Issued *issued = &g_array_index(all, Issued, i);
+    for (guint i = 0; i < from->issued->len; i++) {
+        const Issued *issued = &g_array_index(from->issued, Issued, i);
 
         for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++) {
-            const Wire other = wire_of(program, issued, o);
+            const Wire other = wire_of(from, issued, o);
 
             if (same_wire(&other, wire) && nth-- == 0)
                 return issued;
@@ -183,17 +194,16 @@ static const Issued *find_message(const Program *program, const GArray *all, con
 }
 
 /* How many messages like operand @operand of @issued the rank has issued before it. */
-static guint message_ordinal(const Program *program, const GArray *all, const Issued *issued,
-                             guint operand)
+static guint message_ordinal(const Exchanges *from, const Issued *issued, guint operand)
 {
-    const Wire wire = wire_of(program, issued, operand);
+    const Wire wire = wire_of(from, issued, operand);
     guint before = 0;
 
-    for (const Issued *at = (const Issued *)(gpointer)all->data; at <= issued; at++)
+    for (const Issued *at = (const Issued *)(gpointer)from->issued->data; at <= issued; at++)
         for (guint o = 0;
              at->op->kind == OP_EXCHANGE && o < (at == issued ? operand : at->op->num_operands);
              o++) {
-            const Wire other = wire_of(program, at, o);
+            const Wire other = wire_of(from, at, o);
 
             before += same_wire(&other, &wire) ? 1 : 0;
         }
@@ -202,30 +212,19 @@ static guint message_ordinal(const Program *program, const GArray *all, const Is
 
 /* Of equal messages the first pairs with the first, the second with the second: transports keep
  * their order. */
-static void check_message(RankCheck *check, const Group *group, guint position, const GArray *ours,
-                          guint i, guint operand)
+static void check_message(RankCheck *check, const Exchanges *members, guint position, guint i,
+                          guint operand)
 {
-    const guint a = check->set->class_of[group->ranks[position]];
-    const Issued *issued = &g_array_index(ours, Issued, i);
-    const Wire wire = wire_of(check->set->classes[a], issued, operand);
+    const Exchanges *ours = &members[position];
+    const Issued *issued = &g_array_index(ours->issued, Issued, i);
+    const Wire wire = wire_of(ours, issued, operand);
+    const Exchanges *theirs = &members[wire.peer];
+    const guint a = ours->class_index, b = theirs->class_index;
     Wire wanted = wire;
 
-    if (wire.peer >= group->size) {
-        check_problem(check->problems, "%s: peer %u of a group of %u", issued->stream, wire.peer,
-                      group->size);
-        return;
-    }
-    const guint b = check->set->class_of[group->ranks[wire.peer]];
-    g_autoptr(GArray) theirs =
-        issued_ops(check->set->classes[b], check->happens[b],
-                   g_array_index(check->set->classes[a]->groups, GroupRef,
-                                 program_stream(check->set->classes[a], issued->op->stream)->group)
-                       .purpose);
     wanted.send = !wire.send;
     wanted.peer = position;
-    const Issued *other =
-        find_message(check->set->classes[b], theirs, &wanted,
-                     message_ordinal(check->set->classes[a], ours, issued, operand));
+    const Issued *other = find_message(theirs, &wanted, message_ordinal(ours, issued, operand));
     if (other == NULL) {
         check_problem(check->problems,
                       "%s: class %u %s micro-batch %u chunk %u direction %u (%" G_GUINT64_FORMAT
@@ -242,17 +241,24 @@ static void check_message(RankCheck *check, const Group *group, guint position, 
 
 static void check_exchanges(RankCheck *check, const Group *group, const char *purpose)
 {
+    g_autofree Exchanges *members = g_new0(Exchanges, group->size);
+
     for (guint p = 0; p < group->size; p++) {
-        const guint a = check->set->class_of[group->ranks[p]];
-        g_autoptr(GArray) ours = issued_ops(check->set->classes[a], check->happens[a], purpose);
+        const guint c = check->set->class_of[group->ranks[p]];
 
-        for (guint i = 0; i < ours->len; i++) {
-            const Issued *issued = &g_array_index(ours, Issued, i);
+        members[p] = (Exchanges){check->set->classes[c], c, p, group->size,
+                                 issued_ops(check->set->classes[c], check->happens[c], purpose)};
+    }
+    for (guint p = 0; p < group->size; p++) {
+        for (guint i = 0; i < members[p].issued->len; i++) {
+            const Op *op = g_array_index(members[p].issued, Issued, i).op;
 
-            for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++)
-                check_message(check, group, p, ours, i, o);
+            for (guint o = 0; op->kind == OP_EXCHANGE && o < op->num_operands; o++)
+                check_message(check, members, p, i, o);
         }
     }
+    for (guint p = 0; p < group->size; p++)
+        g_array_unref(members[p].issued);
 }
 
 static guint64 classes_key(const RankCheck *check, const Group *group)

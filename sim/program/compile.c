@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Which axes the members of a group differ in.  "kv" differs in tp, but only within ranks that hold
- * the same keys and values. */
+ * the same keys and values; "embedding" in pp, but only the first and the last stage. */
 static const struct {
     const char *purpose;
     guint axes;
@@ -15,9 +15,14 @@ static const struct {
     {"shard", 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
     {"replicate", 1u << AXIS_DP_REPLICATE},
     {"data", 1u << AXIS_DP_REPLICATE | 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
+    {"cp", 1u << AXIS_CP},
     {"tp", 1u << AXIS_TP},
     {"kv", 1u << AXIS_TP},
-    {"norm", 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
+    {"pp", 1u << AXIS_PP},
+    {"embedding", 1u << AXIS_PP},
+    {"model", 1u << AXIS_PP | 1u << AXIS_TP},
+    {"loss", 1u << AXIS_PP | 1u << AXIS_DP_REPLICATE | 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
+    {"norm", 1u << AXIS_PP | 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
 };
 
 static guint purpose_axes(const char *purpose)
@@ -40,6 +45,8 @@ guint purpose_size(const ProgramSpec *spec, const char *purpose)
 
     if (strcmp(purpose, "kv") == 0)
         return kv_copies(spec);
+    if (strcmp(purpose, "embedding") == 0)
+        return 2;
     for (guint a = 0; a < NUM_AXES; a++)
         if ((axes & (1u << a)) != 0)
             size *= spec->layout.size[a];
@@ -49,11 +56,13 @@ guint purpose_size(const ProgramSpec *spec, const char *purpose)
 /* From the innermost axis out to the outermost one that varies. */
 guint purpose_span(const ProgramSpec *spec, const char *purpose)
 {
-    const guint axes = purpose_axes(purpose);
+    const guint axes = purpose_axes(purpose), pp = spec->layout.size[AXIS_PP];
     guint outermost = 0, span = 1;
 
     if (strcmp(purpose, "kv") == 0)
         return kv_copies(spec);
+    if (strcmp(purpose, "embedding") == 0) /* two, that far apart */
+        return 2 * (pp - 1) * (layout_world(&spec->layout) / pp);
     while (outermost < NUM_AXES && (axes & (1u << outermost)) == 0)
         outermost++;
     for (guint a = outermost; a < NUM_AXES; a++)
@@ -75,6 +84,16 @@ static guint first_member(const ProgramSpec *spec, guint rank, const char *purpo
     return layout_rank(&spec->layout, coordinate);
 }
 
+static gboolean is_member(const ProgramSpec *spec, guint rank, const char *purpose)
+{
+    guint coordinate[NUM_AXES];
+
+    if (strcmp(purpose, "embedding") != 0)
+        return TRUE;
+    layout_coordinates(&spec->layout, rank, coordinate);
+    return coordinate[AXIS_PP] == 0 || coordinate[AXIS_PP] + 1 == spec->layout.size[AXIS_PP];
+}
+
 /* Adds every group of that purpose, members in the order of ranks. */
 static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *purpose)
 {
@@ -84,6 +103,8 @@ static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *pur
     for (guint rank = 0; rank < world; rank++) {
         const guint first = first_member(spec, rank, purpose);
 
+        if (!is_member(spec, rank, purpose))
+            continue;
         if (members[first] == NULL)
             members[first] = g_array_new(FALSE, FALSE, sizeof(guint));
         g_array_append_val(members[first], rank);
@@ -98,12 +119,14 @@ static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *pur
 }
 
 /* All passes but the last. */
-static Builder build_unordered(const ProgramSpec *spec)
+static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timetable *timetables)
 {
     Builder builder = {
         .spec = spec,
         .program = program_new(),
         .drafts = g_array_new(FALSE, FALSE, sizeof(Draft)),
+        .stage = stage,
+        .timetable = &timetables[stage],
     };
 
     build_plain(&builder);
@@ -119,9 +142,9 @@ static void builder_clear(Builder *builder)
     g_free(builder->classes);
 }
 
-Program *program_build(const ProgramSpec *spec)
+static Program *build(const ProgramSpec *spec, guint stage, const Timetable *timetables)
 {
-    Builder builder = build_unordered(spec);
+    Builder builder = build_unordered(spec, stage, timetables);
 
     pass_order(&builder);
     builder_clear(&builder);
@@ -129,17 +152,28 @@ Program *program_build(const ProgramSpec *spec)
     return builder.program;
 }
 
+Program *program_build(const ProgramSpec *spec, guint stage)
+{
+    const guint pp = spec->layout.size[AXIS_PP];
+    Timetable *timetables = timetables_new(&spec->schedule, pp);
+    Program *program = build(spec, stage, timetables);
+
+    timetables_free(timetables, pp);
+    return program;
+}
+
 /* Micro-batches between the first and the last are alike: of more than four, one of them stands for
  * the rest. */
-Sketch *program_sketch(const ProgramSpec *spec)
+Sketch *program_sketch(const ProgramSpec *spec, guint stage)
 {
     enum { LISTED = 4, MIDDLE = 2 };
-    const guint micro_batches = spec->schedule.micro_batches;
-    const guint more = micro_batches > LISTED ? micro_batches - LISTED : 0;
+    const guint micro_batches = spec->schedule.micro_batches, pp = spec->layout.size[AXIS_PP];
+    const guint more = pp == 1 && micro_batches > LISTED ? micro_batches - LISTED : 0;
     ProgramSpec listed = *spec;
 
     listed.schedule.micro_batches = micro_batches - more;
-    Builder builder = build_unordered(&listed);
+    Timetable *timetables = timetables_new(&listed.schedule, pp);
+    Builder builder = build_unordered(&listed, stage, timetables);
     Sketch *sketch = g_new0(Sketch, 1);
 
     sketch->program = builder.program;
@@ -151,6 +185,7 @@ Sketch *program_sketch(const ProgramSpec *spec)
     }
     g_array_index(builder.program->spaces, Space, builder.micro_batch_space).count = micro_batches;
     builder_clear(&builder);
+    timetables_free(timetables, pp);
     return sketch;
 }
 
@@ -163,16 +198,29 @@ void sketch_free(Sketch *sketch)
     g_free(sketch);
 }
 
-/* All data ranks are equal: shards are padded to one size, so there is one class. */
+/* Ranks of a stage are equal: shards are padded to one size.  Groups of a purpose that only some
+ * stages need are made on all. */
 ProgramSet *program_compile(const ProgramSpec *spec)
 {
+    const guint pp = spec->layout.size[AXIS_PP];
     ProgramSet *set = program_set_new(layout_world(&spec->layout));
-    Program *program = program_build(spec);
-    const guint class_index = program_set_add_class(set, program);
+    Timetable *timetables = timetables_new(&spec->schedule, pp);
+    g_autoptr(GHashTable) purposes_made = g_hash_table_new(g_str_hash, g_str_equal);
 
+    for (guint stage = 0; stage < pp; stage++)
+        program_set_add_class(set, build(spec, stage, timetables));
+    timetables_free(timetables, pp);
     for (guint rank = 0; rank < set->num_ranks; rank++)
-        program_set_assign(set, rank, class_index);
-    for (guint g = 0; g < program->groups->len; g++)
-        add_groups(set, spec, g_array_index(program->groups, GroupRef, g).purpose);
+        program_set_assign(set, rank, rank / (set->num_ranks / pp)); /* pp is outermost */
+    for (guint c = 0; c < set->num_classes; c++) {
+        const Program *program = set->classes[c];
+
+        for (guint g = 0; g < program->groups->len; g++) {
+            char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
+
+            if (g_hash_table_add(purposes_made, purpose))
+                add_groups(set, spec, purpose);
+        }
+    }
     return set;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sim/input/workload.h"
+#include "sim/layout/context_parallel.h"
 #include "sim/layout/layout.h"
 #include "sim/layout/schedule.h"
 #include "sim/program/program.h"
@@ -15,18 +16,19 @@ typedef struct {
     const Sharding *sharding;
     Schedule schedule;
     gboolean sequence_parallel; /* with tp > 1: norms and the residual stream split by tokens */
+    ContextKind context;        /* with cp > 1 */
     DeviceKind device;
     guint threads; /* of one rank */
 } ProgramSpec;
 
-/* Members of a group of that purpose ("shard", "replicate", "data", "tp", "kv", "norm"). */
+/* Members of a group of that purpose ("shard", "replicate", "data", "tp", ...: compile.c). */
 guint purpose_size(const ProgramSpec *spec, const char *purpose);
 
 /* Consecutive ranks that such a group spreads over. */
 guint purpose_span(const ProgramSpec *spec, const char *purpose);
 
-/* The program of one rank, placed; enough to price a layout whose ranks are all equal. */
-Program *program_build(const ProgramSpec *spec);
+/* The program of the ranks of one stage, placed. */
+Program *program_build(const ProgramSpec *spec, guint stage);
 
 /* Segments and tensors without an ordered list of calls: how often each segment runs is all that
  * sums need. Some ten times cheaper than program_build(); not placed, and it can't be run. */
@@ -35,9 +37,9 @@ typedef struct {
     guint64 *calls; /* of a step, by segment */
 } Sketch;
 
-Sketch *program_sketch(const ProgramSpec *spec);
+Sketch *program_sketch(const ProgramSpec *spec, guint stage);
 void sketch_free(Sketch *sketch);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Sketch, sketch_free)
 
-/* Programs of all ranks, placed, and their groups. */
+/* Programs of all ranks, placed, and their groups: a class a stage. */
 ProgramSet *program_compile(const ProgramSpec *spec);

@@ -34,7 +34,7 @@ Op *emit_op(const Emit *to, OpKind kind)
 
     op->sizes.rows = to->builder->rows;
     op->sizes.batch = to->builder->spec->schedule.micro_batch;
-    op->sizes.seq = to->builder->spec->workload->seq_len;
+    op->sizes.seq = to->builder->seq;
     op->sizes.heads = model->heads;
     op->sizes.kv_heads = model->kv_heads;
     op->sizes.head_dim = model->head_dim;
@@ -76,11 +76,7 @@ void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param)
 
 void emit_uses_scratch(const Emit *to, Op *op)
 {
-    Builder *builder = to->builder;
-    const guint64 bytes = op_workspace_bytes(op, builder->spec->device, builder->spec->threads);
-
-    builder->scratch_bytes = MAX(builder->scratch_bytes, bytes);
-    emit_writes(op, builder->scratch);
+    emit_writes(op, to->builder->scratch);
 }
 
 static gboolean is_layer_norm(const Emit *to)
@@ -197,6 +193,8 @@ void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy,
 
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
 {
+    if ((to->builder->local.features & FEATURE_ROPE) == 0)
+        return;
     Op *op = emit_op(to, kind);
 
     emit_updates(op, q);

@@ -22,6 +22,23 @@ typedef struct {
     guint64 in, out;
 } Linear;
 
+/* What attention reads and leaves; and, where ranks share a sequence, what it works with: in a ring
+ * two of each, one in use and one under way, else [0] for all ranks. */
+typedef struct {
+    guint k[2], v[2], dk[2], dv[2];
+    guint part_dk, part_dv; /* of one step */
+    guint o, dq;            /* sums */
+} AttentionRing;
+
+typedef struct {
+    guint q, k, v, o, lse, dattention, dq, dk, dv;
+    AttentionRing ring;
+} AttentionTensors;
+
+void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
+void emit_attention(const Emit *to, const AttentionTensors *tensors);
+void emit_attention_backward(const Emit *to, const AttentionTensors *tensors);
+
 /* A tensor of activations: (N, columns); (N or N / tp, C); fp32 values. */
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_local_activation(Builder *builder, const char *name, guint space);
@@ -39,8 +56,7 @@ void emit_accumulates(Op *op, guint tensor);
 void emit_reads_weight(const Emit *to, Op *op, ParamRole param);
 void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param);
 
-/* Workspace of the op that was just completed: one tensor for all, as large as the largest bound.
- */
+/* Workspace: one tensor for all, as large as the largest bound (build_plain()). */
 void emit_uses_scratch(const Emit *to, Op *op);
 
 /* The model's kind of norm: RMSNorm, or LayerNorm with a bias. */
@@ -55,6 +71,8 @@ void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, 
                                 Access access);
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
 void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift);
+
+/* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
 /* y := x, to which a linear then adds its product. */

@@ -68,7 +68,7 @@ static void add_op(GChecksum *sum, const Op *op)
     for (guint i = 0; i < op->num_waits; i++)
         add(sum, " wait %u", op->waits[i]);
     for (guint i = 0; op->kind == OP_EXCHANGE && i < op->num_operands; i++)
-        add(sum, " to %u %d %u %u", op->messages[i].peer, op->messages[i].micro_batch_shift,
+        add(sum, " to %u %d %u %u", op->messages[i].peer_shift, op->messages[i].micro_batch_shift,
             op->messages[i].chunk, op->messages[i].direction);
     add(sum, "\n");
 }

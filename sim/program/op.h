@@ -87,7 +87,8 @@ typedef enum {
     /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
     OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
     OP_REDUCE_SCATTER, /* r whole  w shard;  or u whole: own chunk in place */
-    OP_ALL_REDUCE, /* u buffer; a whole unit's tensor whose unit has ranks > 1: own chunks only */
+    OP_ALL_REDUCE, /* u buffer; a whole unit's tensor whose unit has ranks > 1: own chunks only; one
+                      parameter of a unit's tensor: this rank's chunk of it */
     OP_EXCHANGE,   /* r sent ... w received ...: op->messages says to whom, from whom */
     NUM_OPS
 } OpKind;
@@ -136,7 +137,7 @@ typedef struct {
 /* One send or receive of an exchange; it pairs with its counterpart by peers and by tag =
  * (micro-batch, chunk, direction). */
 typedef struct {
-    guint peer;             /* position in the stream's group */
+    guint peer_shift; /* the peer's position in the stream's group is ours plus this, around */
     gint micro_batch_shift; /* added to the call's micro-batch */
     guint chunk, direction;
 } Message;

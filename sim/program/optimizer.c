@@ -108,7 +108,8 @@ static void append_norms(Builder *builder, gboolean sharded)
     for (guint u = 0; u < program->unit_refs->len; u++) {
         const guint index = program_unit_ref(program, u)->unit_class;
 
-        if (class_is_sharded(program_unit(program, index)) != sharded)
+        if (!builder_has_unit(builder, u) ||
+            class_is_sharded(program_unit(program, index)) != sharded)
             continue;
         append_call(builder, builder->classes[index].norm, u, first);
         first = FALSE;
@@ -137,6 +138,8 @@ static void append_updates(Builder *builder)
     const Program *program = builder->program;
 
     for (guint u = 0; u < program->unit_refs->len; u++) {
+        if (!builder_has_unit(builder, u))
+            continue;
         const ClassSegments *segments = &builder->classes[program_unit_ref(program, u)->unit_class];
 
         append_call(builder, segments->update, u, TRUE);
@@ -145,38 +148,71 @@ static void append_updates(Builder *builder)
     }
 }
 
+/* The two copies of an embedding that is tied over stages have the same shards: a rank's shard is
+ * summed with its counterpart's, once all other sums are done. */
+static void append_tied_reduce(Builder *builder)
+{
+    Program *program = builder->program;
+    const guint stream = builder_stream(builder, "embedding", "reduce");
+    const guint segment = program_add_segment(program, "root.tied_reduce");
+    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
+                            builder->spec->workload->recipe->gradient);
+
+    op->unit = (gint)program_unit_ref(program, ROOT_UNIT)->unit_class;
+    op_add_operand(op, (guint)program_unit(program, (guint)op->unit)->gradient, ACCESS_UPDATE, 0,
+                   builder->param[PARAM_EMBEDDING]);
+    append_call(builder, (gint)segment, ROOT_UNIT, TRUE);
+}
+
+/* Whether any unit of the model, on whatever stage, is sharded, or is not. */
+static gboolean any_unit(const Builder *builder, gboolean sharded)
+{
+    for (guint u = 0; u < builder->program->unit_refs->len; u++)
+        if ((sharding_unit_strategy(builder->spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+            return TRUE;
+    return FALSE;
+}
+
+static void add_norms(Builder *builder, gboolean any_sharded, gboolean any_whole)
+{
+    const gboolean alone = builder->tp == 1 && builder->pp == 1;
+
+    if (any_whole) {
+        append_norms(builder, FALSE);
+        if (!alone)
+            builder_all_reduce_scalar(builder, "norm.reduce.whole", builder->sum_whole, "model");
+    }
+    if (any_sharded) {
+        append_norms(builder, TRUE);
+        builder_all_reduce_scalar(builder, "norm.reduce", builder->sum_sharded,
+                                  alone ? "shard" : "norm");
+    }
+}
+
 void pass_optimizer(Builder *builder)
 {
     Program *program = builder->program;
-    gboolean any_sharded = FALSE, any_whole = FALSE;
+    const gboolean any_sharded = any_unit(builder, TRUE), any_whole = any_unit(builder, FALSE);
 
     builder->norm = scalar(builder, "norm");
     builder->coefficient = scalar(builder, "coefficient");
     builder->finite = scalar(builder, "finite");
-    for (guint i = 0; i < program->units->len; i++) {
-        any_sharded |= class_is_sharded(program_unit(program, i));
-        any_whole |= !class_is_sharded(program_unit(program, i));
-    }
     if (any_sharded)
         builder->sum_sharded = scalar(builder, "sum_sharded");
     if (any_whole)
         builder->sum_whole = scalar(builder, "sum_whole");
     for (guint i = 0; i < program->units->len; i++) {
+        if (program_unit(program, i)->map->elements == 0)
+            continue;
         add_state(builder, i);
         build_norm(builder, i);
         build_update(builder, i);
     }
-    builder_all_reduce_scalar(builder, "loss.reduce", builder->loss, "data");
-    if (any_whole) {
-        append_norms(builder, FALSE);
-        if (builder->tp > 1)
-            builder_all_reduce_scalar(builder, "norm.reduce.whole", builder->sum_whole, "tp");
-    }
-    if (any_sharded) {
-        append_norms(builder, TRUE);
-        builder_all_reduce_scalar(builder, "norm.reduce", builder->sum_sharded,
-                                  builder->tp == 1 ? "shard" : "norm");
-    }
+    builder_all_reduce_scalar(builder, "loss.reduce", builder->loss,
+                              builder->pp == 1 ? "data" : "loss");
+    if (builder->pp > 1 && builder->local.tied && builder_has_unit(builder, ROOT_UNIT))
+        append_tied_reduce(builder);
+    add_norms(builder, any_sharded, any_whole);
     append_call(builder, build_clip(builder, any_sharded, any_whole), ROOT_UNIT, TRUE);
     append_updates(builder);
 }

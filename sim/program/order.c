@@ -36,18 +36,21 @@ static void emit_call(Orderer *orderer, const Draft *draft)
 {
     Builder *builder = orderer->builder;
     Program *program = builder->program;
-    const UnitRef *ref = program_unit_ref(program, draft->unit);
-    const UnitClass *unit = program_unit(program, ref->unit_class);
-    const ClassSegments *segments = &builder->classes[ref->unit_class];
     const guint c = call_list_add(&program->step, draft->segment, draft->unit, draft->micro_batch);
     Call *call = &g_array_index(program->step.calls, Call, c);
 
     call->first = draft->first;
     call->last = draft->last;
-    call->index[unit->layer_space] = (guint16)ref->index;
     call->index[builder->micro_batch_space] = (guint16)draft->micro_batch;
-    call->index[builder->residual_space] = (guint16)draft->residual;
-    call->index[builder->saved_space] = (guint16)draft->saved;
+    for (guint r = 0; r < NUM_RINGS; r++)
+        if (builder->ring_space[r] != NO_SPACE)
+            call->index[builder->ring_space[r]] = draft->ring[r];
+    if (!builder_has_unit(builder, draft->unit))
+        return;
+    const UnitRef *ref = program_unit_ref(program, draft->unit);
+    const UnitClass *unit = program_unit(program, ref->unit_class);
+    const ClassSegments *segments = &builder->classes[ref->unit_class];
+    call->index[unit->layer_space] = (guint16)ref->index;
     if (unit->gathered != NO_TENSOR)
         call->index[segments->gathered_space] = (guint16)orderer->slot[draft->unit];
     if (unit->unit_gradient != NO_TENSOR)

@@ -283,6 +283,8 @@ static guint64 all_reduce_op_elements(const Program *program, const Op *op, guin
     if (op->unit == NO_UNIT)
         return all_reduce_elements(op->sizes.elements, ranks);
     const UnitMap *map = program_unit(program, (guint)op->unit)->map;
+    if (op->operands[0].param != WHOLE_TENSOR)
+        return all_reduce_elements(map->pieces[op->operands[0].param].chunk, ranks);
     if (tensor->part == PART_SHARD || map->ranks == 1)
         return all_reduce_elements(tensor->elements, ranks);
     for (guint i = 0; i < map->num_pieces; i++)

@@ -64,7 +64,7 @@ typedef struct {
     guint count;
 } Space;
 
-enum { MAX_SPACES = 24, NO_SPACE = 0 }; /* space 0 has one copy */
+enum { MAX_SPACES = 32, NO_SPACE = 0 }; /* space 0 has one copy */
 
 typedef struct {
     char *name;
@@ -88,7 +88,7 @@ typedef struct {
     guint group; /* STREAM_COMMUNICATION: index into the program's groups */
 } Stream;
 
-enum { MAX_STREAMS = 12, COMPUTE_STREAM = 0 };
+enum { MAX_STREAMS = 20, COMPUTE_STREAM = 0 };
 
 /* A purpose ("shard", "replicate", "data", "pp", "tp") and its size for this class of ranks. */
 typedef struct {
@@ -110,7 +110,10 @@ typedef struct {
     gint parameter, gathered, unit_gradient, gradient, master, moment[2];
 } UnitClass;
 
-/* Unit number (0 root, i + 1 block i) -> class, and which unit of that class. */
+/* Unit number (0 root, i + 1 block i) -> class, and which unit of that class; NO_UNIT_CLASS where
+ * another stage has it. */
+enum { NO_UNIT_CLASS = G_MAXUINT };
+
 typedef struct {
     guint unit_class, index;
 } UnitRef;

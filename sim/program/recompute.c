@@ -1,10 +1,26 @@
-/* Full recomputation: between forward and backward only the block's input lives; right before a
- * block's backward its forward runs again, without the ops whose results nobody saves. */
+/* Recomputation: right before a block's backward its forward runs again, without the ops whose
+ * results nobody misses.  full: between forward and backward only the block's input lives;
+ * selective: all but what attention leaves, which costs two products to make again and no
+ * communication. */
 #include "sim/program/builder.h"
 
-static gboolean is_saved(const Builder *builder, guint tensor)
+static gboolean is_in_ring(const Builder *builder, guint tensor, Ring ring)
 {
-    return program_tensor(builder->program, tensor)->space == builder->saved_space;
+    const guint space = program_tensor(builder->program, tensor)->space;
+
+    return space != NO_SPACE && space == builder->ring_space[ring];
+}
+
+/* What backward finds computed again, and what it finds as forward left it. */
+static gboolean is_again(const Builder *builder, guint tensor)
+{
+    return is_in_ring(builder, tensor, RING_AGAIN) || is_in_ring(builder, tensor, RING_WEIGHTS);
+}
+
+static gboolean is_stored(const Builder *builder, guint tensor)
+{
+    return is_in_ring(builder, tensor, RING_RESIDUAL) || is_in_ring(builder, tensor, RING_SAVED) ||
+           is_in_ring(builder, tensor, RING_KEPT);
 }
 
 static gboolean writes_needed(const Op *op, const gboolean *needed)
@@ -15,8 +31,8 @@ static gboolean writes_needed(const Op *op, const gboolean *needed)
     return FALSE;
 }
 
-/* Walks @forward backwards from the saved tensors: an op is kept when it writes something needed,
- * and then what it reads is needed too.  The block's output (the residual stream) is not. */
+/* Walks @forward backwards from what is computed again: an op is kept when it writes something
+ * needed, and then what it reads is needed too, unless it is stored. */
 static guint copy_needed_ops(Builder *builder, gint forward, const char *name)
 {
     Program *program = builder->program;
@@ -26,13 +42,13 @@ static guint copy_needed_ops(Builder *builder, gint forward, const char *name)
     g_autofree gboolean *kept = g_new0(gboolean, from->num_ops);
 
     for (guint t = 0; t < program->tensors->len; t++)
-        needed[t] = is_saved(builder, t);
+        needed[t] = is_again(builder, t);
     for (guint i = from->num_ops; i-- > 0;) {
         const Op *op = &from->ops[i];
 
         kept[i] = writes_needed(op, needed);
         for (guint o = 0; kept[i] && o < op->num_operands; o++)
-            if (op->operands[o].tensor != builder->residual)
+            if (!is_stored(builder, op->operands[o].tensor))
                 needed[op->operands[o].tensor] |= op->operands[o].access == ACCESS_READ;
     }
     for (guint i = 0; i < from->num_ops; i++) {
@@ -52,14 +68,13 @@ static void insert_recompute_calls(Builder *builder)
     for (guint i = 0; i < plain->len; i++) {
         Draft draft = g_array_index(plain, Draft, i);
         const UnitRef *ref = program_unit_ref(builder->program, draft.unit);
-        const ClassSegments *segments = &builder->classes[ref->unit_class];
 
-        draft.saved = 0;
-        if (draft.unit != ROOT_UNIT && draft.segment == (guint)segments->backward) {
+        if (draft.unit != ROOT_UNIT &&
+            draft.segment == (guint)builder->classes[ref->unit_class].backward) {
             Draft recompute = draft;
 
-            recompute.segment = (guint)segments->recompute;
-            recompute.opens_gradient = FALSE;
+            recompute.segment = (guint)builder->classes[ref->unit_class].recompute;
+            recompute.opens_gradient = recompute.closes_gradient = FALSE;
             g_array_append_val(builder->drafts, recompute);
         }
         g_array_append_val(builder->drafts, draft);
@@ -72,7 +87,6 @@ void pass_recompute(Builder *builder)
 
     if (builder->spec->schedule.recompute == RECOMPUTE_NONE)
         return;
-    g_array_index(program->spaces, Space, builder->saved_space).count = 1;
     for (guint i = 1; i < program->units->len; i++) {
         g_autofree char *name = g_strdup_printf("%s.recompute", program_unit(program, i)->name);
 

@@ -216,7 +216,7 @@ static void add_copies_all_reduce(Builder *builder, guint segment, guint index, 
     for (guint p = 0; p < map->num_params; p++) {
         const PartialSum sum = tensor_gradient_sum(map->params[p].role, builder->sequence);
 
-        if (map->params[p].copies == 1 || sum == SUM_NONE)
+        if (map->params[p].rows == 0 || map->params[p].copies == 1 || sum == SUM_NONE)
             continue;
         const guint stream = builder_stream(builder, sum == SUM_OVER_TP ? "tp" : "kv", "reduce");
         Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
@@ -326,6 +326,9 @@ typedef struct {
     Builder *builder;
     const GArray *from;
     guint *next_use;    /* by draft: the next draft that reads the same unit's weights; 0 = none */
+    guint *uses;        /* by unit: of its weights, in all micro-batches */
+    guint8 *seen;       /* by unit x micro-batch: of those so far */
+    guint *open;        /* by unit: micro-batches between their first and their last use */
     gboolean *gathered; /* by unit */
 } Inserter;
 
@@ -345,13 +348,29 @@ static void find_next_uses(Inserter *inserter)
         const Draft *draft = &g_array_index(inserter->from, Draft, i);
 
         inserter->next_use[i] = next[draft->unit];
-        if (draft->uses_weights)
-            next[draft->unit] = i;
+        if (!draft->uses_weights)
+            continue;
+        next[draft->unit] = i;
+        inserter->uses[draft->unit]++;
     }
 }
 
+static void count_use(Inserter *inserter, const Draft *draft)
+{
+    const guint micro_batches = inserter->builder->spec->schedule.micro_batches;
+    const guint uses = inserter->uses[draft->unit] / micro_batches; /* of each */
+    guint8 *seen = &inserter->seen[(gsize)draft->unit * micro_batches + draft->micro_batch];
+
+    ++*seen;
+    if (uses > 1 && *seen == 1)
+        inserter->open[draft->unit]++;
+    if (uses > 1 && *seen == uses)
+        inserter->open[draft->unit]--;
+}
+
 /* Whether the gathered copy outlives this use: for the recomputed block's backward, for a kept
- * unit's backward, for the rest of the step under shard_grad_op. */
+ * unit's backward (of any micro-batch that has passed it), for the rest of the step under
+ * shard_grad_op. */
 static gboolean stays_gathered(const Inserter *inserter, guint i)
 {
     const Builder *builder = inserter->builder;
@@ -369,7 +388,7 @@ static gboolean stays_gathered(const Inserter *inserter, guint i)
     if (sharding_unit_strategy(builder->spec->sharding, draft->unit) == STRATEGY_SHARD_GRAD_OP)
         return TRUE;
     return sharding_unit_kept(builder->spec->sharding, draft->unit, layers) &&
-           g_array_index(inserter->from, Draft, next).micro_batch == draft->micro_batch;
+           inserter->open[draft->unit] > 0;
 }
 
 static void append_gather(Inserter *inserter, const Draft *use)
@@ -380,16 +399,10 @@ static void append_gather(Inserter *inserter, const Draft *use)
     gather.kind = DRAFT_GATHER;
     gather.segment =
         (guint)builder->classes[program_unit_ref(builder->program, use->unit)->unit_class].gather;
-    gather.uses_weights = gather.opens_gradient = gather.releases = FALSE;
+    gather.uses_weights = gather.releases = FALSE;
+    gather.opens_gradient = gather.closes_gradient = FALSE;
     g_array_append_val(builder->drafts, gather);
     inserter->gathered[use->unit] = TRUE;
-}
-
-static gboolean ends_backward(const Builder *builder, const Draft *draft)
-{
-    if (draft->unit == ROOT_UNIT)
-        return draft->segment == (guint)builder->embed_backward;
-    return draft->opens_gradient;
 }
 
 static void append_reduce(Inserter *inserter, const Draft *backward)
@@ -403,7 +416,8 @@ static void append_reduce(Inserter *inserter, const Draft *backward)
     if (!sharded && !backward->last) /* accumulates whole, reduced with the last */
         return;
     reduce.kind = DRAFT_REDUCE;
-    reduce.uses_weights = reduce.opens_gradient = reduce.releases = FALSE;
+    reduce.uses_weights = reduce.releases = FALSE;
+    reduce.opens_gradient = reduce.closes_gradient = FALSE;
     reduce.segment = (guint)(backward->last               ? segments->reduce_last
                              : backward->micro_batch == 0 ? segments->reduce_first
                                                           : segments->reduce_add);
@@ -411,26 +425,38 @@ static void append_reduce(Inserter *inserter, const Draft *backward)
 }
 
 /* Sharded accumulation reduces every micro-batch's gradients, so each is written anew. */
+static void append_unit_call(Inserter *inserter, guint i, Draft *draft)
+{
+    Builder *builder = inserter->builder;
+    const guint unit_class = program_unit_ref(builder->program, draft->unit)->unit_class;
+
+    if (draft->uses_weights)
+        count_use(inserter, draft);
+    if (draft->uses_weights && is_gathered_strategy(builder, draft->unit)) {
+        if (!inserter->gathered[draft->unit])
+            append_gather(inserter, draft);
+        draft->releases = !stays_gathered(inserter, i);
+        inserter->gathered[draft->unit] = !draft->releases;
+    }
+    if (draft->kind == DRAFT_COMPUTE &&
+        program_unit(builder->program, unit_class)->unit_gradient != NO_TENSOR)
+        draft->first = TRUE;
+    g_array_append_val(builder->drafts, *draft);
+    if (draft->closes_gradient)
+        append_reduce(inserter, draft);
+}
+
 static void append_use(Inserter *inserter, guint i)
 {
     Builder *builder = inserter->builder;
     Draft draft = g_array_index(inserter->from, Draft, i);
-    const guint unit_class = program_unit_ref(builder->program, draft.unit)->unit_class;
 
-    if (draft.uses_weights && is_gathered_strategy(builder, draft.unit)) {
-        if (!inserter->gathered[draft.unit])
-            append_gather(inserter, &draft);
-        draft.releases = !stays_gathered(inserter, i);
-        inserter->gathered[draft.unit] = !draft.releases;
-    }
-    if (draft.kind == DRAFT_COMPUTE &&
-        program_unit(builder->program, unit_class)->unit_gradient != NO_TENSOR)
-        draft.first = TRUE;
-    g_array_append_val(builder->drafts, draft);
+    if (builder_has_unit(builder, draft.unit))
+        append_unit_call(inserter, i, &draft);
+    else
+        g_array_append_val(builder->drafts, draft);
     if (draft.segment == (guint)builder->count_valid && draft.last)
         builder_all_reduce_scalar(builder, "valid.reduce", builder->valid, "data");
-    if (draft.kind == DRAFT_COMPUTE && ends_backward(builder, &draft))
-        append_reduce(inserter, &draft);
 }
 
 static void insert_calls(Builder *builder)
@@ -438,9 +464,11 @@ static void insert_calls(Builder *builder)
     g_autoptr(GArray) from = builder->drafts;
     const guint units = builder->program->unit_refs->len;
     g_autofree guint *next_use = g_new0(guint, from->len);
+    g_autofree guint *uses = g_new0(guint, units);
+    g_autofree guint8 *seen = g_new0(guint8, (gsize)units * builder->spec->schedule.micro_batches);
+    g_autofree guint *open = g_new0(guint, units);
     g_autofree gboolean *gathered = g_new0(gboolean, units);
-    Inserter inserter = {
-        .builder = builder, .from = from, .next_use = next_use, .gathered = gathered};
+    Inserter inserter = {builder, from, next_use, uses, seen, open, gathered};
 
     find_next_uses(&inserter);
     builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
@@ -451,6 +479,7 @@ static void insert_calls(Builder *builder)
 void pass_shard(Builder *builder)
 {
     for (guint i = 0; i < builder->program->units->len; i++)
-        shard_class(builder, i);
+        if (program_unit(builder->program, i)->map->elements > 0)
+            shard_class(builder, i);
     insert_calls(builder);
 }

@@ -10,6 +10,7 @@ Plan *plan_new(void)
 
     for (guint a = 0; a < NUM_AXES; a++)
         plan->layout.size[a] = 1;
+    plan->stages = g_array_new(FALSE, TRUE, sizeof(StageTime));
     plan->reasons = g_ptr_array_new_with_free_func(g_free);
     return plan;
 }
@@ -20,7 +21,9 @@ void plan_free(Plan *plan)
         return;
     model_free(plan->model);
     topology_free(plan->topology);
+    g_array_unref(plan->stages);
     g_ptr_array_unref(plan->reasons);
+    g_free(plan->chunk_layers);
     g_free(plan->hash);
     g_free(plan->source);
     g_free(plan);
@@ -35,8 +38,22 @@ ProgramSpec plan_spec(const Plan *plan)
         .sharding = &plan->sharding,
         .schedule = plan->schedule,
         .sequence_parallel = plan->sequence_parallel,
+        .context = plan->context,
         .device = plan->device,
         .threads = plan->threads,
+    };
+}
+
+Choice plan_choice(const Plan *plan)
+{
+    return (Choice){
+        .model = plan->model,
+        .workload = &plan->workload,
+        .layout = &plan->layout,
+        .sharding = &plan->sharding,
+        .schedule = &plan->schedule,
+        .sequence_parallel = plan->sequence_parallel,
+        .context = plan->context,
     };
 }
 

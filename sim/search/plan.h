@@ -18,6 +18,11 @@ typedef struct {
     char moment[64]; /* the segment that runs when memory peaks */
 } Prediction;
 
+/* Of the ranks of one pipeline stage. */
+typedef struct {
+    double time_seconds[NUM_OP_CLASSES]; /* as the prediction's */
+} StageTime;
+
 typedef struct {
     char *source;       /* the file it was read from, for messages; NULL when it was not */
     Model *model;       /* owned */
@@ -29,18 +34,19 @@ typedef struct {
     Layout layout;
     Sharding sharding;
     Schedule schedule;
+    guint16 *chunk_layers; /* owned; what the schedule points to, or NULL */
     gboolean sequence_parallel;
+    ContextKind context;
     char *hash; /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;
+    GArray *stages;     /* StageTime, by stage; empty until priced */
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
 
-/* Fields of the plan file whose other values belong to axes and tiers that are not there yet; a
- * file with another value is refused. */
-#define PLAN_SCHEDULE         "1f1b"
-#define PLAN_CONTEXT_PARALLEL "ring"
-#define PLAN_TIER             "device"
+/* A field of the plan file whose other values belong to tiers that are not there yet; a file with
+ * another value is refused. */
+#define PLAN_TIER "device"
 
 Plan *plan_new(void);
 void plan_free(Plan *plan);
@@ -54,6 +60,7 @@ char *plan_print(const Plan *plan);
 gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 ProgramSpec plan_spec(const Plan *plan);
+Choice plan_choice(const Plan *plan);
 
 /* Compiles the plan again; ERROR_INPUT when the programs are not those that it was made with. */
 ProgramSet *plan_compile(const Plan *plan, GError **error) G_GNUC_WARN_UNUSED_RESULT;

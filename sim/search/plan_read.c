@@ -126,6 +126,7 @@ static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 
 static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
 {
+    const char *context;
     guint64 world = 1;
 
     for (guint a = 0; a < NUM_AXES; a++) {
@@ -139,7 +140,12 @@ static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
                     json_source(json), plan->gpus, world);
-    return json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error);
+    if (!json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
+        !json_string(json, "context_parallel.kind", &context, error))
+        return FALSE;
+    if (!context_kind_from_name(context, &plan->context))
+        return bad_name(json, "context_parallel.kind", context, "ring or all_gather", error);
+    return TRUE;
 }
 
 static gboolean read_keep(Sharding *sharding, const JsonText *json, GError **error)
@@ -219,18 +225,38 @@ static gboolean read_sharding(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
-static gboolean read_stages(const Plan *plan, const JsonText *json, GError **error)
+/* Chunks follow each other without a gap; those of the balanced partition are not stored. */
+static gboolean read_stages(Plan *plan, const JsonText *json, GError **error)
 {
-    const guint last_layer = plan->model->layers - 1;
-    guint length, first, last, virtual_stages;
+    const guint pp = plan->layout.size[AXIS_PP];
+    guint length, next = 0;
 
-    return json_uint32(json, "schedule.virtual_stages", 1, 1, &virtual_stages, error) &&
-           json_length(json, "schedule.stages", &length, error) &&
-           (length == 1 ||
-            fail(error, ERROR_INPUT, "%s: field \"schedule.stages\": one stage, as layout.pp is 1",
-                 json_source(json))) &&
-           json_uint32(json, "schedule.stages.0.0", 0, 0, &first, error) &&
-           json_uint32(json, "schedule.stages.0.1", last_layer, last_layer, &last, error);
+    if (!json_length(json, "schedule.stages", &length, error))
+        return FALSE;
+    if (length != schedule_chunks(&plan->schedule, pp))
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"schedule.stages\": %u entries; pp x virtual_stages is %u",
+                    json_source(json), length, schedule_chunks(&plan->schedule, pp));
+    plan->chunk_layers = g_new0(guint16, length);
+    gboolean balanced = TRUE;
+    for (guint c = 0; c < length; c++) {
+        g_autofree char *first_field = g_strdup_printf("schedule.stages.%u.0", c);
+        g_autofree char *last_field = g_strdup_printf("schedule.stages.%u.1", c);
+        const LayerRange even = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
+        const guint final = plan->model->layers - 1;
+        guint first, last;
+
+        if (!json_uint32(json, first_field, next, next, &first, error) ||
+            !json_uint32(json, last_field, MIN(next, final), final, &last, error))
+            return FALSE;
+        plan->chunk_layers[c] = (guint16)(last + 1 - first);
+        balanced &= plan->chunk_layers[c] == even.count;
+        next = last + 1;
+    }
+    if (balanced)
+        g_clear_pointer(&plan->chunk_layers, g_free);
+    plan->schedule.chunk_layers = plan->chunk_layers;
+    return TRUE;
 }
 
 /* Fields that the recipe decides, or that have one value so far. */
@@ -240,19 +266,19 @@ static gboolean read_decided(const Plan *plan, const JsonText *json, GError **er
 
     return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
            read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
-           read_only_value(json, "context_parallel.kind", PLAN_CONTEXT_PARALLEL, error) &&
-           read_only_value(json, "schedule.name", PLAN_SCHEDULE, error) &&
            read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
-           read_only_value(json, "offload.parameters", PLAN_TIER, error) &&
-           read_stages(plan, json, error);
+           read_only_value(json, "offload.parameters", PLAN_TIER, error);
 }
 
 static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
 {
     Schedule *schedule = &plan->schedule;
-    const char *recompute, *hash;
+    const char *name, *recompute, *hash;
 
-    if (!json_uint32(json, "schedule.micro_batch", 1, 1u << 30, &schedule->micro_batch, error) ||
+    if (!json_string(json, "schedule.name", &name, error) ||
+        !json_uint32(json, "schedule.virtual_stages", 1, MAX_CHUNKS, &schedule->virtual_stages,
+                     error) ||
+        !json_uint32(json, "schedule.micro_batch", 1, 1u << 30, &schedule->micro_batch, error) ||
         !json_uint32(json, "schedule.micro_batches", 1, 1u << 30, &schedule->micro_batches,
                      error) ||
         !json_string(json, "recompute", &recompute, error) ||
@@ -264,8 +290,47 @@ static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
                    error))
         return FALSE;
     if (!recompute_from_name(recompute, &schedule->recompute))
-        return bad_name(json, "recompute", recompute, "none or full", error);
+        return bad_name(json, "recompute", recompute, "none, selective or full", error);
+    if (!schedule_from_name(name, &schedule->kind))
+        return bad_name(json, "schedule.name", name, "gpipe, 1f1b, interleaved or zb_h1", error);
+    if (plan->layout.size[AXIS_PP] > MAX_CHUNKS / schedule->virtual_stages)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"schedule.virtual_stages\" = %u: with pp = %u at most %u",
+                    json_source(json), schedule->virtual_stages, plan->layout.size[AXIS_PP],
+                    MAX_CHUNKS / plan->layout.size[AXIS_PP]);
     plan->hash = g_strdup(hash);
+    return TRUE;
+}
+
+static gboolean read_op_classes(const JsonText *json, const char *at,
+                                double seconds[NUM_OP_CLASSES], GError **error)
+{
+    for (guint t = 0; t < NUM_OP_CLASSES; t++) {
+        g_autofree char *field = g_strdup_printf("%s.%s", at, op_class_name((OpClass)t));
+
+        if (!json_double(json, field, 0, G_MAXDOUBLE, &seconds[t], error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean read_stage_times(Plan *plan, const JsonText *json, GError **error)
+{
+    guint length;
+
+    if (!json_length(json, "prediction.stages", &length, error))
+        return FALSE;
+    if (length != plan->layout.size[AXIS_PP])
+        return fail(error, ERROR_INPUT, "%s: field \"prediction.stages\": %u entries; pp is %u",
+                    json_source(json), length, plan->layout.size[AXIS_PP]);
+    g_array_set_size(plan->stages, length);
+    for (guint s = 0; s < length; s++) {
+        g_autofree char *at = g_strdup_printf("prediction.stages.%u", s);
+
+        if (!read_op_classes(json, at, g_array_index(plan->stages, StageTime, s).time_seconds,
+                             error))
+            return FALSE;
+    }
     return TRUE;
 }
 
@@ -285,14 +350,7 @@ static gboolean read_terms(Prediction *prediction, const JsonText *json, GError 
         if (!json_uint(json, field, 0, G_MAXINT64, &prediction->communication_bytes[v], error))
             return FALSE;
     }
-    for (guint t = 0; t < NUM_OP_CLASSES; t++) {
-        g_autofree char *field =
-            g_strdup_printf("prediction.time_seconds.%s", op_class_name((OpClass)t));
-
-        if (!json_double(json, field, 0, G_MAXDOUBLE, &prediction->time_seconds[t], error))
-            return FALSE;
-    }
-    return TRUE;
+    return read_op_classes(json, "prediction.time_seconds", prediction->time_seconds, error);
 }
 
 static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error)
@@ -321,13 +379,12 @@ static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error
         !json_string(json, "prediction.memory_peak_at", &moment, error))
         return FALSE;
     g_strlcpy(p->moment, moment, sizeof p->moment);
-    return read_terms(p, json, error);
+    return read_terms(p, json, error) && read_stage_times(plan, json, error);
 }
 
 static gboolean check_legal(const Plan *plan, const JsonText *json, GError **error)
 {
-    const Choice choice = {plan->model,     &plan->workload, &plan->layout,
-                           &plan->sharding, &plan->schedule, plan->sequence_parallel};
+    const Choice choice = plan_choice(plan);
     g_autofree char *reason = NULL;
 
     if (legality_check(&choice, &reason) != VERDICT_OK)
@@ -344,8 +401,8 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
-        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
-        !check_legal(plan, json, error))
+        !read_stages(plan, json, error) || !read_decided(plan, json, error) ||
+        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);
     return g_steal_pointer(&plan);

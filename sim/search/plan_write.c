@@ -119,7 +119,24 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
 }
 
-/* One stage holds all layers: with pp = 1 every schedule is the same one. */
+/* First and last layer of each chunk of the model; with virtual stages a stage has several. */
+static void add_stages(JsonBuilder *json, const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+
+    json_builder_set_member_name(json, "stages");
+    json_builder_begin_array(json);
+    for (guint c = 0; c < schedule_chunks(&plan->schedule, pp); c++) {
+        const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
+
+        json_builder_begin_array(json);
+        json_builder_add_int_value(json, (gint64)range.first);
+        json_builder_add_int_value(json, (gint64)range.first + range.count - 1);
+        json_builder_end_array(json);
+    }
+    json_builder_end_array(json);
+}
+
 static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
     begin(json, "tensor_parallel");
@@ -127,20 +144,14 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
     json_builder_add_boolean_value(json, plan->sequence_parallel);
     json_builder_end_object(json);
     begin(json, "context_parallel");
-    add_string(json, "kind", PLAN_CONTEXT_PARALLEL);
+    add_string(json, "kind", context_kind_name(plan->context));
     json_builder_end_object(json);
     begin(json, "schedule");
-    add_string(json, "name", PLAN_SCHEDULE);
+    add_string(json, "name", schedule_name(plan->schedule.kind));
     add_uint(json, "micro_batch", plan->schedule.micro_batch);
     add_uint(json, "micro_batches", plan->schedule.micro_batches);
-    add_uint(json, "virtual_stages", 1);
-    json_builder_set_member_name(json, "stages");
-    json_builder_begin_array(json);
-    json_builder_begin_array(json);
-    json_builder_add_int_value(json, 0);
-    json_builder_add_int_value(json, (gint64)plan->model->layers - 1);
-    json_builder_end_array(json);
-    json_builder_end_array(json);
+    add_uint(json, "virtual_stages", schedule_virtual_stages(&plan->schedule));
+    add_stages(json, plan);
     json_builder_end_object(json);
     add_string(json, "recompute", recompute_name(plan->schedule.recompute));
     begin(json, "offload");
@@ -161,6 +172,25 @@ static void add_program(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
 }
 
+static void add_op_classes(JsonBuilder *json, const double seconds[NUM_OP_CLASSES])
+{
+    for (guint t = 0; t < NUM_OP_CLASSES; t++)
+        add_double(json, op_class_name((OpClass)t), seconds[t]);
+}
+
+/* Time by class of op, of the ranks of each stage. */
+static void add_stage_times(JsonBuilder *json, const Plan *plan)
+{
+    json_builder_set_member_name(json, "stages");
+    json_builder_begin_array(json);
+    for (guint s = 0; s < plan->stages->len; s++) {
+        json_builder_begin_object(json);
+        add_op_classes(json, g_array_index(plan->stages, StageTime, s).time_seconds);
+        json_builder_end_object(json);
+    }
+    json_builder_end_array(json);
+}
+
 static void add_times(JsonBuilder *json, const Prediction *prediction)
 {
     add_double(json, "step_seconds", prediction->step_seconds);
@@ -171,15 +201,17 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     add_double(json, "exposed_communication_seconds", prediction->exposed_communication_seconds);
     add_double(json, "bubble_fraction", prediction->bubble_fraction);
     begin(json, "time_seconds");
-    for (guint t = 0; t < NUM_OP_CLASSES; t++)
-        add_double(json, op_class_name((OpClass)t), prediction->time_seconds[t]);
+    add_op_classes(json, prediction->time_seconds);
     json_builder_end_object(json);
 }
 
-static void add_prediction(JsonBuilder *json, const Prediction *prediction)
+static void add_prediction(JsonBuilder *json, const Plan *plan)
 {
+    const Prediction *prediction = &plan->prediction;
+
     begin(json, "prediction");
     add_times(json, prediction);
+    add_stage_times(json, plan);
     add_uint(json, "rank", prediction->rank);
     begin(json, "memory_bytes");
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
@@ -219,7 +251,7 @@ JsonNode *plan_node(const Plan *plan)
     add_sharding(json, plan);
     add_schedule(json, plan);
     add_program(json, plan);
-    add_prediction(json, &plan->prediction);
+    add_prediction(json, plan);
     json_builder_end_object(json);
     return json_builder_get_root(json);
 }

@@ -77,22 +77,68 @@ static void predict_time(Plan *plan, const StepTime *time)
     p->time_seconds[OP_CLASS_COMMUNICATION] = time->exposed_s;
 }
 
-/* What a compiled step costs. */
+/* What a compiled step costs: the rank with the largest total, the slowest step. */
 typedef struct {
     StepTime time;
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
+    guint stage; /* which those are of */
     char moment[64];
 } Priced;
 
-static Priced price_program(const Plan *plan, const ProgramSpec *spec, const Program *program)
+static double slowest(const StepTime *times, guint num)
+{
+    double step_s = 0;
+
+    for (guint c = 0; c < num; c++)
+        step_s = MAX(step_s, times[c].step_s);
+    return step_s;
+}
+
+/* Stages differ by what is left of a step after the last exchange: all wait for the slowest. */
+static void simulate_stages(const Plan *plan, const ProgramSpec *spec, const ProgramSet *set,
+                            StepTime *times)
 {
     const SimulateContext context = plan_context(plan);
-    g_autofree guint *spans = program_spans(program, spec);
-    Priced priced = {.time = simulate_program(program, &context, spans),
-                     .memory = program_memory(program)};
 
-    program_volume(program, priced.volume);
+    if (set->num_classes == 1) {
+        g_autofree guint *spans = program_spans(set->classes[0], spec);
+
+        times[0] = simulate_program(set->classes[0], &context, spans);
+        return;
+    }
+    simulate_set(set, &context, times, NULL);
+    const double step_s = slowest(times, set->num_classes);
+    for (guint c = 0; c < set->num_classes; c++) {
+        times[c].exposed_s += step_s - times[c].step_s;
+        times[c].step_s = step_s;
+    }
+}
+
+static void store_stages(Plan *plan, const StepTime *times, guint num)
+{
+    g_array_set_size(plan->stages, num);
+    for (guint c = 0; c < num; c++) {
+        StageTime *stage = &g_array_index(plan->stages, StageTime, c);
+
+        memcpy(stage->time_seconds, times[c].busy_s, sizeof stage->time_seconds);
+        stage->time_seconds[OP_CLASS_COMMUNICATION] = times[c].exposed_s;
+    }
+}
+
+static Priced price_set(Plan *plan, const ProgramSpec *spec, const ProgramSet *set)
+{
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    Priced priced = {.stage = 0};
+
+    simulate_stages(plan, spec, set, times);
+    store_stages(plan, times, set->num_classes);
+    for (guint c = 1; c < set->num_classes; c++)
+        if (set->classes[c]->memory.total > set->classes[priced.stage]->memory.total)
+            priced.stage = c;
+    priced.time = times[priced.stage];
+    priced.memory = program_memory(set->classes[priced.stage]);
+    program_volume(set->classes[priced.stage], priced.volume);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
 }
@@ -106,7 +152,7 @@ static void predict_memory(Plan *plan, const Priced *priced)
     p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan);
     p->memory_total = priced->memory.total + p->memory_bytes[TERM_FRAMEWORK];
     p->memory_limit = plan_memory_limit(plan);
-    p->rank = 0; /* all ranks are equal: shards are padded to one size */
+    p->rank = priced->stage * (plan->gpus / plan->layout.size[AXIS_PP]); /* pp is outermost */
     memcpy(p->communication_bytes, priced->volume, sizeof p->communication_bytes);
     g_strlcpy(p->moment, priced->moment, sizeof p->moment);
 }
@@ -137,29 +183,56 @@ static gboolean predict(Plan *plan, const Priced *priced)
     return plan->reasons->len == 0;
 }
 
+/* Share of the step in which the stage of the reported rank would wait for other stages if nothing
+ * that moves took any time. */
+static double bubble_fraction(const Plan *plan, const ProgramSet *set)
+{
+    SimulateContext context = plan_context(plan);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+
+    if (set->num_classes == 1)
+        return 0;
+    context.free_communication = TRUE;
+    simulate_set(set, &context, times, NULL);
+    const StepTime *time = &times[plan->prediction.rank / (plan->gpus / set->num_classes)];
+    const double compute_s = time->step_s - time->exposed_s;
+    return MAX(0, slowest(times, set->num_classes) - compute_s) / plan->prediction.step_seconds;
+}
+
+static guint64 largest_arena(const ProgramSet *set, Tier tier)
+{
+    guint64 bytes = 0;
+
+    for (guint c = 0; c < set->num_classes; c++)
+        bytes = MAX(bytes, set->classes[c]->arena_bytes[tier]);
+    return bytes;
+}
+
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
-    const Program *program = set->classes[0];
-    const Priced priced = price_program(plan, &spec, program);
+    const Priced priced = price_set(plan, &spec, set);
 
     g_free(plan->hash);
     plan->hash = program_set_hash(set);
-    plan->ops = program_num_ops(program);
-    memcpy(plan->arena_bytes, program->arena_bytes, sizeof plan->arena_bytes);
-    return predict(plan, &priced);
+    plan->ops = program_num_ops(set->classes[priced.stage]);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
+    const gboolean fits = predict(plan, &priced);
+    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
+    return fits;
 }
 
 /* ---- steady micro-batches ---- */
 
-static Priced price_micro_batches(const Plan *plan, guint micro_batches)
+static Priced price_micro_batches(Plan *plan, guint micro_batches)
 {
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
-    g_autoptr(Program) program = program_build(&spec);
-    return price_program(plan, &spec, program);
+    g_autoptr(ProgramSet) set = program_compile(&spec);
+    return price_set(plan, &spec, set);
 }
 
 static double line(double a, double b, guint more)
@@ -186,15 +259,28 @@ static void extend(Priced *to, const Priced *before, guint more)
         to->volume[v] = line_bytes(before->volume[v], to->volume[v], more);
 }
 
+/* Micro-batches from which on each further group is the same again, and the group: all pass the
+ * stages one by one, or (interleaved) in groups of pp. */
+static guint steady_from(const Plan *plan, guint *group)
+{
+    enum { ALONE = 3 }; /* the first and the last differ from those between */
+    const guint pp = plan->layout.size[AXIS_PP];
+
+    *group = plan->schedule.kind == SCHEDULE_INTERLEAVED ? pp : 1;
+    return pp == 1 ? ALONE : 2 * pp;
+}
+
 gboolean plan_price_steady(Plan *plan)
 {
-    enum { STEADY = 4 }; /* the first and the last differ from those between */
     const guint micro_batches = plan->schedule.micro_batches;
+    guint group;
+    const guint steady = steady_from(plan, &group);
 
-    if (micro_batches <= STEADY)
+    if (micro_batches <= steady + group || (micro_batches - steady) % group != 0 ||
+        plan->schedule.kind == SCHEDULE_GPIPE) /* whose memory grows with them */
         return plan_price(plan);
-    const Priced before = price_micro_batches(plan, STEADY - 1);
-    Priced priced = price_micro_batches(plan, STEADY);
-    extend(&priced, &before, micro_batches - STEADY);
+    const Priced before = price_micro_batches(plan, steady);
+    Priced priced = price_micro_batches(plan, steady + group);
+    extend(&priced, &before, (micro_batches - steady) / group - 1);
     return predict(plan, &priced);
 }

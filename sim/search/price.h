@@ -19,6 +19,7 @@ guint64 plan_framework_bytes(const Plan *plan);
 gboolean plan_price(Plan *plan);
 
 /* The same prediction without listing every micro-batch: those between the first and the last are
- * alike, so time, volume and memory are straight lines in their number, drawn through 3 and 4.
+ * alike, so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with
+ * stages: through 2 pp and one or, interleaved, pp more).
  * Leaves the program's hash and sizes empty: for ranking; plan_price() the ones that are kept. */
 gboolean plan_price_steady(Plan *plan);

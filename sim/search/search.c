@@ -11,6 +11,7 @@ typedef struct {
     Layout layout;
     Strategy strategy;
     Schedule schedule;
+    ContextKind context;
     guint global_batch;
     Summary summary;
     guint order; /* of enumeration: makes ties deterministic */
@@ -48,10 +49,11 @@ static Plan borrowed_plan(const SearchRequest *request, const Candidate *candida
         .sharding = request->sharding,
         .schedule = candidate->schedule,
         .sequence_parallel = request->sequence_parallel,
+        .context = candidate->context,
     };
 
     plan.sharding.strategy = candidate->strategy;
-    sharding_normalise(&plan.sharding, &plan.layout);
+    sharding_normalise(&plan.sharding, &plan.layout, &plan.schedule);
     plan_set_target(&plan);
     return plan;
 }
@@ -61,11 +63,16 @@ static Plan *candidate_plan(const SearchRequest *request, const Candidate *candi
 {
     Plan *plan = plan_new();
     GPtrArray *reasons = plan->reasons;
+    GArray *stages = plan->stages;
     const Model *model = request->model;
     g_autofree char *topology = topology_print(request->topology);
 
     *plan = borrowed_plan(request, candidate);
     plan->reasons = reasons;
+    plan->stages = stages;
+    if (candidate->schedule.chunk_layers != NULL)
+        plan->schedule.chunk_layers = plan->chunk_layers =
+            g_memdup2(request->chunk_layers, request->num_chunks * sizeof(guint16));
     plan->model = model_parse(model->config_text, model->name, model->name, NULL);
     plan->topology = topology_parse(topology, request->topology->name, "", NULL);
     g_assert(plan->model != NULL && plan->topology != NULL); /* they were parsed before */
@@ -84,8 +91,7 @@ static void reject(Search *search, Verdict verdict, char *reason)
 static void add_candidate(Search *search, Candidate candidate)
 {
     const Plan plan = borrowed_plan(search->request, &candidate);
-    const Choice choice = {plan.model,     &plan.workload, &plan.layout,
-                           &plan.sharding, &plan.schedule, plan.sequence_parallel};
+    const Choice choice = plan_choice(&plan);
     char *reason = NULL;
     const Verdict verdict = legality_check(&choice, &reason);
 
@@ -101,8 +107,19 @@ static void add_candidate(Search *search, Candidate candidate)
     g_array_append_val(search->candidates, candidate);
 }
 
+static void add_recomputes(Search *search, Candidate candidate)
+{
+    const SearchRequest *request = search->request;
+
+    for (gint r = 0; r < NUM_RECOMPUTES; r++) {
+        candidate.schedule.recompute = (Recompute)r;
+        if (request->recompute < 0 || request->recompute == r)
+            add_candidate(search, candidate);
+    }
+}
+
 /* A rank's batch is cut into each micro-batch that divides it. */
-static void add_schedules(Search *search, Candidate candidate)
+static void add_micro_batches(Search *search, Candidate candidate)
 {
     const SearchRequest *request = search->request;
     const guint ranks = layout_data_ranks(&candidate.layout);
@@ -111,23 +128,71 @@ static void add_schedules(Search *search, Candidate candidate)
     const guint rank_batch = batch / ranks;
 
     candidate.global_batch = batch;
-    for (gint r = 0; r < NUM_RECOMPUTES; r++) {
-        if (request->recompute >= 0 && request->recompute != r)
+    if (request->micro_batch != 0 || batch % ranks != 0) {
+        candidate.schedule.micro_batch = micro;
+        candidate.schedule.micro_batches = MAX(rank_batch / micro, 1);
+        add_recomputes(search, candidate);
+        return;
+    }
+    for (guint m = 1; m <= rank_batch; m++) {
+        if (rank_batch % m != 0)
             continue;
-        candidate.schedule.recompute = (Recompute)r;
-        if (request->micro_batch != 0 || batch % ranks != 0) {
-            candidate.schedule.micro_batch = micro;
-            candidate.schedule.micro_batches = MAX(rank_batch / micro, 1);
-            add_candidate(search, candidate);
+        candidate.schedule.micro_batch = m;
+        candidate.schedule.micro_batches = rank_batch / m;
+        add_recomputes(search, candidate);
+    }
+}
+
+/* With one stage the order is plain; a schedule that was asked for is tried and refused there. */
+static gboolean is_schedule_offered(const SearchRequest *request, guint pp, ScheduleKind kind)
+{
+    if (request->schedule >= 0)
+        return request->schedule == (gint)kind;
+    return pp > 1 || kind == SCHEDULE_1F1B;
+}
+
+static gboolean is_cut_evenly(const SearchRequest *request, guint chunks)
+{
+    return chunks <= request->model->layers && request->model->layers % chunks == 0;
+}
+
+static void add_schedules(Search *search, Candidate candidate)
+{
+    const SearchRequest *request = search->request;
+    const guint pp = candidate.layout.size[AXIS_PP];
+
+    for (gint k = 0; k < NUM_SCHEDULES; k++) {
+        const gboolean several = k == SCHEDULE_INTERLEAVED;
+        const guint most = request->virtual_stages != 0 ? request->virtual_stages
+                           : several                    ? MAX(request->model->layers / pp, 2)
+                                                        : 1;
+
+        if (!is_schedule_offered(request, pp, (ScheduleKind)k))
             continue;
-        }
-        for (guint m = 1; m <= rank_batch; m++) {
-            if (rank_batch % m != 0)
+        candidate.schedule.kind = (ScheduleKind)k;
+        for (guint v = several ? 2 : 1; v <= most; v++) {
+            if (request->virtual_stages != 0 ? v != request->virtual_stages
+                                             : several && v > 2 && !is_cut_evenly(request, pp * v))
                 continue;
-            candidate.schedule.micro_batch = m;
-            candidate.schedule.micro_batches = rank_batch / m;
-            add_candidate(search, candidate);
+            candidate.schedule.virtual_stages = v;
+            if (request->num_chunks == pp * v)
+                candidate.schedule.chunk_layers = request->chunk_layers;
+            if (request->num_chunks == 0 || request->num_chunks == pp * v)
+                add_micro_batches(search, candidate);
         }
+    }
+}
+
+/* How attention crosses ranks matters only where there are several. */
+static void add_contexts(Search *search, Candidate candidate)
+{
+    const SearchRequest *request = search->request;
+
+    for (gint k = 0; k < NUM_CONTEXT_KINDS; k++) {
+        candidate.context = (ContextKind)k;
+        if (request->context >= 0 ? request->context == k
+                                  : k == CONTEXT_RING || candidate.layout.size[AXIS_CP] > 1)
+            add_schedules(search, candidate);
     }
 }
 
@@ -151,23 +216,15 @@ static gboolean is_free(const SearchRequest *request, Axis axis, guint size)
     return request->fixed[axis] == 0 || request->fixed[axis] == size;
 }
 
-static void add_mesh(Search *search, guint replicate, guint shard, guint tp)
+static void add_mesh(Search *search, const Layout *layout)
 {
     const SearchRequest *request = search->request;
-    Candidate candidate = {0};
+    Candidate candidate = {.layout = *layout};
 
-    if (!is_free(request, AXIS_DP_REPLICATE, replicate) ||
-        !is_free(request, AXIS_DP_SHARD, shard) || !is_free(request, AXIS_TP, tp))
-        return;
-    for (guint a = 0; a < NUM_AXES; a++)
-        candidate.layout.size[a] = MAX(request->fixed[a], 1);
-    candidate.layout.size[AXIS_DP_REPLICATE] = replicate;
-    candidate.layout.size[AXIS_DP_SHARD] = shard;
-    candidate.layout.size[AXIS_TP] = tp;
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         candidate.strategy = (Strategy)s;
         if (is_offered(request, &candidate.layout, candidate.strategy))
-            add_schedules(search, candidate);
+            add_contexts(search, candidate);
     }
 }
 
@@ -187,21 +244,60 @@ static guint most_tp(const SearchRequest *request)
     return MAX(request->fixed[AXIS_TP], request->model->heads);
 }
 
+/* A stage has a layer at least. */
+static gboolean is_pp_offered(const SearchRequest *request, guint pp)
+{
+    return is_free(request, AXIS_PP, pp) &&
+           (request->fixed[AXIS_PP] != 0 || pp <= request->model->layers);
+}
+
+/* Fewer tokens a rank than a tile of attention has are never worth an exchange. */
+static gboolean is_cp_offered(const SearchRequest *request, guint cp)
+{
+    enum { LEAST_TOKENS = 256 };
+    const guint seq_len = search_seq_len(request);
+
+    return is_free(request, AXIS_CP, cp) &&
+           (request->fixed[AXIS_CP] != 0 || cp == 1 ||
+            (seq_len / cp >= LEAST_TOKENS && seq_len % (2 * cp) == 0));
+}
+
+static void add_data_axes(Search *search, Layout layout, guint gpus)
+{
+    for (guint shard = 1; shard <= gpus; shard++) {
+        if (gpus % shard != 0 || !is_free(search->request, AXIS_DP_SHARD, shard) ||
+            !is_free(search->request, AXIS_DP_REPLICATE, gpus / shard))
+            continue;
+        layout.size[AXIS_DP_SHARD] = shard;
+        layout.size[AXIS_DP_REPLICATE] = gpus / shard;
+        add_mesh(search, &layout);
+    }
+}
+
+static void add_outer_axes(Search *search, Layout layout, guint gpus)
+{
+    for (guint pp = 1; pp <= gpus; pp++) {
+        if (gpus % pp != 0 || !is_pp_offered(search->request, pp))
+            continue;
+        layout.size[AXIS_PP] = pp;
+        for (guint cp = 1; cp <= gpus / pp; cp++) {
+            if (gpus / pp % cp != 0 || !is_cp_offered(search->request, cp))
+                continue;
+            layout.size[AXIS_CP] = cp;
+            add_data_axes(search, layout, gpus / pp / cp);
+        }
+    }
+}
+
 static void enumerate(Search *search)
 {
-    const SearchRequest *request = search->request;
-    const guint other = MAX(request->fixed[AXIS_PP], 1) * MAX(request->fixed[AXIS_CP], 1);
+    Layout layout = {0};
 
-    if (search->gpus % other != 0)
-        return;
-    for (guint tp = 1; tp <= most_tp(request); tp++) {
-        const guint data = search->gpus / other / tp;
-
-        if (search->gpus / other % tp != 0 || !is_tp_offered(request, tp))
+    for (guint tp = 1; tp <= most_tp(search->request); tp++) {
+        if (search->gpus % tp != 0 || !is_tp_offered(search->request, tp))
             continue;
-        for (guint shard = 1; shard <= data; shard++)
-            if (data % shard == 0)
-                add_mesh(search, data / shard, shard, tp);
+        layout.size[AXIS_TP] = tp;
+        add_outer_axes(search, layout, search->gpus / tp);
     }
 }
 
@@ -482,15 +578,18 @@ static guint fixed_ranks(const SearchRequest *request)
     return ranks;
 }
 
-/* Whether some tp leaves data-parallel ranks that divide the batch. */
+/* Whether some tp leaves data-parallel ranks that divide the batch; more stages, or ranks that
+ * share a sequence, only leave fewer of them. */
 static gboolean batch_divides(const SearchRequest *request, guint gpus)
 {
-    const guint other = MAX(request->fixed[AXIS_PP], 1) * MAX(request->fixed[AXIS_CP], 1);
+    const guint pp = MAX(request->fixed[AXIS_PP], 1), cp = MAX(request->fixed[AXIS_CP], 1);
+    const guint most_pp = request->fixed[AXIS_PP] != 0 ? pp : request->model->layers;
 
     for (guint tp = 1; tp <= most_tp(request); tp++)
-        if (gpus % (other * tp) == 0 && is_tp_offered(request, tp) &&
-            request->global_batch % (gpus / other / tp) == 0)
-            return TRUE;
+        for (guint stages = pp; stages <= most_pp; stages++)
+            if (gpus % (stages * cp * tp) == 0 && is_tp_offered(request, tp) &&
+                request->global_batch % (gpus / (stages * cp * tp)) == 0)
+                return TRUE;
     return FALSE;
 }
 

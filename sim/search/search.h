@@ -16,9 +16,14 @@ typedef struct {
     guint seq_len;      /* 0 = min(max_position_embeddings, 8192) */
     const Recipe *recipe;
     Optimizer optimizer;
-    gint strategy;         /* -1 = all */
-    guint micro_batch;     /* 0 = all divisors of a rank's batch */
-    gint recompute;        /* -1 = all */
+    gint strategy;        /* -1 = all */
+    guint micro_batch;    /* 0 = all divisors of a rank's batch */
+    gint recompute;       /* -1 = all */
+    gint schedule;        /* -1 = all */
+    guint virtual_stages; /* 0 = all that cut the layers evenly */
+    guint num_chunks;     /* 0 = balanced; else the layers of each: */
+    guint16 chunk_layers[MAX_CHUNKS];
+    gint context;          /* kind of context parallelism; -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
     gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "exec/device/cpu_block.h"
-#include "exec/run/data.h"
-#include "exec/run/inputs.h"
+#include "exec/run/binding.h"
 #include "exec/run/interpreter.h"
 #include "exec/run/parameters.h"
 #include "sim/program/compile.h"
@@ -27,6 +26,7 @@ typedef struct {
     ProgramSpec spec;
     ProgramSet *set;
     Interpreter *interpreter;
+    Binding *binding;
     guint steps; /* done so far */
     double loss[LAYOUT_STEPS], norm[LAYOUT_STEPS];
 } LayoutRun;
@@ -99,7 +99,7 @@ static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spe
     run->set = program_compile(spec);
     run->interpreter = interpreter_new(runtime, run->set, &error);
     g_assert_no_error(error);
-    inputs_bind(run->interpreter, spec->model, spec->workload->seq_len);
+    run->binding = binding_new(run->interpreter, spec);
     parameters_init(run->interpreter, spec->model, task->seed);
     return run;
 }
@@ -108,38 +108,19 @@ static inline void layout_run_free(LayoutRun *run)
 {
     if (run == NULL)
         return;
+    binding_free(run->binding);
     interpreter_free(run->interpreter);
     program_set_free(run->set);
     g_free(run);
 }
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(LayoutRun, layout_run_free)
 
-static inline void layout_bind_samples(LayoutRun *run, guint step)
-{
-    const Layout *layout = &run->spec.layout;
-    const guint micro_batch = run->spec.schedule.micro_batch;
-    const guint seq = run->spec.workload->seq_len;
-    const guint rank = runtime_rank(interpreter_runtime(run->interpreter));
-    guint at[NUM_AXES];
-
-    layout_coordinates(layout, rank, at);
-    const guint data_rank = at[AXIS_DP_REPLICATE] * layout->size[AXIS_DP_SHARD] + at[AXIS_DP_SHARD];
-    for (guint m = 0; m < run->spec.schedule.micro_batches; m++) {
-        gint32 *tokens = layout_tensor(run, "tokens", m), *labels = layout_tensor(run, "labels", m);
-
-        for (guint b = 0; b < micro_batch; b++)
-            data_fill(run->task.data, run->task.seed, step,
-                      ((guint64)m * layout_data_ranks(layout) + data_rank) * micro_batch + b,
-                      tokens + (gsize)b * seq, labels + (gsize)b * seq);
-    }
-}
-
 /* All that a host does before a step. */
 static inline void layout_bind(LayoutRun *run, guint step)
 {
     double *hyper = layout_tensor(run, "hyper", 0);
 
-    layout_bind_samples(run, step);
+    binding_samples(run->binding, run->task.data, run->task.seed, step);
     hyper[HYPER_LR] = run->task.lr;
     hyper[HYPER_BETA1] = 0.9;
     hyper[HYPER_BETA2] = 0.95;
@@ -147,7 +128,7 @@ static inline void layout_bind(LayoutRun *run, guint step)
     hyper[HYPER_WEIGHT_DECAY] = 0.1;
     hyper[HYPER_STEP] = step;
     hyper[HYPER_MAX_NORM] = run->task.clip_norm;
-    *(double *)layout_tensor(run, "loss", 0) = 0;
+    binding_clear_sums(run->binding);
 }
 
 static inline void layout_step(LayoutRun *run, gboolean sample)
@@ -225,6 +206,16 @@ static inline float layout_value(const Tensor *tensor, const void *data, guint64
                                        : ((const float *)data)[i];
 }
 
+static inline guint64 layout_elements(const GArray *params)
+{
+    guint64 elements = 0;
+
+    for (guint p = 0; p < params->len; p++)
+        elements +=
+            g_array_index(params, ParamShape, p).rows * g_array_index(params, ParamShape, p).cols;
+    return elements;
+}
+
 /* Ranges and values that this rank holds: {at, elements} and the values as fp32, again and again.
  * FALSE when there is no such tensor. */
 static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArray *packed)
@@ -234,6 +225,13 @@ static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArra
 
     for (guint u = 0; u < program->unit_refs->len; u++) {
         const UnitRef *ref = program_unit_ref(program, u);
+        g_autoptr(GArray) params =
+            model_unit_params(run->spec.model, u == ROOT_UNIT ? UNIT_ROOT : UNIT_BLOCK);
+
+        if (ref->unit_class == NO_UNIT_CLASS) {
+            base += layout_elements(params);
+            continue;
+        }
         const UnitClass *unit = program_unit(program, ref->unit_class);
         const gint tensor = layout_unit_tensor(unit, which);
 
@@ -244,7 +242,8 @@ static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArra
             LayoutRange range = layout_range(run, unit, p, which);
 
             range.at += base;
-            base += unit->map->params[p].rows * unit->map->params[p].cols;
+            base += g_array_index(params, ParamShape, p).rows *
+                    g_array_index(params, ParamShape, p).cols;
             g_byte_array_append(packed, (const guint8 *)&range, sizeof range);
             for (guint64 i = 0; i < range.elements; i++) {
                 const float value =

@@ -103,6 +103,8 @@ static inline guint choice_levels(Factor factor, guint ranks)
         return G_N_ELEMENTS(choice_models);
     case FACTOR_ORDER:
         return G_N_ELEMENTS(choice_orders);
+    case FACTOR_RECOMPUTE:
+        return NUM_RECOMPUTES;
     case FACTOR_UNITS:
         return G_N_ELEMENTS(choice_units);
     default:
@@ -149,12 +151,13 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
         .workload = &parts->workload,
         .layout = {.size = {1, mesh->replicate, mesh->shard, 1, 1}},
         .sharding = &parts->sharding,
-        .schedule = {CHOICE_BATCH / ranks / micro_batches, micro_batches,
-                     (Recompute)c->level[FACTOR_RECOMPUTE]},
+        .schedule = {.micro_batch = CHOICE_BATCH / ranks / micro_batches,
+                     .micro_batches = micro_batches,
+                     .recompute = (Recompute)c->level[FACTOR_RECOMPUTE]},
         .device = DEVICE_CPU,
         .threads = 1,
     };
-    sharding_normalise(&parts->sharding, &spec.layout);
+    sharding_normalise(&parts->sharding, &spec.layout, &spec.schedule);
     return spec;
 }
 
@@ -162,8 +165,8 @@ static inline gboolean choice_is_legal(const Choices *c, guint ranks, const Mode
 {
     ChoiceParts parts;
     const ProgramSpec spec = choice_spec(c, ranks, model, &parts);
-    const Choice choice = {model,           &parts.workload, &spec.layout,
-                           &parts.sharding, &spec.schedule,  TRUE};
+    const Choice choice = {model, &parts.workload, &spec.layout, &parts.sharding, &spec.schedule,
+                           TRUE,  spec.context};
 
     return legality_check(&choice, NULL) == VERDICT_OK;
 }

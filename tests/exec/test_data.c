@@ -6,6 +6,8 @@
 #include <glib/gstdio.h>
 #include <string.h>
 
+static const gint32 in_order[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+
 static char *folder;
 static char *path;
 
@@ -56,11 +58,29 @@ START_TEST(labels_are_the_tokens_that_follow_and_windows_wrap)
     for (guint64 sample = 0; sample < 20; sample++) {
         const guint64 start = random_sample_start(9, 3, sample, length);
 
-        data_fill(data, 9, 3, sample, tokens, labels);
+        data_fill(data, &(Sample){9, 3, sample}, in_order, T, tokens, labels);
         for (guint j = 0; j < T; j++) {
             ck_assert_int_eq(tokens[j], text[(start + j) % length]);
             ck_assert_int_eq(labels[j], text[(start + j + 1) % length]);
         }
+    }
+}
+END_TEST
+
+START_TEST(positions_choose_and_either_side_may_be_left_out)
+{
+    const gint32 positions[] = {1, 6, 7};
+    gint32 tokens[3], labels[3];
+
+    write_text("abcdefghij", 10);
+    g_autoptr(Data) data = data_open(path, 256, 8, NULL);
+    ck_assert_ptr_nonnull(data);
+    const guint64 start = random_sample_start(2, 5, 4, 10);
+    data_fill(data, &(Sample){2, 5, 4}, positions, 3, tokens, NULL);
+    data_fill(data, &(Sample){2, 5, 4}, positions, 3, NULL, labels);
+    for (guint i = 0; i < 3; i++) {
+        ck_assert_int_eq(tokens[i], 'a' + (gint)((start + (guint)positions[i]) % 10));
+        ck_assert_int_eq(labels[i], 'a' + (gint)((start + (guint)positions[i] + 1) % 10));
     }
 }
 END_TEST
@@ -72,7 +92,7 @@ START_TEST(a_text_of_one_byte_will_do)
     write_text("x", 1);
     g_autoptr(Data) data = data_open(path, 256, 3, NULL);
     ck_assert_ptr_nonnull(data);
-    data_fill(data, 1, 1, 0, tokens, labels);
+    data_fill(data, &(Sample){1, 1, 0}, in_order, 3, tokens, labels);
     for (guint j = 0; j < 3; j++)
         ck_assert(tokens[j] == 'x' && labels[j] == 'x');
 }
@@ -88,7 +108,7 @@ START_TEST(bytes_above_127_and_nul_are_tokens_too)
     g_autoptr(Data) data = data_open(path, 256, 1, NULL);
     ck_assert_ptr_nonnull(data);
     for (guint64 sample = 0; sample < 200; sample++) {
-        data_fill(data, 1, 1, sample, &token, &label);
+        data_fill(data, &(Sample){1, 1, sample}, in_order, 1, &token, &label);
         seen[token] = TRUE;
     }
     for (guint i = 0; i < 7; i++)
@@ -154,6 +174,7 @@ int main(void)
 
     tcase_add_checked_fixture(text, make_folder, remove_folder);
     tcase_add_test(text, labels_are_the_tokens_that_follow_and_windows_wrap);
+    tcase_add_test(text, positions_choose_and_either_side_may_be_left_out);
     tcase_add_test(text, a_text_of_one_byte_will_do);
     tcase_add_test(text, bytes_above_127_and_nul_are_tokens_too);
     tcase_add_loop_test(text, what_is_not_utf8_is_refused_with_its_offset, 0, 5);

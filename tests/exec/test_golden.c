@@ -201,7 +201,9 @@ static void train_and_compare(const Golden *golden, Runtime *runtime, guint vari
         .workload = workload_of(golden, setting, &workload),
         .layout = {.size = {1, 1, 1, 1, 1}},
         .sharding = &sharding,
-        .schedule = {golden->batch / micro_batches, micro_batches, variants[variant].recompute},
+        .schedule = {.micro_batch = golden->batch / micro_batches,
+                     .micro_batches = micro_batches,
+                     .recompute = variants[variant].recompute},
         .device = DEVICE_CPU,
         .threads = 1,
     };
@@ -212,7 +214,7 @@ static void train_and_compare(const Golden *golden, Runtime *runtime, guint vari
         .clip_norm = json_object_get_double_member(setting, "clip_norm"),
     };
 
-    sharding_normalise(&sharding, &spec.layout);
+    sharding_normalise(&sharding, &spec.layout, &spec.schedule);
     g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
     assert_tensors(run, LAYOUT_PARAMETER, json_object_get_object_member(golden->json, "initial"));
     layout_step(run, FALSE);

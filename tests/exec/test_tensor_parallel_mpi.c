@@ -87,13 +87,14 @@ static void make_spec(Parts *parts, const Trial *trial, guint ranks)
         .layout = {.size = {1, trial->replicated ? data_ranks : 1,
                             trial->replicated ? 1 : data_ranks, 1, tp}},
         .sharding = &parts->sharding,
-        .schedule = {BATCH / data_ranks / trial->micro_batches, trial->micro_batches,
-                     trial->recompute},
+        .schedule = {.micro_batch = BATCH / data_ranks / trial->micro_batches,
+                     .micro_batches = trial->micro_batches,
+                     .recompute = trial->recompute},
         .sequence_parallel = trial->sequence,
         .device = DEVICE_CPU,
         .threads = 1,
     };
-    sharding_normalise(&parts->sharding, &parts->spec.layout);
+    sharding_normalise(&parts->sharding, &parts->spec.layout, &parts->spec.schedule);
 }
 
 static LayoutRun *train(Runtime *runtime, const Parts *parts, gboolean *volume_ok)

@@ -48,7 +48,7 @@ static inline void set_mesh(Plan *plan, Strategy strategy, guint replicate, guin
     plan->layout.size[AXIS_DP_REPLICATE] = replicate;
     plan->layout.size[AXIS_DP_SHARD] = shard;
     plan->sharding.strategy = strategy;
-    sharding_normalise(&plan->sharding, &plan->layout);
+    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
 }
 
 /* NULL when it was refused; then *refusal is the reason, one line that names the framework. */

@@ -26,6 +26,8 @@ typedef struct {
     Layout layout;
     Sharding sharding;
     Schedule schedule;
+    gboolean sequence_parallel;
+    ContextKind context;
     DeviceKind device;
     guint threads;
 } Case;
@@ -81,7 +83,7 @@ static inline Case case_with(Model *model, Strategy strategy, guint ranks, guint
     Case made = case_of(model, whole ? ranks : hybrid ? 2 : 1, whole ? 1 : ranks, micro_batches);
 
     made.sharding.strategy = strategy;
-    sharding_normalise(&made.sharding, &made.layout);
+    sharding_normalise(&made.sharding, &made.layout, &made.schedule);
     return made;
 }
 
@@ -93,6 +95,8 @@ static inline ProgramSpec case_spec(const Case *from)
         .layout = from->layout,
         .sharding = &from->sharding,
         .schedule = from->schedule,
+        .sequence_parallel = from->sequence_parallel,
+        .context = from->context,
         .device = from->device,
         .threads = from->threads,
     };
@@ -100,8 +104,8 @@ static inline ProgramSpec case_spec(const Case *from)
 
 static inline Verdict case_verdict(const Case *from, char **reason)
 {
-    const Choice choice = {from->model,     &from->workload, &from->layout,
-                           &from->sharding, &from->schedule, FALSE};
+    const Choice choice = {from->model,     &from->workload,         &from->layout, &from->sharding,
+                           &from->schedule, from->sequence_parallel, from->context};
 
     return legality_check(&choice, reason);
 }
@@ -121,7 +125,7 @@ static inline Program *case_build(const Case *from)
     g_autofree char *reason = NULL;
 
     ck_assert_msg(case_verdict(from, &reason) == VERDICT_OK, "%s", reason);
-    return program_build(&spec);
+    return program_build(&spec, 0);
 }
 
 /* As simulate_program() wants them; the caller's. */
@@ -136,14 +140,19 @@ static inline guint *case_spans(const Program *program, const Case *from)
 static inline char *case_text(const Case *from)
 {
     return g_strdup_printf(
-        "%s %s replicate %u shard %u M %u recompute %s recipe %s %s keep %d%d prefetch %u live %u "
-        "accumulate %d overrides %u",
-        strategy_name(from->sharding.strategy), form_name(from->sharding.form),
-        from->layout.size[AXIS_DP_REPLICATE], from->layout.size[AXIS_DP_SHARD],
-        from->schedule.micro_batches, recompute_name(from->schedule.recompute),
-        from->workload.recipe->name, optimizer_name(from->workload.optimizer),
-        from->sharding.keep_root, from->sharding.keep_last, from->sharding.prefetch,
-        from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
+        "pp %u cp %u %s tp %u%s %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
+        "recompute "
+        "%s recipe %s %s keep %d%d prefetch %u live %u accumulate %d overrides %u",
+        from->layout.size[AXIS_PP], from->layout.size[AXIS_CP], context_kind_name(from->context),
+        from->layout.size[AXIS_TP], from->sequence_parallel ? " sequence" : "",
+        schedule_name(from->schedule.kind), schedule_virtual_stages(&from->schedule),
+        from->schedule.micro_batch, from->workload.seq_len, strategy_name(from->sharding.strategy),
+        form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
+        from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches,
+        recompute_name(from->schedule.recompute), from->workload.recipe->name,
+        optimizer_name(from->workload.optimizer), from->sharding.keep_root,
+        from->sharding.keep_last, from->sharding.prefetch, from->sharding.live_units,
+        from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
 
 /* Nodes of @gpus CPUs' cores; their memory moves @gigabytes_per_s GB/s; links reach 500 MB/s (0.8
@@ -185,8 +194,23 @@ static inline guint draw(GRand *random, guint most)
     return (guint)g_rand_int_range(random, 0, (gint)most + 1);
 }
 
-/* A legal choice, every field drawn; now and then with overrides. */
-static inline Case case_random(GRand *random, Model *model)
+/* Half of all have one stage; tp, cp and the schedule's fields likewise. */
+static inline void draw_axes(GRand *random, Case *made)
+{
+    made->layout.size[AXIS_PP] = draw(random, 1) == 0 ? 1 : 1 + draw(random, 2);
+    made->layout.size[AXIS_CP] = draw(random, 1) == 0 ? 1 : 2;
+    made->layout.size[AXIS_TP] = draw(random, 1) == 0 ? 1 : 2;
+    made->sequence_parallel = draw(random, 1) == 1;
+    made->context = (ContextKind)draw(random, NUM_CONTEXT_KINDS - 1);
+    if (made->layout.size[AXIS_PP] > 1)
+        made->schedule.kind = (ScheduleKind)draw(random, NUM_SCHEDULES - 1);
+    made->schedule.virtual_stages =
+        made->schedule.kind == SCHEDULE_INTERLEAVED ? 2 + draw(random, 1) : 1;
+}
+
+/* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data
+ * parallelism. */
+static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
 
@@ -196,7 +220,9 @@ static inline Case case_random(GRand *random, Model *model)
 
         made.workload.recipe = recipes[draw(random, 2)];
         made.workload.optimizer = draw(random, 3) == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
-        made.schedule.recompute = (Recompute)draw(random, 1);
+        made.schedule.recompute = (Recompute)draw(random, NUM_RECOMPUTES - 1);
+        if (all_axes)
+            draw_axes(random, &made);
         made.device = draw(random, 1) == 0 ? DEVICE_CPU : DEVICE_CUDA;
         s->strategy = (Strategy)draw(random, NUM_STRATEGIES - 1);
         s->form = (Form)draw(random, 1);
@@ -214,10 +240,20 @@ static inline Case case_random(GRand *random, Model *model)
                                              (gint)draw(random, STRATEGY_FULL_SHARD + 1) - 1,
                                              (gint)draw(random, 2) - 1};
         }
-        sharding_normalise(s, &made.layout);
+        sharding_normalise(s, &made.layout, &made.schedule);
         if (case_verdict(&made, NULL) == VERDICT_OK)
             return made;
     }
+}
+
+static inline Case case_random(GRand *random, Model *model)
+{
+    return case_draw(random, model, FALSE);
+}
+
+static inline Case case_random_4d(GRand *random, Model *model)
+{
+    return case_draw(random, model, TRUE);
 }
 
 /* ---- by hand ---- */

@@ -5,6 +5,7 @@
 typedef struct {
     Case from;
     ProgramSpec spec;
+    Timetable *timetable;
     Builder builder;
 } Plain;
 
@@ -12,7 +13,9 @@ static void plain_init(Plain *plain, Model *model, guint micro_batches)
 {
     plain->from = case_with(model, STRATEGY_FULL_SHARD, 1, micro_batches);
     plain->spec = case_spec(&plain->from);
+    plain->timetable = timetables_new(&plain->spec.schedule, 1);
     plain->builder = (Builder){.spec = &plain->spec,
+                               .timetable = plain->timetable,
                                .program = program_new(),
                                .drafts = g_array_new(FALSE, FALSE, sizeof(Draft))};
     build_plain(&plain->builder);
@@ -23,6 +26,7 @@ static void plain_clear(Plain *plain)
     program_free(plain->builder.program);
     g_array_unref(plain->builder.drafts);
     g_free(plain->builder.classes);
+    timetables_free(plain->timetable, 1);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Plain, plain_clear)
 
@@ -135,7 +139,7 @@ START_TEST(saved_activations_are_the_hand_formula)
     guint64 saved = 0;
 
     for (guint t = 0; t < program->tensors->len; t++)
-        if (program_tensor(program, t)->space == plain.builder.saved_space)
+        if (program_tensor(program, t)->space == plain.builder.ring_space[RING_SAVED])
             saved += tensor_bytes(program, program_tensor(program, t));
     ck_assert_uint_eq(saved, layers * tokens * (2 * in_bf16 + 4 * in_fp32));
     const Tensor *residual = program_tensor(program, plain.builder.residual);

@@ -84,7 +84,7 @@ START_TEST(segments_are_the_ops_of_a_gpt2_block)
 {
     Case made = case_with(model, STRATEGY_NO_SHARD, 1, 1);
     const ProgramSpec spec = spec_of(&made, listed[_i].tp, FALSE);
-    g_autoptr(Program) program = program_build(&spec);
+    g_autoptr(Program) program = program_build(&spec, 0);
     g_autofree char *kinds = kinds_of(segment_of(program, listed[_i].segment));
 
     ck_assert_str_eq(kinds, listed[_i].kinds);
@@ -97,7 +97,7 @@ START_TEST(biases_are_added_once)
     for (guint tp = 1; tp <= 2; tp++) {
         Case made = case_with(model, STRATEGY_NO_SHARD, 1, 1);
         const ProgramSpec spec = spec_of(&made, tp, FALSE);
-        g_autoptr(Program) program = program_build(&spec);
+        g_autoptr(Program) program = program_build(&spec, 0);
         const Segment *forward = segment_of(program, "block.forward");
         const Segment *backward = segment_of(program, "block.backward");
         guint with_bias = 0, gradients = 0;
@@ -119,7 +119,7 @@ START_TEST(saved_activations_are_the_hand_formula)
 {
     Case made = case_with(model, STRATEGY_NO_SHARD, 1, 1);
     const ProgramSpec spec = spec_of(&made, 1, FALSE);
-    g_autoptr(Program) program = program_build(&spec);
+    g_autoptr(Program) program = program_build(&spec, 0);
     static const struct {
         const char *name;
         guint64 bytes_a_token;
@@ -142,8 +142,8 @@ START_TEST(positions_are_of_the_tokens_that_a_rank_keeps)
 {
     Case made = case_with(model, STRATEGY_NO_SHARD, 1, 1);
     const ProgramSpec split = spec_of(&made, 4, TRUE), whole = spec_of(&made, 4, FALSE);
-    g_autoptr(Program) with = program_build(&split);
-    g_autoptr(Program) without = program_build(&whole);
+    g_autoptr(Program) with = program_build(&split, 0);
+    g_autoptr(Program) without = program_build(&whole, 0);
 
     ck_assert_uint_eq(tensor_of(with, "positions")->elements, TOKENS / 4);
     ck_assert_uint_eq(tensor_of(without, "positions")->elements, TOKENS);
@@ -167,8 +167,8 @@ START_TEST(gradients_of_biases_are_not_summed_over_ranks)
     made.workload.recipe = &recipe_fp32;
     const ProgramSpec whole = spec_of(&made, (guint)tp, FALSE);
     const ProgramSpec split = spec_of(&made, (guint)tp, TRUE);
-    g_autoptr(Program) without = program_build(&whole);
-    g_autoptr(Program) with = program_build(&split);
+    g_autoptr(Program) without = program_build(&whole, 0);
+    g_autoptr(Program) with = program_build(&split, 0);
 
     program_volume(without, bytes);
     ck_assert_uint_eq(bytes[VOLUME_ALL_REDUCE],

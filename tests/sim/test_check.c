@@ -40,7 +40,7 @@ static Case matrix_case(Model *model, guint i)
     if (strategy == STRATEGY_HYBRID_SHARD)
         made.layout.size[AXIS_DP_REPLICATE] = 2;
     made.workload.global_batch = layout_data_ranks(&made.layout) * 2 * made.schedule.micro_batches;
-    sharding_normalise(&made.sharding, &made.layout);
+    sharding_normalise(&made.sharding, &made.layout, &made.schedule);
     return made;
 }
 
@@ -69,7 +69,7 @@ START_TEST(random_choices_with_overrides_are_proven)
         shape.layers = 1 + draw(random, 5);
         shape.tied = draw(random, 1) == 1;
         g_autoptr(Model) model = case_model(&shape);
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
 

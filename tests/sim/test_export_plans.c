@@ -72,8 +72,7 @@ static Plan *random_plan(GRand *random)
 
 static gboolean is_legal(const Plan *plan)
 {
-    const Choice choice = {plan->model,     &plan->workload, &plan->layout,
-                           &plan->sharding, &plan->schedule, TRUE};
+    const Choice choice = plan_choice(plan);
 
     return legality_check(&choice, NULL) == VERDICT_OK;
 }

@@ -85,9 +85,9 @@ START_TEST(a_message_without_its_counterpart_is_caught)
     message->micro_batch_shift = 1;
     assert_caught(set, "no counterpart");
     message->micro_batch_shift = 0;
-    message->peer = 2;
-    assert_caught(set, "peer 2 of a group of 2");
-    message->peer = 0;
+    message->peer_shift = 0; /* to itself */
+    assert_caught(set, "no counterpart");
+    message->peer_shift = 1;
     assert_proven(set, "as it was");
     op->operands[0].access = ACCESS_WRITE;
     assert_caught(set, "no counterpart");

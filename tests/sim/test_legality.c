@@ -24,18 +24,49 @@ START_TEST(every_strategy_is_legal_on_its_mesh)
 }
 END_TEST
 
-START_TEST(axes_whose_time_has_not_come_are_refused_by_name)
+/* 3 layers; 8 tokens a sequence. */
+START_TEST(stages_and_pieces_of_a_sequence_must_exist)
 {
-    static const Axis axes[] = {AXIS_PP, AXIS_CP};
-    static const char *const reasons[] = {"pp = 2", "cp = 2"};
     g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
 
-    for (guint i = 0; i < G_N_ELEMENTS(axes); i++) {
-        Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+    one.layout.size[AXIS_PP] = 4;
+    assert_refused(&one, VERDICT_PIPELINE, "pp = 4 x virtual_stages = 1: at most 3");
+    one.layout.size[AXIS_PP] = 3;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.layout.size[AXIS_PP] = 1;
+    one.layout.size[AXIS_CP] = 3;
+    assert_refused(&one, VERDICT_CONTEXT, "cp = 3");
+    one.layout.size[AXIS_CP] = 4;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+}
+END_TEST
 
-        one.layout.size[axes[i]] = 2;
-        assert_refused(&one, VERDICT_AXIS, reasons[i]);
-    }
+START_TEST(schedules_go_with_stages_and_virtual_stages)
+{
+    static const guint16 short_by_one[] = {1, 1}, empty[] = {3, 0}, uneven[] = {1, 2};
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    one.schedule.kind = SCHEDULE_GPIPE;
+    assert_refused(&one, VERDICT_PIPELINE, "gpipe needs pp > 1");
+    one.layout.size[AXIS_PP] = 2;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.schedule.virtual_stages = 2;
+    assert_refused(&one, VERDICT_PIPELINE, "at most 3 chunks");
+    one.schedule.kind = SCHEDULE_INTERLEAVED;
+    one.schedule.virtual_stages = 1;
+    assert_refused(&one, VERDICT_PIPELINE, "virtual_stages of at least 2");
+    one.schedule.kind = SCHEDULE_ZB_H1;
+    assert_refused(&one, VERDICT_PIPELINE, "accumulate = unsharded");
+    sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.schedule.chunk_layers = short_by_one;
+    assert_refused(&one, VERDICT_PIPELINE, "2 layers together; the model has 3");
+    one.schedule.chunk_layers = empty;
+    assert_refused(&one, VERDICT_PIPELINE, "chunk 1 of 2 has no layer");
+    one.schedule.chunk_layers = uneven;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
 }
 END_TEST
 
@@ -167,14 +198,15 @@ END_TEST
 START_TEST(full_shard_in_replicas_is_hybrid_shard_and_is_called_so)
 {
     Layout layout = {.size = {1, 2, 4, 1, 1}};
+    const Schedule schedule = {.kind = SCHEDULE_1F1B};
     Sharding sharding = {.strategy = STRATEGY_FULL_SHARD, .accumulate_sharded = TRUE};
 
-    sharding_normalise(&sharding, &layout);
+    sharding_normalise(&sharding, &layout, &schedule);
     ck_assert_int_eq(sharding.strategy, STRATEGY_HYBRID_SHARD);
     ck_assert(sharding.accumulate_sharded);
     layout.size[AXIS_DP_REPLICATE] = 1;
     sharding.strategy = STRATEGY_FULL_SHARD;
-    sharding_normalise(&sharding, &layout);
+    sharding_normalise(&sharding, &layout, &schedule);
     ck_assert_int_eq(sharding.strategy, STRATEGY_FULL_SHARD);
 }
 END_TEST
@@ -183,11 +215,12 @@ START_TEST(strategies_with_whole_gradients_accumulate_unsharded)
 {
     static const gboolean sharded[NUM_STRATEGIES] = {FALSE, FALSE, TRUE, TRUE, TRUE};
     const Layout layout = {.size = {1, 1, 4, 1, 1}};
+    const Schedule schedule = {.kind = SCHEDULE_1F1B};
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         Sharding sharding = {.strategy = (Strategy)s, .accumulate_sharded = TRUE};
 
-        sharding_normalise(&sharding, &layout);
+        sharding_normalise(&sharding, &layout, &schedule);
         ck_assert_int_eq(sharding.accumulate_sharded, sharded[s]);
     }
 }
@@ -206,7 +239,7 @@ START_TEST(verdicts_and_recomputations_have_names_of_their_own)
         ck_assert(recompute_from_name(recompute_name((Recompute)r), &recompute));
         ck_assert_uint_eq(recompute, r);
     }
-    ck_assert(!recompute_from_name("selective", &recompute));
+    ck_assert(!recompute_from_name("some", &recompute));
     ck_assert(!recompute_from_name("", &recompute));
 }
 END_TEST
@@ -256,7 +289,8 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, every_strategy_is_legal_on_its_mesh);
-    tcase_add_test(tcase, axes_whose_time_has_not_come_are_refused_by_name);
+    tcase_add_test(tcase, stages_and_pieces_of_a_sequence_must_exist);
+    tcase_add_test(tcase, schedules_go_with_stages_and_virtual_stages);
     tcase_add_test(tcase, tensor_parallel_must_divide_what_it_splits);
     tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
     tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);

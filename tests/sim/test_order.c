@@ -130,7 +130,7 @@ START_TEST(no_more_units_are_alive_than_their_ring_has_copies)
     shape.layers = 5;
     g_autoptr(Model) model = case_model(&shape);
     for (guint i = 0; i < 200; i++) {
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autoptr(Program) program = case_build(&one);
 
         for (guint u = 0; u < program->units->len; u++) {

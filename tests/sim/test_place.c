@@ -11,7 +11,7 @@ START_TEST(no_two_tensors_share_bytes_that_both_need)
     for (guint i = 0; i < 25; i++) {
         shape.tied = draw(random, 1) == 1;
         g_autoptr(Model) model = case_model(&shape);
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autofree char *text = case_text(&one);
 
         if (one.schedule.micro_batches > 2) /* the slow search is quadratic */
@@ -29,7 +29,7 @@ START_TEST(copies_are_aligned_and_lie_inside_the_arena)
     g_autoptr(GRand) random = g_rand_new_with_seed(61);
 
     for (guint i = 0; i < 100; i++) {
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autoptr(Program) program = case_build(&one);
 
         ck_assert_uint_eq(program->arena_bytes[TIER_HOST], 0);
@@ -54,7 +54,7 @@ START_TEST(state_is_never_shared)
     g_autoptr(GRand) random = g_rand_new_with_seed(62);
 
     for (guint i = 0; i < 50; i++) {
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autoptr(Program) program = case_build(&one);
         guint64 state_end = 0;
 
@@ -84,7 +84,7 @@ START_TEST(terms_add_up_to_the_arena_and_the_state_is_in_them_whole)
     g_autoptr(GRand) random = g_rand_new_with_seed(63);
 
     for (guint i = 0; i < 150; i++) {
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autofree char *text = case_text(&one);
         g_autoptr(Program) program = case_build(&one);
         const MemoryUse use = program_memory(program);
@@ -130,7 +130,7 @@ START_TEST(the_arena_is_within_2_percent_of_what_is_alive_at_the_peak)
     for (guint i = 0; i < 2 * 2 * 3 * 3 * 2 * 3; i++) {
         Case one = case_with(model, (Strategy)_i, 2 + i % 3, 1 + i / 4 % 3);
 
-        one.schedule.recompute = (Recompute)(i % 2);
+        one.schedule.recompute = i % 2 == 0 ? RECOMPUTE_NONE : RECOMPUTE_FULL;
         one.sharding.keep_root = one.sharding.keep_last = i / 2 % 2 == 1;
         one.workload.seq_len = 64 << (i / 12 % 3);
         one.sharding.accumulate_sharded &= i / 36 % 2 == 1;
@@ -151,7 +151,7 @@ START_TEST(with_overrides_the_arena_is_within_10_percent)
     g_autoptr(GRand) random = g_rand_new_with_seed(64);
 
     for (guint i = 0; i < 60; i++) {
-        Case one = case_random(random, model);
+        Case one = case_random_4d(random, model);
 
         one.workload.seq_len = 64 << draw(random, 2);
         g_autofree char *text = case_text(&one);

@@ -60,7 +60,7 @@ START_TEST(a_plan_reads_back_as_it_was_printed)
     for (guint i = 0; i < 60; i++) {
         shape.tied = draw(random, 1) == 1;
         g_autoptr(Model) model = case_model(&shape);
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         g_autofree char *text = case_text(&one);
         g_autoptr(Plan) plan = plan_of(&one, 80000);
 
@@ -248,12 +248,12 @@ static const struct {
     {"sharding.gradient_dtype", "\"fp32\""},
     {"sharding.reduce_dtype", "\"fp32\""},
     {"tensor_parallel.sequence", "0"},
-    {"context_parallel.kind", "\"all_gather\""},
+    {"context_parallel.kind", "\"ulysses\""},
     {"schedule.name", "\"gpipe\""},
     {"schedule.micro_batch", "0 3"},
     {"schedule.micro_batches", "0 1"},
-    {"schedule.virtual_stages", "0 2"},
-    {"recompute", "\"selective\" \"\""},
+    {"schedule.virtual_stages", "0 2 257"},
+    {"recompute", "\"some\" \"\""},
     {"offload.optimizer", "\"host\""},
     {"offload.parameters", "\"nvme\""},
     {"program.ops", "-1 1.5"},

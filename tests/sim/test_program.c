@@ -378,9 +378,9 @@ START_TEST(a_sketch_counts_the_calls_that_the_program_lists)
     g_autoptr(GRand) random = g_rand_new_with_seed(101);
 
     for (guint i = 0; i < 60; i++) {
-        const Case one = case_random(random, model);
+        const Case one = case_random_4d(random, model);
         const ProgramSpec spec = case_spec(&one);
-        g_autoptr(Sketch) sketch = program_sketch(&spec);
+        g_autoptr(Sketch) sketch = program_sketch(&spec, 0);
         g_autoptr(Program) program = case_build(&one);
 
         ck_assert_uint_eq(sketch->program->segments->len, program->segments->len);

@@ -73,8 +73,10 @@ static void add_mesh(const SearchRequest *request, GPtrArray *all, guint replica
                     (Workload){batch, request->seq_len, request->recipe, request->optimizer};
                 one.sharding = request->sharding;
                 one.sharding.strategy = (Strategy)s;
-                sharding_normalise(&one.sharding, &one.layout);
-                one.schedule = (Schedule){micro, batch / data / micro, (Recompute)recompute};
+                sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+                one.schedule = (Schedule){.micro_batch = micro,
+                                          .micro_batches = batch / data / micro,
+                                          .recompute = (Recompute)recompute};
                 add_choice(request, all, &one);
             }
 }

@@ -433,7 +433,7 @@ static guint64 state_bytes(const Model *model, guint ranks)
 {
     const Case one = case_with((Model *)model, STRATEGY_FULL_SHARD, ranks, 1);
     const ProgramSpec spec = case_spec(&one);
-    g_autoptr(Sketch) sketch = program_sketch(&spec);
+    g_autoptr(Sketch) sketch = program_sketch(&spec, 0);
 
     return kind_bytes(sketch->program, TENSOR_PARAMETER) +
            kind_bytes(sketch->program, TENSOR_GRADIENT) +

@@ -52,7 +52,7 @@ START_TEST(what_runs_beside_hides_communication_and_the_rest_is_exposed)
     static const guint64 beside[] = {1000, 1000000};
     const guint spans[] = {2};
     g_autoptr(Topology) topology = case_cpu_topology(4, 2);
-    const SimulateContext context = {topology, 2, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
     const guint64 reduced = 125000;
 
     for (guint i = 0; i < G_N_ELEMENTS(beside); i++) {
@@ -72,7 +72,7 @@ START_TEST(threads_without_cores_take_turns)
 {
     const guint spans[] = {2};
     g_autoptr(Topology) topology = case_cpu_topology(3, 2);
-    const SimulateContext context = {topology, 2, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
     g_autoptr(Program) program = fork_program(125000, 1000000);
     const StepTime time = simulate_program(program, &context, spans);
 
@@ -87,7 +87,7 @@ START_TEST(the_timeline_says_when_each_op_ran)
 {
     g_autoptr(ProgramSet) set = program_set_new(2);
     g_autoptr(Topology) topology = case_cpu_topology(4, 2);
-    const SimulateContext context = {topology, 2, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
     g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
     const double a = copy_s(125000), b = reduce_s(125000), c = copy_s(50000);
     const double start[] = {0, a, a, a + b}, end[] = {a, a + b, a + c, a + b + a};
@@ -113,7 +113,7 @@ START_TEST(a_collective_starts_when_the_last_member_reaches_it)
 {
     g_autoptr(ProgramSet) set = program_set_new(2);
     g_autoptr(Topology) topology = case_cpu_topology(4, 2);
-    const SimulateContext context = {topology, 2, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
     Program *slow = fork_program(125000, 1000);
     const guint ranks[] = {0, 1};
     StepTime times[2];
@@ -168,7 +168,8 @@ START_TEST(without_overlap_a_step_is_the_sum_of_its_ops)
         const Case one = case_random(random, model);
         const guint world = layout_world(&one.layout);
         g_autoptr(Topology) topology = case_cpu_topology(world, 10);
-        const SimulateContext context = {topology, world, 1};
+        const SimulateContext context = {
+            .topology = topology, .ranks_per_node = world, .threads = 1};
         g_autoptr(Program) program = case_build(&one);
         g_autofree guint *spans = case_spans(program, &one);
         double **durations = simulate_durations(program, &context, spans);
@@ -190,10 +191,11 @@ static SimulateContext wide_context(const Case *from, Topology **topology)
 
     if (from->device == DEVICE_CUDA) {
         *topology = case_gpu_topology(8, 80000, 100000);
-        return (SimulateContext){*topology, MIN(world, 4), 1};
+        return (SimulateContext){
+            .topology = *topology, .ranks_per_node = MIN(world, 4), .threads = 1};
     }
     *topology = case_cpu_topology(2 * world, 10);
-    return (SimulateContext){*topology, world, 1};
+    return (SimulateContext){.topology = *topology, .ranks_per_node = world, .threads = 1};
 }
 
 START_TEST(with_overlap_a_step_lies_between_its_longest_stream_and_the_sum)
@@ -251,7 +253,7 @@ END_TEST
 static StepTime gpu_step(const Case *from, guint link_megabytes_per_s)
 {
     g_autoptr(Topology) topology = case_gpu_topology(8, 80000, link_megabytes_per_s);
-    const SimulateContext context = {topology, 4, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
     g_autoptr(Program) program = case_build(from);
     g_autofree guint *spans = case_spans(program, from);
 
@@ -303,7 +305,7 @@ START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
     g_autoptr(Model) model = case_model(&real_shape);
     Case one = case_with(model, STRATEGY_FULL_SHARD, 4, 1);
     g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 1000);
-    const SimulateContext context = {topology, 4, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
 
     one.device = DEVICE_CUDA;
     one.sharding.prefetch = 2;

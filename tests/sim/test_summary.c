@@ -8,10 +8,11 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
 
     if (from->device == DEVICE_CUDA) {
         *topology = case_gpu_topology(8, 80000, 1000 << draw(random, 8));
-        return (SimulateContext){*topology, MIN(world, 4), 1};
+        return (SimulateContext){
+            .topology = *topology, .ranks_per_node = MIN(world, 4), .threads = 1};
     }
     *topology = case_cpu_topology(world * (1 + draw(random, 1)), 1 + draw(random, 20));
-    return (SimulateContext){*topology, world, 1};
+    return (SimulateContext){.topology = *topology, .ranks_per_node = world, .threads = 1};
 }
 
 /* Compares a choice's summary with its program, placed and simulated. */
@@ -74,7 +75,7 @@ START_TEST(the_memory_bound_is_not_far_below_the_arena)
         .vocab = 512, .hidden = 256, .ffn = 704, .layers = 8, .heads = 8, .kv_heads = 8};
     g_autoptr(Model) model = case_model(&shape);
     g_autoptr(Topology) topology = case_cpu_topology(8, 10);
-    const SimulateContext context = {topology, 4, 1};
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         Case one = case_with(model, (Strategy)s, 2, 1);

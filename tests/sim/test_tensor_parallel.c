@@ -142,8 +142,8 @@ START_TEST(sequence_parallelism_needs_less_memory)
 {
     Case made = case_with(model, STRATEGY_NO_SHARD, 1, 1);
     const ProgramSpec with = spec_of(&made, 4, TRUE), without = spec_of(&made, 4, FALSE);
-    g_autoptr(Program) split = program_build(&with);
-    g_autoptr(Program) whole = program_build(&without);
+    g_autoptr(Program) split = program_build(&with, 0);
+    g_autoptr(Program) whole = program_build(&without, 0);
 
     ck_assert_uint_lt(split->arena_bytes[TIER_DEVICE], whole->arena_bytes[TIER_DEVICE]);
 }

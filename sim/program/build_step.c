@@ -1,0 +1,406 @@
+/* The order of a step: the timetable's actions as calls, and which copies of the rings each uses.
+ */
+#include "sim/program/builder.h"
+
+#include <string.h>
+
+/* Copies of a ring, or runs of copies: the one that was given back first is taken first, so that
+ * the next user waits as little as possible. */
+typedef struct {
+    GQueue free;
+    guint taken; /* most at a time */
+} Pool;
+
+/* What one chunk and micro-batch have taken. */
+typedef struct {
+    guint run[NUM_RINGS];
+} Flight;
+
+typedef struct {
+    Builder *builder;
+    Pool pools[NUM_RINGS];
+    Flight *flights;    /* by virtual stage x micro-batch */
+    GHashTable *shapes; /* of exchanges -> segment + 1 */
+} Step;
+
+static void pool_take(Step *step, Flight *flight, Ring ring)
+{
+    Pool *pool = &step->pools[ring];
+
+    flight->run[ring] = g_queue_is_empty(&pool->free)
+                            ? pool->taken++
+                            : GPOINTER_TO_UINT(g_queue_pop_head(&pool->free));
+}
+
+static void pool_give(Step *step, const Flight *flight, Ring ring)
+{
+    g_queue_push_tail(&step->pools[ring].free, GUINT_TO_POINTER(flight->run[ring]));
+}
+
+static Flight *flight_of(const Step *step, guint chunk, guint micro_batch)
+{
+    const Builder *builder = step->builder;
+
+    return &step->flights[(gsize)(chunk / builder->pp) * builder->spec->schedule.micro_batches +
+                          micro_batch];
+}
+
+static gboolean is_recomputed(const Step *step)
+{
+    return step->builder->spec->schedule.recompute != RECOMPUTE_NONE;
+}
+
+/* Copies of a ring that one run takes, and those before the first run: what forward leaves and
+ * backward computes again goes nowhere. */
+static guint run_length(const Step *step, Ring ring)
+{
+    if (ring == RING_RESIDUAL)
+        return step->builder->most_layers + 1;
+    return ring == RING_SAVED || ring == RING_KEPT || ring == RING_WEIGHTS
+               ? step->builder->most_layers
+               : 1;
+}
+
+static guint run_start(const Step *step, Ring ring)
+{
+    return ring == RING_WEIGHTS && is_recomputed(step) ? 1 : 0;
+}
+
+static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint within)
+{
+    return (guint16)(run_start(step, ring) + flight->run[ring] * run_length(step, ring) + within);
+}
+
+/* Rings of a block's call; @within: which block of its chunk. */
+static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within)
+{
+    static const Ring rings[] = {RING_RESIDUAL, RING_SAVED, RING_KEPT, RING_WEIGHTS};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rings); i++)
+        draft->ring[rings[i]] = copy_of(step, flight, rings[i], within);
+    draft->ring[RING_GRADIENT] = copy_of(step, flight, RING_GRADIENT, 0);
+    draft->ring[RING_INBOX] = copy_of(step, flight, RING_INBOX, 0);
+}
+
+/* A call of one action; rings of the chunk's first block, or of block @within. */
+static Draft *add_draft(Step *step, const Action *action, gint segment, guint unit, guint within)
+{
+    Builder *builder = step->builder;
+    Draft draft = {
+        .kind = DRAFT_COMPUTE,
+        .segment = (guint)segment,
+        .unit = unit,
+        .micro_batch = action->micro_batch,
+        .first = action->micro_batch == 0,
+        .last = action->micro_batch + 1 == builder->spec->schedule.micro_batches,
+    };
+
+    g_assert(segment >= 0);
+    bind_rings(step, &draft, flight_of(step, action->chunk, action->micro_batch), within);
+    g_array_append_val(builder->drafts, draft);
+    return builder_draft(builder, builder->drafts->len - 1);
+}
+
+static const ClassSegments *segments_of(const Builder *builder, guint unit)
+{
+    return &builder->classes[program_unit_ref(builder->program, unit)->unit_class];
+}
+
+static LayerRange layers_of(const Builder *builder, guint chunk)
+{
+    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
+                          chunk);
+}
+
+/* ---- actions ---- */
+
+static void add_forward(Step *step, const Action *action)
+{
+    Builder *builder = step->builder;
+    const LayerRange layers = layers_of(builder, action->chunk);
+    Flight *flight = flight_of(step, action->chunk, action->micro_batch);
+
+    pool_take(step, flight, RING_RESIDUAL);
+    pool_take(step, flight, RING_SAVED);
+    pool_take(step, flight, RING_KEPT);
+    if (action->chunk == 0) {
+        add_draft(step, action, builder->embed, ROOT_UNIT, 0)->uses_weights = TRUE;
+    } else {
+        add_draft(step, action, builder->input, ROOT_UNIT, 0);
+        pool_give(step, flight, RING_INBOX);
+    }
+    for (guint i = 0; i < layers.count; i++) {
+        const guint unit = layers.first + i + 1;
+        Draft *forward = add_draft(step, action, segments_of(builder, unit)->forward, unit, i);
+
+        forward->uses_weights = TRUE;
+        forward->ring[RING_WEIGHTS] = 0;
+    }
+}
+
+/* Loss and its gradient: forward and backward at once, right before the last chunk's backward. */
+static void add_head(Step *step, const Action *action, guint layers)
+{
+    Builder *builder = step->builder;
+    Draft *head = add_draft(step, action, builder->head, ROOT_UNIT, layers);
+
+    head->uses_weights = head->opens_gradient = TRUE;
+    head->closes_gradient = !builder->has_embedding;
+}
+
+static void give_saved(Step *step, Flight *flight)
+{
+    pool_give(step, flight, RING_RESIDUAL);
+    pool_give(step, flight, RING_KEPT);
+    pool_give(step, flight, RING_WEIGHTS);
+}
+
+static void add_backward(Step *step, const Action *action)
+{
+    Builder *builder = step->builder;
+    const guint chunks = schedule_chunks(&builder->spec->schedule, builder->pp);
+    const LayerRange layers = layers_of(builder, action->chunk);
+    Flight *flight = flight_of(step, action->chunk, action->micro_batch);
+
+    pool_take(step, flight, RING_WEIGHTS);
+    if (action->chunk + 1 == chunks) {
+        pool_take(step, flight, RING_GRADIENT);
+        add_head(step, action, layers.count);
+    }
+    for (guint i = layers.count; i-- > 0;) {
+        const guint unit = layers.first + i + 1;
+        Draft *backward = add_draft(step, action, segments_of(builder, unit)->backward, unit, i);
+
+        backward->uses_weights = backward->opens_gradient = TRUE;
+        backward->closes_gradient = !builder->splits_backward;
+    }
+    if (action->chunk == 0) {
+        Draft *embed = add_draft(step, action, builder->embed_backward, ROOT_UNIT, 0);
+
+        embed->opens_gradient = !builder->has_head;
+        embed->closes_gradient = TRUE;
+        pool_give(step, flight, RING_GRADIENT);
+    }
+    pool_give(step, flight, RING_SAVED);
+    if (!builder->splits_backward)
+        give_saved(step, flight);
+}
+
+static void add_weights(Step *step, const Action *action)
+{
+    Builder *builder = step->builder;
+    const LayerRange layers = layers_of(builder, action->chunk);
+
+    for (guint i = layers.count; i-- > 0;) {
+        const guint unit = layers.first + i + 1;
+
+        add_draft(step, action, segments_of(builder, unit)->weights, unit, i)->closes_gradient =
+            TRUE;
+    }
+    give_saved(step, flight_of(step, action->chunk, action->micro_batch));
+}
+
+/* ---- exchanges ---- */
+
+/* What one transfer moves. */
+typedef struct {
+    guint tensor;
+    Ring ring;
+    guint copy;
+} Moved;
+
+static Moved moved_by(Step *step, const Transfer *transfer)
+{
+    Builder *builder = step->builder;
+    Flight *flight = flight_of(step, transfer->chunk, transfer->micro_batch);
+    const guint layers = layers_of(builder, transfer->chunk).count;
+    const Ring ring = transfer->gradient ? RING_GRADIENT
+                      : transfer->send   ? RING_RESIDUAL
+                                         : RING_INBOX;
+    const guint tensor = transfer->gradient ? builder->residual_gradient
+                         : transfer->send   ? builder->residual
+                                            : builder->inbox;
+
+    if (!transfer->send)
+        pool_take(step, flight, ring);
+    return (Moved){tensor, ring, copy_of(step, flight, ring, ring == RING_RESIDUAL ? layers : 0)};
+}
+
+/* Both sides name a message by the chunk that it is for (an activation) or from (a gradient): the
+ * later of the two. */
+static guint message_chunk(const Builder *builder, const Transfer *transfer)
+{
+    const gboolean later_is_ours = transfer->gradient == transfer->send;
+    const guint chunk = transfer->chunk + (later_is_ours ? 0 : 1);
+
+    return chunk / builder->pp;
+}
+
+/* An exchange under construction: its call binds one copy of each ring, operands shift from there;
+ * and its call's micro-batch is the first transfer's. */
+typedef struct {
+    guint copy[NUM_RINGS];
+    gboolean bound[NUM_RINGS];
+    Moved moved[MAX_OPERANDS];
+    const Transfer *transfers;
+    guint num;
+} Exchange;
+
+static gint shift_of(const Exchange *exchange, guint i)
+{
+    return (gint)exchange->moved[i].copy - (gint)exchange->copy[exchange->moved[i].ring];
+}
+
+static gint micro_batch_shift(const Exchange *exchange, guint i)
+{
+    return (gint)exchange->transfers[i].micro_batch - (gint)exchange->transfers[0].micro_batch;
+}
+
+static guint build_exchange(Builder *builder, const Exchange *exchange)
+{
+    g_autoptr(GString) name = g_string_new("exchange");
+
+    for (guint i = 0; i < exchange->num; i++)
+        g_string_append_printf(name, "%s%s.%s", i == 0 ? "." : "+",
+                               exchange->transfers[i].send ? "send" : "receive",
+                               exchange->transfers[i].gradient ? "gradient" : "activation");
+    const guint segment = program_add_segment(builder->program, name->str);
+    Op *op = segment_add_op(builder->program, segment, OP_EXCHANGE,
+                            builder_stream(builder, "pp", "exchange"), builder->dtype);
+    for (guint i = 0; i < exchange->num; i++) {
+        const Transfer *transfer = &exchange->transfers[i];
+
+        op->messages[i] =
+            (Message){.peer_shift = (transfer->peer + builder->pp - builder->stage) % builder->pp,
+                      .micro_batch_shift = micro_batch_shift(exchange, i),
+                      .chunk = message_chunk(builder, transfer),
+                      .direction = transfer->gradient ? 1 : 0};
+        op_add_operand(op, exchange->moved[i].tensor, transfer->send ? ACCESS_READ : ACCESS_WRITE,
+                       shift_of(exchange, i), WHOLE_TENSOR);
+    }
+    return segment;
+}
+
+/* Exchanges that differ only in what their calls bind share a segment. */
+static guint exchange_segment(Step *step, const Exchange *exchange)
+{
+    g_autoptr(GString) shape = g_string_new(NULL);
+
+    for (guint i = 0; i < exchange->num; i++) {
+        const Transfer *transfer = &exchange->transfers[i];
+
+        g_string_append_printf(shape, "%d%d %u %u %d %d;", transfer->send, transfer->gradient,
+                               transfer->peer, message_chunk(step->builder, transfer),
+                               micro_batch_shift(exchange, i), shift_of(exchange, i));
+    }
+    guint segment = GPOINTER_TO_UINT(g_hash_table_lookup(step->shapes, shape->str));
+    if (segment == 0) {
+        segment = build_exchange(step->builder, exchange) + 1;
+        g_hash_table_insert(step->shapes, g_strdup(shape->str), GUINT_TO_POINTER(segment));
+    }
+    return segment - 1;
+}
+
+static void add_exchange(Step *step, const Action *action)
+{
+    Builder *builder = step->builder;
+    Exchange exchange = {
+        .transfers =
+            &g_array_index(builder->timetable->transfers, Transfer, action->first_transfer),
+        .num = action->num_transfers,
+    };
+
+    g_assert(exchange.num <= MAX_OPERANDS);
+    for (guint i = 0; i < exchange.num; i++) {
+        const Moved moved = exchange.moved[i] = moved_by(step, &exchange.transfers[i]);
+
+        if (!exchange.bound[moved.ring])
+            exchange.copy[moved.ring] = moved.copy;
+        exchange.bound[moved.ring] = TRUE;
+    }
+    Draft draft = {
+        .kind = DRAFT_OTHER,
+        .segment = exchange_segment(step, &exchange),
+        .micro_batch = exchange.transfers[0].micro_batch,
+        .first = TRUE,
+        .last = TRUE,
+    };
+    for (guint r = 0; r < NUM_RINGS; r++)
+        draft.ring[r] = (guint16)exchange.copy[r];
+    g_array_append_val(builder->drafts, draft);
+    for (guint i = 0; i < exchange.num; i++)
+        if (exchange.transfers[i].send && exchange.transfers[i].gradient)
+            pool_give(
+                step,
+                flight_of(step, exchange.transfers[i].chunk, exchange.transfers[i].micro_batch),
+                RING_GRADIENT);
+}
+
+/* ---- the step ---- */
+
+static void add_count_valid(Builder *builder)
+{
+    const guint micro_batches = builder->spec->schedule.micro_batches;
+
+    for (guint m = 0; m < micro_batches; m++) {
+        const Draft draft = {.kind = DRAFT_OTHER,
+                             .segment = (guint)builder->count_valid,
+                             .micro_batch = m,
+                             .first = m == 0,
+                             .last = m + 1 == micro_batches};
+
+        g_array_append_val(builder->drafts, draft);
+    }
+}
+
+static void add_action(Step *step, const Action *action)
+{
+    switch (action->kind) {
+    case ACTION_FORWARD:
+        add_forward(step, action);
+        break;
+    case ACTION_BACKWARD:
+        add_backward(step, action);
+        break;
+    case ACTION_WEIGHTS:
+        add_weights(step, action);
+        break;
+    case ACTION_EXCHANGE:
+    default:
+        add_exchange(step, action);
+    }
+}
+
+static void count_copies(const Step *step)
+{
+    const Builder *builder = step->builder;
+
+    for (guint r = 0; r < NUM_RINGS; r++) {
+        const guint runs = step->pools[r].taken;
+        const guint copies = run_start(step, (Ring)r) + runs * run_length(step, (Ring)r);
+
+        if (builder->ring_space[r] == NO_SPACE)
+            continue;
+        g_assert(copies <= G_MAXUINT16); /* legality */
+        g_array_index(builder->program->spaces, Space, builder->ring_space[r]).count =
+            MAX(copies, 1);
+    }
+}
+
+void build_step(Builder *builder)
+{
+    const Schedule *schedule = &builder->spec->schedule;
+    const gsize flights = (gsize)schedule_virtual_stages(schedule) * schedule->micro_batches;
+    g_autofree Flight *in_flight = g_new0(Flight, flights);
+    g_autoptr(GHashTable) shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    Step step = {.builder = builder, .flights = in_flight, .shapes = shapes};
+
+    for (guint r = 0; r < NUM_RINGS; r++)
+        g_queue_init(&step.pools[r].free);
+    add_count_valid(builder);
+    for (guint i = 0; i < builder->timetable->actions->len; i++)
+        add_action(&step, &g_array_index(builder->timetable->actions, Action, i));
+    count_copies(&step);
+    for (guint r = 0; r < NUM_RINGS; r++)
+        g_queue_clear(&step.pools[r].free);
+}
