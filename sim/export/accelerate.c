@@ -46,6 +46,10 @@ static const Mapping recomputes[] = {
 static const Mapping block_classes[] = {
     {"llama", "LlamaDecoderLayer", NULL},
     {"mistral", "MistralDecoderLayer", NULL},
+    {"qwen2", "Qwen2DecoderLayer", NULL},
+    {"phi3", "Phi3DecoderLayer", NULL},
+    {"starcoder2", "Starcoder2DecoderLayer", NULL},
+    {"gpt2", "GPT2Block", NULL},
     {NULL, NULL, NULL},
 };
 

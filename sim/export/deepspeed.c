@@ -79,7 +79,8 @@ static guint64 unit_elements(const Model *model, UnitKind unit)
  * backward of a recomputed block that block, twice. */
 static guint64 reuse_distance(const Plan *plan, guint64 block)
 {
-    const guint64 end = (guint64)plan->model->hidden * (1 + (guint64)plan->model->vocab);
+    const guint norm = (plan->model->features & FEATURE_NORM_BIAS) != 0 ? 2 : 1;
+    const guint64 end = (guint64)plan->model->hidden * (norm + (guint64)plan->model->vocab);
     const guint64 kept =
         (plan->sharding.keep_root ? 2 * end : 0) + (plan->sharding.keep_last ? 2 * block : 0);
 

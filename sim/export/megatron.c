@@ -55,11 +55,17 @@ static gboolean accumulates_sharded(Strategy strategy)
 }
 
 /* Rotary scaling is a factor there; the rest is Llama 3.1's, in its code. */
-static gboolean write_rope(Export *export, GError **error)
+static gboolean write_positions(Export *export, GError **error)
 {
     const Model *model = export->plan->model;
     const RopeScaling *scaling = &model->rope_scaling;
 
+    if ((model->features & FEATURE_ROPE) == 0) {
+        g_string_append_printf(export->text, "--position-embedding-type %s\n",
+                               (model->features & FEATURE_POSITIONS) != 0 ? "learned_absolute"
+                                                                          : "none");
+        return TRUE;
+    }
     if (model->rope_theta != floor(model->rope_theta)) {
         g_autofree char *value = g_strdup_printf("%g", model->rope_theta);
 
@@ -83,6 +89,39 @@ static gboolean write_rope(Export *export, GError **error)
     return TRUE;
 }
 
+/* All matrices have a bias there, or none, or queries, keys and values alone. */
+static gboolean write_biases(Export *export, GError **error)
+{
+    const guint32 all = FEATURE_QKV_BIAS | FEATURE_O_BIAS | FEATURE_MLP_BIAS;
+    const guint32 biases = export->plan->model->features & all;
+
+    if (biases == all)
+        return TRUE;
+    if (biases != 0 && biases != FEATURE_QKV_BIAS)
+        return export_refuse(export, "model.model_type", export->plan->model->model_type,
+                             "biases are on all matrices, on queries, keys and values, or on none",
+                             error);
+    g_string_append(export->text, "--disable-bias-linear\n");
+    if (biases != 0)
+        g_string_append(export->text, "--add-qkv-bias\n");
+    return TRUE;
+}
+
+/* Its GELU has the tanh form where it is fused with a bias. */
+static gboolean write_block(Export *export, GError **error)
+{
+    const Model *model = export->plan->model;
+    const gboolean gated = (model->features & FEATURE_GATED) != 0;
+
+    if (!gated && (model->features & FEATURE_MLP_BIAS) == 0)
+        return export_refuse(export, "model.model_type", model->model_type,
+                             "its GELU without a bias is not the tanh form", error);
+    g_string_append_printf(export->text, "--normalization %s\n--norm-epsilon %g\n%s",
+                           (model->features & FEATURE_LAYER_NORM) != 0 ? "LayerNorm" : "RMSNorm",
+                           model->norm_eps, gated ? "--swiglu\n" : "");
+    return write_biases(export, error);
+}
+
 static gboolean write_model(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
@@ -98,13 +137,12 @@ static gboolean write_model(Export *export, GError **error)
                                model->kv_heads);
     g_string_append_printf(text, "--seq-length %u\n--max-position-embeddings %u\n",
                            plan->workload.seq_len, model->max_seq);
-    if (!write_rope(export, error))
+    if (!write_positions(export, error) || !write_block(export, error))
         return FALSE;
     g_string_append_printf(text,
-                           "--normalization RMSNorm\n--norm-epsilon %g\n--swiglu\n"
-                           "--disable-bias-linear\n--attention-dropout 0.0\n--hidden-dropout 0.0\n"
+                           "--attention-dropout 0.0\n--hidden-dropout 0.0\n"
                            "--init-method-std %g\n",
-                           model->norm_eps, model->init_std);
+                           model->init_std);
     if (!model->tied)
         g_string_append(text, "--untie-embeddings-and-output-weights\n");
     /* Unpadded, as the plan counts it; its default rounds up to a multiple of 128. */

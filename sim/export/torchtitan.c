@@ -61,6 +61,10 @@ static gboolean check_model(const Export *export, GError **error)
 {
     const Model *model = export->plan->model;
 
+    if ((model->features | FEATURE_UNTIED) != (FEATURE_ROPE | FEATURE_GATED | FEATURE_UNTIED))
+        return export_refuse(export, "model.model_type", model->model_type,
+                             "its llama3 has RMSNorm, rotary embedding, SwiGLU and no biases",
+                             error);
     if (model->tied)
         return export_refuse(export, "model.tie_word_embeddings", "true",
                              "its llama3 has a head of its own", error);

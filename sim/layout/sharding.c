@@ -83,6 +83,7 @@ UnitMap *unit_map_new(const GArray *params, guint ranks, Form form)
             .rows = shape->rows,
             .cols = shape->cols,
             .dims = shape->dims,
+            .role = shape->role,
             .copies = 1,
         };
         map->elements += shape->rows * shape->cols;

@@ -53,6 +53,7 @@ typedef struct {
 typedef struct {
     guint64 full_offset, rows, cols;
     guint dims;
+    ParamRole role;
     guint copies; /* ranks of the tensor-parallel group that hold the same; a norm counts it once */
 } UnitParam;
 

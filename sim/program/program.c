@@ -56,6 +56,7 @@ static void unit_class_clear(gpointer data)
     UnitClass *unit = data;
 
     g_free(unit->name);
+    g_free(unit->prefix);
     g_strfreev(unit->param_names);
     unit_map_free(unit->map);
 }

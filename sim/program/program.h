@@ -103,6 +103,7 @@ typedef struct {
     Strategy strategy;
     guint count; /* units of this class = copies of its state */
     UnitMap *map;
+    char *prefix;       /* "model.layers.", before the number and the name of a block's parameter */
     char **param_names; /* NULL-terminated, storage order */
     guint layer_space;  /* of its state: one copy a unit */
     /* its tensors; NO_TENSOR where there is none */

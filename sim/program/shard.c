@@ -11,6 +11,7 @@
  *
  *   hybrid_shard     full_shard within dp_shard, then the shard's gradient is all-reduced
  */
+#include "sim/layout/tensor_parallel.h"
 #include "sim/program/builder.h"
 
 #include <string.h>
@@ -210,17 +211,14 @@ static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
 static void add_copies_all_reduce(Builder *builder, guint segment, guint index, guint gradient)
 {
     Program *program = builder->program;
-    const UnitClass *unit = program_unit(program, index);
-    const UnitMap *map = unit->map;
+    const UnitMap *map = program_unit(program, index)->map;
 
     for (guint p = 0; p < map->num_params; p++) {
-        const gboolean norm = map->params[p].dims == 1;
-        const gboolean kv = unit->kind == UNIT_BLOCK && !norm;
+        const PartialSum sum = tensor_gradient_sum(map->params[p].role, builder->sequence);
 
-        if (map->params[p].rows == 0 || map->params[p].copies == 1 ||
-            !(kv || (norm && builder->sequence)))
+        if (map->params[p].rows == 0 || map->params[p].copies == 1 || sum == SUM_NONE)
             continue;
-        const guint stream = builder_stream(builder, norm ? "tp" : "kv", "reduce");
+        const guint stream = builder_stream(builder, sum == SUM_OVER_TP ? "tp" : "kv", "reduce");
         Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
                                 builder->spec->workload->recipe->gradient);
         op->sizes.elements = map->params[p].rows * map->params[p].cols;

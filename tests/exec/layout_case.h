@@ -356,3 +356,24 @@ static inline float *layout_gather(LayoutRun *run, LayoutTensor which, gboolean 
         *equal &= there[i];
     return whole;
 }
+
+/* Without rotation a bias of keys adds the same to all scores of a query, which softmax takes away
+ * again: its gradient is rounding alone, and AdamW makes steps of full size of it.  Sets it to 0 in
+ * what layout_gather() gave. */
+static inline void layout_forget_key_biases(const LayoutRun *run, float *whole)
+{
+    const Program *program = interpreter_program(run->interpreter);
+    float *at = whole;
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitMap *map = program_unit(program, program_unit_ref(program, u)->unit_class)->map;
+
+        for (guint p = 0; p < map->num_params; p++) {
+            const guint64 elements = map->params[p].rows * map->params[p].cols;
+
+            if (map->params[p].role == PARAM_K_BIAS)
+                memset(at, 0, elements * sizeof *at);
+            at += elements;
+        }
+    }
+}
