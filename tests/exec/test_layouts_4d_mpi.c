@@ -14,7 +14,7 @@
 
 enum { NUM_TRAININGS = G_N_ELEMENTS(wide_trainings) };
 
-/* GQA 4:1, and dimensions that nothing divides. */
+/* Llama-shaped with GQA 4:1, tied and not; GPT-2-shaped; dimensions that nothing divides. */
 static const char *const configs[] = {
     "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
     " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
@@ -26,6 +26,9 @@ static const char *const configs[] = {
     " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
     " \"vocab_size\": 257, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
     " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
+    "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
+    " \"n_head\": 4, \"n_inner\": 250, \"n_layer\": 4, \"n_positions\": 64, \"vocab_size\": 257,"
+    " \"layer_norm_epsilon\": 1e-5, \"initializer_range\": 0.15}",
 };
 
 enum { NUM_MODELS = G_N_ELEMENTS(configs) };
