@@ -47,7 +47,7 @@ PROGRAMS := $(BUILD)/fsdp-plan $(BUILD)/fsdp-run $(BUILD)/fsdp-report
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(BENCH_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all deps demo check check-unit check-mpi check-e2e check-tsan lint bench install clean help
+.PHONY: all deps demo check check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
 .PHONY: tests benches no-libraries FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -156,6 +156,10 @@ lint: ## format, include floors, lengths, shell scripts
 bench: ## medians of the kernels, collectives and searches, and the machine
 	$(MAKE) all benches
 	scripts/bench.sh
+
+bench-peers: ## tokens/s beside PyTorch's, where python3 (or PYTHON) has it
+	$(MAKE) all build/tests/bench/bench_executor
+	scripts/bench_peers.sh
 
 install: all ## into PREFIX (DESTDIR is honoured): programs, models, topologies
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/fsdp
