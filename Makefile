@@ -47,7 +47,7 @@ PROGRAMS := $(BUILD)/fsdp-plan $(BUILD)/fsdp-run $(BUILD)/fsdp-report
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(BENCH_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all deps demo check check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
+.PHONY: all deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
 .PHONY: tests benches no-libraries FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -141,6 +141,9 @@ check: deps ## every test, under ASan and UBSan, and the queue under TSan
 	$(MAKE) BUILD=build/asan all tests
 	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
 	scripts/check.sh unit mpi e2e tsan
+
+check-all: check ## beside all of check, what takes long: every pair of features that can meet
+	scripts/check.sh all
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan.  Two at a time; a
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, all.  Two at a time; a
 # program's output is shown whole when it fails, its last line when it passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -65,6 +65,15 @@ check_mpi() {
             run "${program#tests/} -np $ranks" 120 \
                 "${no_leaks[@]}" "${mpirun[@]}" -np "$ranks" "$build/$program"
         done
+    done
+}
+
+# What takes too long for every change: every pair of features that can meet.
+check_all() {
+    for ranks in 1 2 3 4 6 8; do
+        run "layouts of all axes -np $ranks" 1800 \
+            "${no_leaks[@]}" LAYOUTS=all OMP_NUM_THREADS=1 "${mpirun[@]}" -np "$ranks" \
+            "$build/tests/exec/test_layouts_4d_mpi"
     done
 }
 
