@@ -5,6 +5,7 @@
 #include "exec/run/interpreter.h"
 
 #include "exec/base/process.h"
+#include "exec/run/op_number.h"
 #include "sim/base/error.h"
 
 #include <string.h>
@@ -16,6 +17,7 @@ typedef struct {
     Interpreter *interpreter;
     Launch launch;
     guint stream, micro_batch;
+    guint64 at;   /* progress_at() */
     OpTime *time; /* NULL: not sampled */
 } Job;
 
@@ -29,6 +31,7 @@ struct Interpreter {
     guint8 *arena;
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */
+    OpNumbers numbers;
     guint64 ops_per_step;
     guint64
         *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
@@ -168,11 +171,12 @@ static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
     const double step_start = job->interpreter->step_start_s;
     const double start = clock_s();
 
-    (void)comm;
+    progress_begin(&comm->progress, LANE_COMMUNICATION, job->at);
     if (!run_op(job->interpreter, job, error)) {
         g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
         return FALSE;
     }
+    progress_end(&comm->progress, LANE_COMMUNICATION);
     if (job->time != NULL)
         *job->time = (OpTime){start - step_start, clock_s() - step_start};
     return TRUE;
@@ -252,9 +256,12 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
 {
     Interpreter *interpreter = *(Interpreter *const *)job;
 
+    progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
     interpreter->arena =
         comm->ops->alloc(comm, interpreter->program->arena_bytes[TIER_DEVICE], error);
-    return interpreter->arena != NULL && open_groups(interpreter, comm, error);
+    const gboolean ok = interpreter->arena != NULL && open_groups(interpreter, comm, error);
+    progress_end(&comm->progress, LANE_COMMUNICATION);
+    return ok;
 }
 
 static void make_own_chunks(Interpreter *interpreter)
@@ -277,6 +284,7 @@ static void make_own_chunks(Interpreter *interpreter)
 static void count_ops(Interpreter *interpreter)
 {
     interpreter->first_op = program_first_ops(interpreter->program);
+    interpreter->numbers = op_numbers(interpreter->program);
     interpreter->ops_per_step = interpreter->first_op[interpreter->program->step.calls->len];
     interpreter->ordinals[0] = g_new0(guint64, interpreter->ops_per_step);
     interpreter->ordinals[1] = g_new0(guint64, interpreter->ops_per_step);
@@ -399,13 +407,16 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         Job job = {.interpreter = interpreter,
                    .stream = op->stream,
                    .micro_batch = call->micro_batch,
+                   .at = progress_at(interpreter->step, first + i),
                    .time = time};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
+            runtime_begin(interpreter->runtime, job.at);
             if (!wait_for(interpreter, call, i) || !wait_within(interpreter, op, first))
                 return FALSE;
             compute(interpreter, call, op, time);
+            runtime_end(interpreter->runtime);
             continue;
         }
         if (is_skipped(interpreter, op))
@@ -418,8 +429,9 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
     return TRUE;
 }
 
-/* A prologue or an epilogue: once in a run, so one op after the other. */
-static gboolean run_list(Interpreter *interpreter, const CallList *list)
+/* A prologue or an epilogue: once in a run, so one op after the other.  @number: of its first op.
+ */
+static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32 number)
 {
     for (guint c = 0; c < list->calls->len; c++) {
         const Call *call = &g_array_index(list->calls, Call, c);
@@ -428,15 +440,18 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list)
         for (guint i = 0; i < segment->num_ops; i++) {
             Job job = {.interpreter = interpreter,
                        .stream = segment->ops[i].stream,
-                       .micro_batch = call->micro_batch};
+                       .micro_batch = call->micro_batch,
+                       .at = progress_at(interpreter->step, number++)};
 
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
             resolve(interpreter, call, &segment->ops[i], &job.launch);
+            runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
             else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
                 return FALSE;
+            runtime_end(interpreter->runtime);
         }
     }
     return TRUE;
@@ -465,7 +480,8 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     const GArray *calls = interpreter->program->step.calls;
     guint64 *previous = interpreter->ordinals[1];
 
-    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue))
+    if (!interpreter->primed &&
+        !run_list(interpreter, &interpreter->program->prologue, interpreter->numbers.prologue))
         return runtime_failed(interpreter->runtime, error);
     interpreter->primed = TRUE;
     interpreter->ordinals[1] = interpreter->ordinals[0];
@@ -490,7 +506,8 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
     if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
         return FALSE;
-    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue))
+    if (interpreter->primed &&
+        !run_list(interpreter, &interpreter->program->epilogue, interpreter->numbers.epilogue))
         return runtime_failed(interpreter->runtime, error);
     interpreter->primed = FALSE;
     return TRUE;

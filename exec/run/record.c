@@ -62,7 +62,12 @@ static gboolean add_run(Record *record, GError **error)
 
 static gboolean open_store(Record *record, GError **error)
 {
-    record->store = store_open(record->options->db_path, FALSE, error);
+    const guint watchdog_s = record->options->watchdog_s;
+
+    /* Another writer is waited for less long than the watchdog waits for us. */
+    record->store = store_open_writer(
+        record->options->db_path,
+        watchdog_s == 0 ? STORE_PATIENCE_S : MIN(STORE_PATIENCE_S, watchdog_s / 2.0), error);
     return record->store != NULL && add_run(record, error);
 }
 

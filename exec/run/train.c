@@ -4,6 +4,7 @@
 #include "exec/run/data.h"
 #include "exec/run/parameters.h"
 #include "exec/run/record.h"
+#include "exec/run/watchdog.h"
 #include "sim/base/error.h"
 
 #include <math.h>
@@ -23,6 +24,8 @@ double train_learning_rate(const TrainOptions *options, guint step)
         (double)(step - options->warmup) / (double)(options->lr_steps - options->warmup);
     return floor_rate + (options->lr - floor_rate) * 0.5 * (1 + cos(G_PI * done));
 }
+
+enum { STATUS_STALLED = 3 };
 
 /* The tensors that the host writes before a step and reads after it. */
 typedef struct {
@@ -237,9 +240,12 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         data_open(options->data_path, plan->model->vocab, plan->workload.seq_len, error);
     g_autoptr(Interpreter) interpreter = NULL;
     g_autoptr(Record) record = NULL;
+    g_autoptr(Watchdog) watchdog = NULL;
 
     if (data == NULL)
         return error_exit_status(*error);
+    if (options->watchdog_s > 0)
+        watchdog = watchdog_start(runtime, set, options->watchdog_s, STATUS_STALLED);
     interpreter = interpreter_new(runtime, set, error);
     if (interpreter == NULL)
         return error_exit_status(*error);
