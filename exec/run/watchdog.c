@@ -122,7 +122,8 @@ static RankState state_of(const Watchdog *watchdog, const Seen *seen)
     state.pid = seen->peer->pid;
     g_autofree char *path = g_strdup_printf("/proc/%d/stat", state.pid);
     state.process = state_in(path);
-    state.runs = seen->silent_s < watchdog->limit_s / 2 && strchr("TtZ", state.process) == NULL;
+    state.runs = seen->silent_s < watchdog->limit_s / 2 && state.process != 'T' &&
+                 state.process != 't' && state.process != 'Z';
     state.waiting = atomic_load(&progress->waiting) != 0;
     state.idle_s = seen->idle_s;
     state.moves = atomic_load(&progress->moves);
