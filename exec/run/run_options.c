@@ -10,11 +10,13 @@
 /* As typed: GOption has no way to say "not given" for numbers, so they start where nobody types. */
 typedef struct {
     gint steps, lr_steps, warmup, log_every, watchdog;
-    gint64 seed;
+    gint64 seed, check_seed;
     double lr, clip_norm;
 } Typed;
 
 enum { MAX_STEPS = 100000000 };
+
+#define NOT_TYPED G_MININT64
 
 static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GError **error)
 {
@@ -38,6 +40,14 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "Largest global gradient norm; 0 = off (default " G_STRINGIFY(DEFAULT_CLIP_NORM) ")", "X"},
         {"log-every", 0, 0, G_OPTION_ARG_INT, &typed->log_every, "Print one step in N (default 1)",
          "N"},
+        {"check", 0, 0, G_OPTION_ARG_NONE, &o->train.check,
+         "Watch memory, waits and the order of collectives, with delays drawn at random: a race "
+         "becomes an error",
+         NULL},
+        {"check-seed", 0, 0, G_OPTION_ARG_INT64, &typed->check_seed,
+         "--check with the delays of this seed (default: drawn, and printed)", "S"},
+        {"no-overlap", 0, 0, G_OPTION_ARG_NONE, &o->train.no_overlap,
+         "Wait for each communication at once: slower, and no bit may differ", NULL},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -125,6 +135,12 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     if (typed->seed < 0)
         return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
                     typed->seed);
+    if (typed->check_seed < 0 && typed->check_seed != NOT_TYPED)
+        return fail(error, ERROR_INPUT, "--check-seed = %" G_GINT64_FORMAT ": must be at least 0",
+                    typed->check_seed);
+    train->check_seed_given = typed->check_seed != NOT_TYPED;
+    train->check_seed = (guint64)typed->check_seed;
+    train->check |= train->check_seed_given;
     train->seed = (guint64)typed->seed;
     train->lr = typed->lr;
     train->clip_norm = typed->clip_norm;
@@ -136,6 +152,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
 gboolean run_options_parse(RunOptions *options, int *argc, char ***argv, GError **error)
 {
     Typed typed = {.steps = 20,
+                   .check_seed = NOT_TYPED,
                    .watchdog = WATCHDOG_DEFAULT_S,
                    .log_every = 1,
                    .seed = 1,

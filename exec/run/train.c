@@ -197,6 +197,26 @@ static gboolean run_steps(Trainer *trainer, GError **error)
     return interpreter_drain(trainer->interpreter, error);
 }
 
+/* Rank 0 draws the seed that was not given. */
+static Interpreter *open_interpreter(Runtime *runtime, const ProgramSet *set,
+                                     const TrainOptions *options, GError **error)
+{
+    const gboolean is_root = runtime_rank(runtime) == 0;
+    gint64 seed = 0;
+
+    if (is_root && options->check)
+        seed = options->check_seed_given ? (gint64)options->check_seed : g_random_int();
+    if (options->check && !runtime_agree_max(runtime, &seed, error))
+        return NULL;
+    if (is_root && options->check)
+        g_printerr("  check mode     delays of seed %" G_GINT64_FORMAT
+                   " (--check-seed %" G_GINT64_FORMAT " draws the same)\n",
+                   seed, seed);
+    const InterpreterOptions run = {
+        .check = options->check, .seed = (guint64)seed, .no_overlap = options->no_overlap};
+    return interpreter_new_with(runtime, set, &run, error);
+}
+
 static guint data_rank(const Plan *plan, guint rank)
 {
     guint coordinate[NUM_AXES];
@@ -246,7 +266,7 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         return error_exit_status(*error);
     if (options->watchdog_s > 0)
         watchdog = watchdog_start(runtime, set, options->watchdog_s, STATUS_STALLED);
-    interpreter = interpreter_new(runtime, set, error);
+    interpreter = open_interpreter(runtime, set, options, error);
     if (interpreter == NULL)
         return error_exit_status(*error);
     record = record_new(plan, interpreter, options, error);

@@ -13,4 +13,6 @@ typedef struct {
     guint log_every;
     gboolean json;    /* a JSON line a step instead of text */
     guint watchdog_s; /* 0 = off */
+    gboolean check, check_seed_given, no_overlap;
+    guint64 check_seed;
 } TrainOptions;
