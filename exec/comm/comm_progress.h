@@ -27,7 +27,7 @@ typedef struct {
     atomic_uint waiting; /* 1 while the compute lane waits for the other one */
 
     /* of this rank's watchdog (exec/run/watchdog.h) */
-    atomic_uint watched; /* 0: not yet, or no longer */
+    atomic_uint watched; /* 0: not yet, 1, 2: no longer */
     atomic_uint beat;    /* grows as long as the process runs */
     atomic_uint busy;    /* grows while the compute lane uses the processor */
     atomic_uint alarm;   /* on the first rank of a machine: one has raised it */

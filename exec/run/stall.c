@@ -308,6 +308,21 @@ GArray *stall_culprits(const ProgramSet *set, const RankState *states)
     return least->len > 0 ? g_steal_pointer(&least) : longest_idle(set, states);
 }
 
+gboolean stall_is_real(const ProgramSet *set, const RankState *states, double limit_s)
+{
+    g_autoptr(GArray) culprits = stall_culprits(set, states);
+    gboolean idle = FALSE, real = culprits->len == 0;
+
+    for (guint r = 0; r < set->num_ranks; r++)
+        idle |= states[r].seen && states[r].idle_s >= limit_s;
+    for (guint i = 0; i < culprits->len; i++) {
+        const RankState *culprit = &states[g_array_index(culprits, guint, i)];
+
+        real |= !culprit->seen || culprit->idle_s >= limit_s;
+    }
+    return idle && real;
+}
+
 /* ---- in words ---- */
 
 static void append_ranks(GString *text, const GArray *ranks)

@@ -29,6 +29,10 @@ GArray *stall_waits_for(const ProgramSet *set, const RankState *states, guint ra
  * other machines that somebody waits for.  Empty: the ranks wait for each other. */
 GArray *stall_culprits(const ProgramSet *set, const RankState *states);
 
+/* Whether that is a stall: some rank has been idle for @limit_s, and so has one that holds up
+ * others, or nothing is known of it.  To wait for a rank that makes progress is none. */
+gboolean stall_is_real(const ProgramSet *set, const RankState *states, double limit_s);
+
 /* A line that names the culprits, and one for each rank that is seen; each begins with "fsdp-run: "
  * and ends the line. */
 char *stall_report(const ProgramSet *set, const RankState *states, double limit_s);

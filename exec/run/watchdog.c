@@ -23,6 +23,8 @@ enum {
     PATIENCE_MS = 10000 /* for the one that speaks */
 };
 
+enum { WATCHED = 1, WATCH_ENDED }; /* CommProgress.watched */
+
 /* What was seen of a rank, and for how long it has been the same. */
 typedef struct {
     const Comm *peer; /* NULL: of another machine */
@@ -32,16 +34,15 @@ typedef struct {
 } Seen;
 
 struct Watchdog {
-    Runtime *runtime;
     const ProgramSet *set;
     double limit_s, tick_s;
     int status;
-    guint rank;
     CommProgress *own, *first; /* first: of this machine */
     char *main_path;           /* of the main thread's state */
     clockid_t main_clock;
     double main_s; /* when it was last seen to compute */
     Seen *ranks;
+    RankState *states; /* of ranks, once one is idle */
     pthread_t thread;
 
     pthread_mutex_t lock;
@@ -96,7 +97,7 @@ static gboolean differs(guint *seen, guint now)
 static void look(Seen *seen, double passed_s)
 {
     const CommProgress *progress = &seen->peer->progress;
-    gboolean moved = atomic_load(&progress->watched) == 0;
+    gboolean moved = atomic_load(&progress->watched) == WATCH_ENDED;
 
     for (guint l = 0; l < NUM_LANES; l++) {
         const guint64 count = atomic_load(&progress->lane[l].count);
@@ -122,8 +123,9 @@ static RankState state_of(const Watchdog *watchdog, const Seen *seen)
     state.pid = seen->peer->pid;
     g_autofree char *path = g_strdup_printf("/proc/%d/stat", state.pid);
     state.process = state_in(path);
-    state.runs = seen->silent_s < watchdog->limit_s / 2 && state.process != 'T' &&
-                 state.process != 't' && state.process != 'Z';
+    const gboolean silent =
+        atomic_load(&progress->watched) == WATCHED && seen->silent_s >= watchdog->limit_s / 2;
+    state.runs = !silent && state.process != 'T' && state.process != 't' && state.process != 'Z';
     state.waiting = atomic_load(&progress->waiting) != 0;
     state.idle_s = seen->idle_s;
     state.moves = atomic_load(&progress->moves);
@@ -178,19 +180,16 @@ static void speak(Watchdog *watchdog) G_GNUC_NORETURN;
 static void speak(Watchdog *watchdog)
 {
     const guint num = watchdog->set->num_ranks;
-    g_autofree RankState *states = g_new0(RankState, num);
     gboolean all_seen = TRUE;
 
-    for (guint r = 0; r < num; r++) {
-        states[r] = state_of(watchdog, &watchdog->ranks[r]);
-        all_seen &= states[r].seen;
-    }
-    g_autofree char *report = stall_report(watchdog->set, states, watchdog->limit_s);
+    for (guint r = 0; r < num; r++)
+        all_seen &= watchdog->states[r].seen;
+    g_autofree char *report = stall_report(watchdog->set, watchdog->states, watchdog->limit_s);
     fputs(report, stderr);
     fflush(stderr);
     if (!all_seen)
         sleep_ms(OTHERS_MS);
-    kill_later(states, num);
+    kill_later(watchdog->states, num);
     atomic_store(&watchdog->first->alarm, 2);
     leave(watchdog);
 }
@@ -215,9 +214,16 @@ static void raise_alarm(Watchdog *watchdog)
 
 /* ---- the thread ---- */
 
+static gboolean is_stalled(Watchdog *watchdog)
+{
+    for (guint r = 0; r < watchdog->set->num_ranks; r++)
+        watchdog->states[r] = state_of(watchdog, &watchdog->ranks[r]);
+    return stall_is_real(watchdog->set, watchdog->states, watchdog->limit_s);
+}
+
 static void watch(Watchdog *watchdog, double passed_s)
 {
-    gboolean stalled = FALSE;
+    gboolean idle = FALSE;
 
     beat(watchdog);
     for (guint r = 0; r < watchdog->set->num_ranks; r++) {
@@ -226,9 +232,11 @@ static void watch(Watchdog *watchdog, double passed_s)
         if (seen->peer == NULL)
             continue;
         look(seen, passed_s);
-        stalled |= seen->idle_s >= watchdog->limit_s;
+        idle |= seen->idle_s >= watchdog->limit_s;
     }
-    if (stalled || atomic_load(&watchdog->first->alarm) != 0)
+    if (atomic_load(&watchdog->first->alarm) != 0)
+        follow(watchdog);
+    if (idle && is_stalled(watchdog))
         raise_alarm(watchdog);
 }
 
@@ -281,13 +289,12 @@ Watchdog *watchdog_start(Runtime *runtime, const ProgramSet *set, double limit_s
     pthread_condattr_t monotonic;
 
     g_assert(runtime_size(runtime) == set->num_ranks);
-    watchdog->runtime = runtime;
     watchdog->set = set;
     watchdog->limit_s = limit_s;
     watchdog->tick_s = CLAMP(limit_s / TICKS_A_LIMIT, FIRST_TICK_S, LAST_TICK_S);
     watchdog->status = status;
-    watchdog->rank = runtime_rank(runtime);
     watchdog->ranks = g_new0(Seen, set->num_ranks);
+    watchdog->states = g_new0(RankState, set->num_ranks);
     for (guint r = set->num_ranks; r-- > 0;) {
         Comm *peer = runtime_peer(runtime, r);
 
@@ -295,7 +302,7 @@ Watchdog *watchdog_start(Runtime *runtime, const ProgramSet *set, double limit_s
         if (peer != NULL)
             watchdog->first = &peer->progress;
     }
-    watchdog->own = &runtime_peer(runtime, watchdog->rank)->progress;
+    watchdog->own = &runtime_peer(runtime, runtime_rank(runtime))->progress;
     watchdog->main_path = g_strdup_printf("/proc/self/task/%d/stat", (int)syscall(SYS_gettid));
     pthread_getcpuclockid(pthread_self(), &watchdog->main_clock);
     watchdog->main_s = thread_seconds(watchdog);
@@ -304,7 +311,7 @@ Watchdog *watchdog_start(Runtime *runtime, const ProgramSet *set, double limit_s
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&watchdog->stop, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    atomic_store(&watchdog->own->watched, 1);
+    atomic_store(&watchdog->own->watched, WATCHED);
     start_thread(watchdog);
     return watchdog;
 }
@@ -318,10 +325,11 @@ void watchdog_stop(Watchdog *watchdog)
     pthread_cond_signal(&watchdog->stop);
     pthread_mutex_unlock(&watchdog->lock);
     pthread_join(watchdog->thread, NULL);
-    atomic_store(&watchdog->own->watched, 0);
+    atomic_store(&watchdog->own->watched, WATCH_ENDED);
     pthread_cond_destroy(&watchdog->stop);
     pthread_mutex_destroy(&watchdog->lock);
     g_free(watchdog->main_path);
     g_free(watchdog->ranks);
+    g_free(watchdog->states);
     g_free(watchdog);
 }

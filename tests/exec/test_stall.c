@@ -130,6 +130,25 @@ START_TEST(a_rank_of_another_machine_is_named_when_nothing_else_explains_the_wai
 }
 END_TEST
 
+START_TEST(to_wait_for_a_rank_that_makes_progress_is_no_stall)
+{
+    g_autoptr(ProgramSet) set = handmade_block(2, 3, ELEMENTS);
+    RankState states[MAX_RANKS] = {0};
+
+    put(&states[0], LANE_COMMUNICATION, 1,
+        number_of(set->classes[0], 0, collective(set->classes[0], 0)), TRUE);
+    put(&states[1], LANE_COMPUTE, 1, 0, TRUE);
+    ck_assert(!stall_is_real(set, states, 5));
+    states[0].idle_s = 6;
+    states[1].idle_s = 0.1; /* computes */
+    ck_assert(!stall_is_real(set, states, 5));
+    states[1].idle_s = 5;
+    ck_assert(stall_is_real(set, states, 5));
+    states[1] = (RankState){0}; /* of another machine */
+    ck_assert(stall_is_real(set, states, 5));
+}
+END_TEST
+
 /* ---- exchanges ---- */
 
 /* Stages differ, so the same message is another op on each side. */
@@ -244,6 +263,7 @@ int main(void)
     tcase_add_test(tcase, a_rank_that_does_not_run_is_named_wherever_it_is);
     tcase_add_test(tcase, of_ranks_within_one_op_the_one_that_got_least_far_is_named);
     tcase_add_test(tcase, a_rank_of_another_machine_is_named_when_nothing_else_explains_the_wait);
+    tcase_add_test(tcase, to_wait_for_a_rank_that_makes_progress_is_no_stall);
     tcase_add_test(tcase, an_exchange_waits_for_the_peer_that_has_not_reached_its_message);
     tcase_add_test(tcase, the_end_of_a_chain_of_waits_is_named);
     tcase_add_test(tcase, ranks_that_wait_for_each_other_are_said_to);
