@@ -136,10 +136,12 @@ demo: deps ## plan, train and compare a tiny model on this machine (minutes)
 	$(MAKE) all
 	scripts/demo.sh
 
+TSAN_TESTS := $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
+
 # Libraries may have been installed a line before, so the rest is another make's.
-check: deps ## every test, under ASan and UBSan, and the queue under TSan
+check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
-	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
+	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
 	scripts/check.sh unit mpi e2e tsan
 
 check-all: check ## beside all of check, what takes long: every pair of features that can meet
@@ -150,7 +152,7 @@ check-unit check-mpi check-e2e: ## one part of it
 	scripts/check.sh $(@:check-%=%)
 
 check-tsan:
-	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
+	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
 	scripts/check.sh tsan
 
 lint: ## format, include floors, lengths, shell scripts

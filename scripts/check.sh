@@ -88,8 +88,10 @@ check_e2e() {
 check_tsan() {
     local fixed=(setarch "$(uname -m)" -R)
     "${fixed[@]}" true 2>/dev/null || fixed=()
-    run "exec/test_comm_queue (tsan)" 300 \
-        env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" build/tsan/tests/exec/test_comm_queue
+    for program in exec/test_comm_queue exec/test_watchdog; do
+        run "$program (tsan)" 300 \
+            env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" "build/tsan/tests/$program"
+    done
 }
 
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT

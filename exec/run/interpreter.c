@@ -5,6 +5,10 @@
 #include "exec/run/interpreter.h"
 
 #include "exec/base/process.h"
+#include "exec/run/agreement.h"
+#include "exec/run/checker.h"
+#include "exec/run/op_number.h"
+#include "exec/run/stream_groups.h"
 #include "sim/base/error.h"
 
 #include <string.h>
@@ -16,10 +20,12 @@ typedef struct {
     Interpreter *interpreter;
     Launch launch;
     guint stream, micro_batch;
+    guint64 at;   /* progress_at() */
     OpTime *time; /* NULL: not sampled */
 } Job;
 
 struct Interpreter {
+    InterpreterOptions options;
     Runtime *runtime;
     const ProgramSet *set;
     const Program *program;
@@ -27,8 +33,15 @@ struct Interpreter {
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
     guint8 *arena;
+    guint64 arena_bytes;
+    guint64 *offset;   /* by tensor; the program's, unless there is a guard */
+    ArenaGuard *guard; /* these three: of check mode, else NULL */
+    Checker *checker;
+    Agreement *agreement;
+    GError *found;        /* by check mode, on the main thread */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */
+    OpNumbers numbers;
     guint64 ops_per_step;
     guint64
         *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
@@ -45,7 +58,7 @@ void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
 {
     const Tensor *at = program_tensor(interpreter->program, tensor);
 
-    return interpreter->arena + at->offset + copy * at->stride;
+    return interpreter->arena + interpreter->offset[tensor] + copy * at->stride;
 }
 
 static void resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch)
@@ -167,7 +180,7 @@ static gboolean run_exchange(const Interpreter *interpreter, const Job *job, GEr
     return group->comm->ops->exchange(group, messages, op->num_operands, error);
 }
 
-static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
+static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
 {
     switch (job->launch.op->kind) {
     case OP_ALL_GATHER:
@@ -183,17 +196,37 @@ static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **
     }
 }
 
+/* In check mode, members first compare what they are about to do.  Those that differ do nothing:
+ * the main thread says so when it looks next. */
+static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    gboolean same = TRUE;
+
+    if (interpreter->checker == NULL)
+        return run_transfer(interpreter, job, error);
+    checker_delay(interpreter->checker, job->at, 0);
+    if (op_kind_is_communication(job->launch.op->kind) &&
+        !agreement_reach(interpreter->agreement, interpreter->groups[job->stream], job->at, &same,
+                         error))
+        return FALSE;
+    if (same && !run_transfer(interpreter, job, error))
+        return FALSE;
+    checker_delay(interpreter->checker, job->at, 1);
+    return TRUE;
+}
+
 static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
 {
     const Job *job = data;
     const double step_start = job->interpreter->step_start_s;
     const double start = clock_s();
 
-    (void)comm;
+    progress_begin(&comm->progress, LANE_COMMUNICATION, job->at);
     if (!run_op(job->interpreter, job, error)) {
         g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
         return FALSE;
     }
+    progress_end(&comm->progress, LANE_COMMUNICATION);
     if (job->time != NULL)
         *job->time = (OpTime){start - step_start, clock_s() - step_start};
     return TRUE;
@@ -207,75 +240,16 @@ static guint64 post(Interpreter *interpreter, const Job *job)
 
 /* ---- setting up ---- */
 
-/* The stream of that name among those that carry the purpose's collectives; MAX_STREAMS: none. */
-static guint find_stream(const Program *program, const char *purpose, const char *name)
-{
-    for (guint s = 0; s < program->streams->len; s++) {
-        const Stream *stream = program_stream(program, s);
-
-        if (stream->kind == STREAM_COMMUNICATION && strcmp(stream->name, name) == 0 &&
-            strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0)
-            return s;
-    }
-    return MAX_STREAMS;
-}
-
-/* Names of a purpose's streams in any class of ranks. */
-static GPtrArray *stream_names(const ProgramSet *set, const char *purpose)
-{
-    GPtrArray *names = g_ptr_array_new();
-
-    for (guint c = 0; c < set->num_classes; c++)
-        for (guint s = 0; s < set->classes[c]->streams->len; s++) {
-            char *name = program_stream(set->classes[c], s)->name;
-
-            if (find_stream(set->classes[c], purpose, name) == s &&
-                !g_ptr_array_find_with_equal_func(names, name, g_str_equal, NULL))
-                g_ptr_array_add(names, name);
-        }
-    return names;
-}
-
-static gboolean open_stream(Interpreter *interpreter, Comm *comm, const GroupSet *groups,
-                            const char *name, GError **error)
-{
-    const guint stream = find_stream(interpreter->program, groups->purpose, name);
-
-    for (guint g = 0; g < groups->groups->len; g++) {
-        const Group *group = &g_array_index(groups->groups, Group, g);
-        CommGroup *made = NULL;
-
-        if (!comm->ops->group(comm, group->ranks, group->size, groups->purpose, &made, error))
-            return FALSE;
-        if (stream != MAX_STREAMS && groups->of_rank[interpreter->rank] == (gint)g)
-            interpreter->groups[stream] = made;
-    }
-    return TRUE;
-}
-
-/* One communicator a stream and group, made in the same order on every rank. */
-static gboolean open_groups(Interpreter *interpreter, Comm *comm, GError **error)
-{
-    const ProgramSet *set = interpreter->set;
-
-    for (guint s = 0; s < set->group_sets->len; s++) {
-        const GroupSet *groups = &g_array_index(set->group_sets, GroupSet, s);
-        g_autoptr(GPtrArray) names = stream_names(set, groups->purpose);
-
-        for (guint i = 0; i < names->len; i++)
-            if (!open_stream(interpreter, comm, groups, names->pdata[i], error))
-                return FALSE;
-    }
-    return TRUE;
-}
-
 static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
 {
     Interpreter *interpreter = *(Interpreter *const *)job;
 
-    interpreter->arena =
-        comm->ops->alloc(comm, interpreter->program->arena_bytes[TIER_DEVICE], error);
-    return interpreter->arena != NULL && open_groups(interpreter, comm, error);
+    progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
+    interpreter->arena = comm->ops->alloc(comm, interpreter->arena_bytes, error);
+    const gboolean ok = interpreter->arena != NULL &&
+                        stream_groups_open(interpreter->set, comm, interpreter->groups, error);
+    progress_end(&comm->progress, LANE_COMMUNICATION);
+    return ok;
 }
 
 static void make_own_chunks(Interpreter *interpreter)
@@ -300,6 +274,7 @@ static void make_own_chunks(Interpreter *interpreter)
 static void count_ops(Interpreter *interpreter)
 {
     interpreter->first_op = program_first_ops(interpreter->program);
+    interpreter->numbers = op_numbers(interpreter->program);
     interpreter->ops_per_step = interpreter->first_op[interpreter->program->step.calls->len];
     interpreter->ordinals[0] = g_new0(guint64, interpreter->ops_per_step);
     interpreter->ordinals[1] = g_new0(guint64, interpreter->ops_per_step);
@@ -310,7 +285,7 @@ static void count_ops(Interpreter *interpreter)
 static void fill_arena(Interpreter *interpreter)
 {
     const Program *program = interpreter->program;
-    const guint64 words = program->arena_bytes[TIER_DEVICE] / sizeof(guint32);
+    const guint64 words = interpreter->arena_bytes / sizeof(guint32);
 
     for (guint64 i = 0; i < words; i++)
         ((guint32 *)(gpointer)interpreter->arena)[i] = POISON;
@@ -323,7 +298,35 @@ static void fill_arena(Interpreter *interpreter)
     }
 }
 
+/* Where tensors lie, and what check mode needs. */
+static void lay_out(Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+    const gboolean check = interpreter->options.check;
+
+    if (check) {
+        interpreter->guard = arena_guard_new(program);
+        interpreter->checker =
+            checker_new(program, interpreter->guard, interpreter->rank, interpreter->options.seed);
+        interpreter->agreement = agreement_new(interpreter->set, interpreter->rank);
+    }
+    interpreter->arena_bytes =
+        check ? arena_guard_bytes(interpreter->guard) : program->arena_bytes[TIER_DEVICE];
+    interpreter->offset = g_new(guint64, program->tensors->len);
+    for (guint t = 0; t < program->tensors->len; t++)
+        interpreter->offset[t] =
+            check ? arena_guard_offset(interpreter->guard, t) : program_tensor(program, t)->offset;
+}
+
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
+{
+    const InterpreterOptions options = {0};
+
+    return interpreter_new_with(runtime, set, &options, error);
+}
+
+Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
+                                  const InterpreterOptions *options, GError **error)
 {
     g_autoptr(Interpreter) interpreter = g_new0(Interpreter, 1);
     Interpreter *self = interpreter;
@@ -333,6 +336,7 @@ Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **e
              runtime_size(runtime));
         return NULL;
     }
+    interpreter->options = *options;
     interpreter->runtime = runtime;
     interpreter->set = set;
     interpreter->rank = runtime_rank(runtime);
@@ -341,9 +345,12 @@ Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **e
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
     make_own_chunks(interpreter);
     count_ops(interpreter);
+    lay_out(interpreter);
     if (!runtime_do(runtime, open_arena, &self, sizeof self, error))
         return NULL;
     fill_arena(interpreter);
+    if (interpreter->guard != NULL)
+        arena_guard_attach(interpreter->guard, interpreter->arena, POISON);
     return g_steal_pointer(&interpreter);
 }
 
@@ -358,25 +365,36 @@ void interpreter_free(Interpreter *interpreter)
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
     g_free(interpreter->times);
+    g_free(interpreter->offset);
+    checker_free(interpreter->checker);
+    arena_guard_free(interpreter->guard);
+    agreement_free(interpreter->agreement);
+    g_clear_error(&interpreter->found);
     g_free(interpreter);
 }
 
 /* ---- running ---- */
 
-/* Of a call of the step, before its op @op. */
-static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op)
+/* For op @number of this step or (@back = 1) the one before.  Only what computes waits: the queue
+ * keeps the order of issue. */
+static gboolean wait_event_of(Interpreter *interpreter, const Op *op, guint back, guint32 number)
+{
+    if (interpreter->checker != NULL)
+        checker_join(interpreter->checker, progress_at(interpreter->step - back, number));
+    return op->stream != COMPUTE_STREAM ||
+           runtime_wait(interpreter->runtime, interpreter->ordinals[back][number]);
+}
+
+/* Of a call of the step, before its op @i. */
+static gboolean wait_for(Interpreter *interpreter, const Call *call, const Op *op, guint i)
 {
     const GArray *waits = interpreter->program->step.waits;
 
     for (guint w = 0; w < call->num_waits; w++) {
         const Wait *wait = &g_array_index(waits, Wait, call->first_wait + w);
 
-        if (wait->before != op)
-            continue;
-        const guint32 event = wait_event(interpreter->first_op, wait);
-        const guint64 ordinal = interpreter->ordinals[wait->back][event];
-
-        if (!runtime_wait(interpreter->runtime, ordinal))
+        if (wait->before == i &&
+            !wait_event_of(interpreter, op, wait->back, wait_event(interpreter->first_op, wait)))
             return FALSE;
     }
     return TRUE;
@@ -384,22 +402,44 @@ static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op)
 
 static gboolean wait_within(Interpreter *interpreter, const Op *op, guint32 first)
 {
-    for (guint w = 0; w < op->num_waits; w++) {
-        const guint64 ordinal = interpreter->ordinals[0][first + op->waits[w]];
-
-        if (!runtime_wait(interpreter->runtime, ordinal))
+    for (guint w = 0; w < op->num_waits; w++)
+        if (!wait_event_of(interpreter, op, 0, first + op->waits[w]))
             return FALSE;
-    }
     return TRUE;
 }
 
-static void compute(Interpreter *interpreter, const Call *call, const Op *op, OpTime *time)
+/* Check mode: what the op touches, with the waits that were made.  FALSE with the problem in
+ * `found`. */
+static gboolean access_is_safe(Interpreter *interpreter, const Call *call, const Op *op, guint64 at)
+{
+    return agreement_holds(interpreter->agreement, &interpreter->found) &&
+           checker_access(interpreter->checker, at, call, op, &interpreter->found);
+}
+
+static gboolean begin_op(Interpreter *interpreter, const Call *call, guint i, guint32 first)
+{
+    const Op *op = &program_segment(interpreter->program, call->segment)->ops[i];
+    Checker *checker = interpreter->checker;
+
+    if (checker != NULL)
+        checker_begin(checker, op->stream);
+    if ((checker != NULL || op->stream == COMPUTE_STREAM) &&
+        (!wait_for(interpreter, call, op, i) || !wait_within(interpreter, op, first)))
+        return FALSE;
+    return checker == NULL ||
+           access_is_safe(interpreter, call, op, progress_at(interpreter->step, first + i));
+}
+
+static void compute(Interpreter *interpreter, const Call *call, const Op *op, guint64 at,
+                    OpTime *time)
 {
     Launch launch;
 
     if (is_skipped(interpreter, op))
         return;
     resolve(interpreter, call, op, &launch);
+    if (interpreter->checker != NULL)
+        checker_delay(interpreter->checker, at, 0);
     if (time == NULL) {
         device_run(runtime_device(interpreter->runtime), &launch);
         return;
@@ -422,27 +462,48 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         Job job = {.interpreter = interpreter,
                    .stream = op->stream,
                    .micro_batch = call->micro_batch,
+                   .at = progress_at(interpreter->step, first + i),
                    .time = time};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
-            if (!wait_for(interpreter, call, i) || !wait_within(interpreter, op, first))
+            runtime_begin(interpreter->runtime, job.at);
+            if (!begin_op(interpreter, call, i, first))
                 return FALSE;
-            compute(interpreter, call, op, time);
+            compute(interpreter, call, op, job.at, time);
+            runtime_end(interpreter->runtime);
             continue;
         }
+        if (!begin_op(interpreter, call, i, first))
+            return FALSE;
         if (is_skipped(interpreter, op))
             continue;
         resolve(interpreter, call, op, &job.launch);
         interpreter->ordinals[0][first + i] = post(interpreter, &job);
-        if (interpreter->ordinals[0][first + i] == 0)
+        if (interpreter->ordinals[0][first + i] == 0 ||
+            (interpreter->options.no_overlap &&
+             !runtime_wait(interpreter->runtime, interpreter->ordinals[0][first + i])))
             return FALSE;
     }
     return TRUE;
 }
 
-/* A prologue or an epilogue: once in a run, so one op after the other. */
-static gboolean run_list(Interpreter *interpreter, const CallList *list)
+/* Check mode: one op of a list, which runs alone. */
+static gboolean check_alone(Interpreter *interpreter, const Call *call, const Op *op, guint64 at)
+{
+    if (interpreter->checker == NULL)
+        return TRUE;
+    checker_quiet(interpreter->checker);
+    checker_begin(interpreter->checker, op->stream);
+    if (!access_is_safe(interpreter, call, op, at))
+        return FALSE;
+    checker_quiet(interpreter->checker);
+    return TRUE;
+}
+
+/* A prologue or an epilogue: once in a run, so one op after the other.  @number: of its first op.
+ */
+static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32 number)
 {
     for (guint c = 0; c < list->calls->len; c++) {
         const Call *call = &g_array_index(list->calls, Call, c);
@@ -451,15 +512,20 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list)
         for (guint i = 0; i < segment->num_ops; i++) {
             Job job = {.interpreter = interpreter,
                        .stream = segment->ops[i].stream,
-                       .micro_batch = call->micro_batch};
+                       .micro_batch = call->micro_batch,
+                       .at = progress_at(interpreter->step, number++)};
 
+            if (!check_alone(interpreter, call, &segment->ops[i], job.at))
+                return FALSE;
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
             resolve(interpreter, call, &segment->ops[i], &job.launch);
+            runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
             else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
                 return FALSE;
+            runtime_end(interpreter->runtime);
         }
     }
     return TRUE;
@@ -483,13 +549,31 @@ static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
     return TRUE;
 }
 
+/* Why a step could not go on. */
+static gboolean stopped(Interpreter *interpreter, GError **error)
+{
+    if (interpreter->found == NULL)
+        return runtime_failed(interpreter->runtime, error);
+    g_propagate_error(error, g_steal_pointer(&interpreter->found));
+    return FALSE;
+}
+
+/* Check mode, once a step has been issued. */
+static gboolean check_step(Interpreter *interpreter, GError **error)
+{
+    return interpreter->checker == NULL ||
+           (agreement_holds(interpreter->agreement, error) &&
+            checker_step_end(interpreter->checker, interpreter->step, error));
+}
+
 gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
 {
     const GArray *calls = interpreter->program->step.calls;
     guint64 *previous = interpreter->ordinals[1];
 
-    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue))
-        return runtime_failed(interpreter->runtime, error);
+    if (!interpreter->primed &&
+        !run_list(interpreter, &interpreter->program->prologue, interpreter->numbers.prologue))
+        return stopped(interpreter, error);
     interpreter->primed = TRUE;
     interpreter->ordinals[1] = interpreter->ordinals[0];
     interpreter->ordinals[0] = previous;
@@ -501,9 +585,10 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     for (guint c = 0; c < calls->len; c++) {
         note_call(interpreter, &g_array_index(calls, Call, c));
         if (!run_call(interpreter, c, sample))
-            return runtime_failed(interpreter->runtime, error);
+            return stopped(interpreter, error);
     }
-    if (!device_sync(runtime_device(interpreter->runtime), error))
+    if (!device_sync(runtime_device(interpreter->runtime), error) ||
+        !check_step(interpreter, error))
         return FALSE;
     return !sample || runtime_do(interpreter->runtime, nothing, NULL, 0,
                                  error); /* so that all times are there */
@@ -513,10 +598,11 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
     if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
         return FALSE;
-    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue))
-        return runtime_failed(interpreter->runtime, error);
+    if (interpreter->primed &&
+        !run_list(interpreter, &interpreter->program->epilogue, interpreter->numbers.epilogue))
+        return stopped(interpreter, error);
     interpreter->primed = FALSE;
-    return TRUE;
+    return check_step(interpreter, error);
 }
 
 /* ---- measuring ---- */
@@ -540,7 +626,7 @@ static guint64 touched(const guint8 *from, guint64 bytes)
 
 guint64 interpreter_touched_arena(const Interpreter *interpreter)
 {
-    return touched(interpreter->arena, interpreter->program->arena_bytes[TIER_DEVICE]);
+    return touched(interpreter->arena, interpreter->arena_bytes);
 }
 
 guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
@@ -550,7 +636,8 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
     guint64 count = 0;
 
     for (guint c = 0; c < copies; c++)
-        count += touched(interpreter->arena + at->offset + c * at->stride, tensor_copy_bytes(at));
+        count += touched(interpreter->arena + interpreter->offset[tensor] + c * at->stride,
+                         tensor_copy_bytes(at));
     return count;
 }
 

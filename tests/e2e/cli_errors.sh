@@ -142,6 +142,8 @@ done
 for number in -1 1.5 x 99999999999999999999; do
     train --seed "$number"
     train --log-every "$number"
+    train --check-seed "$number"
+    train --watchdog "$number"
     train --lr-schedule cosine --lr-steps 5 --warmup "$number"
 done
 for number in -1 x nan inf; do
@@ -149,6 +151,7 @@ for number in -1 x nan inf; do
     train --clip-norm "$number"
 done
 train --lr 0
+train --watchdog 86401
 train --device cuda
 train --device gpu
 train --lr-schedule linear

@@ -89,8 +89,9 @@ static inline double layout_scalar(LayoutRun *run, const char *name)
 }
 
 /* Collective.  @spec's pointers and the data are borrowed. */
-static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
-                                        const LayoutTask *task)
+static inline LayoutRun *layout_run_new_with(Runtime *runtime, const ProgramSpec *spec,
+                                             const LayoutTask *task,
+                                             const InterpreterOptions *options)
 {
     LayoutRun *run = g_new0(LayoutRun, 1);
     g_autoptr(GError) error = NULL;
@@ -98,11 +99,19 @@ static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spe
     run->task = *task;
     run->spec = *spec;
     run->set = program_compile(spec);
-    run->interpreter = interpreter_new(runtime, run->set, &error);
+    run->interpreter = interpreter_new_with(runtime, run->set, options, &error);
     g_assert_no_error(error);
     run->binding = binding_new(run->interpreter, spec);
     parameters_init(run->interpreter, spec->model, task->seed);
     return run;
+}
+
+static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
+                                        const LayoutTask *task)
+{
+    const InterpreterOptions options = {0};
+
+    return layout_run_new_with(runtime, spec, task, &options);
 }
 
 static inline void layout_run_free(LayoutRun *run)
