@@ -41,15 +41,6 @@ void agreement_free(Agreement *agreement)
     g_free(agreement);
 }
 
-static guint64 op_elements(const Program *program, const Op *op)
-{
-    if (op->unit == NO_UNIT)
-        return op->sizes.elements;
-    if (op->kind == OP_ALL_REDUCE)
-        return program_tensor(program, op->operands[0].tensor)->elements;
-    return program_unit(program, (guint)op->unit)->map->full_elements;
-}
-
 static Intent intent_of(const Agreement *agreement, guint64 at)
 {
     const Program *program = agreement->set->classes[agreement->set->class_of[agreement->rank]];
@@ -62,7 +53,7 @@ static Intent intent_of(const Agreement *agreement, guint64 at)
     memset(&intent, 0, sizeof intent);
     intent.kind = op->kind;
     intent.dtype = op->dtype;
-    intent.elements = op_elements(program, op);
+    intent.elements = op_collective_elements(program, op);
     intent.unit = op->unit == NO_UNIT ? 0 : call->unit;
     intent.micro_batch = op->unit == NO_UNIT ? 0 : call->micro_batch;
     intent.rank = agreement->rank;

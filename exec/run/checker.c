@@ -311,14 +311,12 @@ static guint64 param_bit(const Operand *operand)
 static gboolean is_written(const Checker *checker, const Place *place, const Operand *operand)
 {
     const gint unit = program_tensor(checker->program, place->tensor)->unit;
-    guint64 parts = 0;
 
     if (place->written & (ALL_WRITTEN | param_bit(operand)))
         return TRUE;
     if (operand->param != WHOLE_TENSOR || unit == NO_UNIT)
         return FALSE;
-    for (guint p = 0; p < program_unit(checker->program, (guint)unit)->map->num_params; p++)
-        parts |= G_GUINT64_CONSTANT(1) << (p % 62);
+    const guint64 parts = unit_map_param_bits(program_unit(checker->program, (guint)unit)->map);
     return (place->written & parts) == parts;
 }
 

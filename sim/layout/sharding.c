@@ -104,6 +104,15 @@ void unit_map_free(UnitMap *map)
     g_free(map);
 }
 
+guint64 unit_map_param_bits(const UnitMap *map)
+{
+    guint64 bits = 0;
+
+    for (guint p = 0; p < map->num_params; p++)
+        bits |= map->params[p].rows == 0 ? 0 : G_GUINT64_CONSTANT(1) << (p % 62);
+    return bits;
+}
+
 /* A rank holds [rank * chunk, (rank + 1) * chunk) of its piece; the span is what that range and the
  * parameter have in common.  Positions below count from the start of the piece. */
 ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank)

@@ -83,6 +83,10 @@ UnitMap *unit_map_new(const GArray *params, guint ranks, Form form);
 void unit_map_free(UnitMap *map);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(UnitMap, unit_map_free)
 
+/* A bit for each parameter that has elements, bit param % 62: what must be written before a unit is
+ * read whole. */
+guint64 unit_map_param_bits(const UnitMap *map);
+
 /* What @rank (0 .. map->ranks - 1) holds of @param. */
 ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);
 

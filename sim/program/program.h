@@ -225,6 +225,9 @@ const char *volume_name(Volume volume);
 /* Members of the group of the stream that a communication op is on. */
 guint op_group_size(const Program *program, const Op *op);
 
+/* Elements of the whole that a collective is about: all its members have the same. */
+guint64 op_collective_elements(const Program *program, const Op *op);
+
 /* Bytes that one rank receives through one op (DESIGN 4, "Volume"), 0 for compute; and the kind
  * that a communication op counts under. */
 guint64 op_volume_bytes(const Program *program, const Op *op);

@@ -1,7 +1,8 @@
 /* Run under mpirun with 1 to 8 ranks: layouts of all axes, schedules and strategies give one rank's
- * training, move the bytes that their programs say, touch the memory that was planned, and are
- * proven.  LAYOUTS bounds their number (default 12, which leaves some pairs to other numbers of
- * ranks; "all": until every pair of features that can meet has met). */
+ * training, move the bytes that their programs say, touch the memory that was planned, are proven,
+ * and have the same bits with random delays and without overlap.  LAYOUTS bounds their number
+ * (default 12, which leaves some pairs to other numbers of ranks; "all": until every pair of
+ * features that can meet has met). */
 #include "tests/exec/layout_4d.h"
 #include "tests/exec/layout_case.h"
 #include "tests/suite.h"
@@ -120,6 +121,29 @@ static gboolean is_proven(const char *what, const ProgramSet *set)
            complain(what, "check: %s", (const char *)g_ptr_array_index(problems, 0));
 }
 
+/* In check mode, with delays, and without any overlap: no fault is found and no bit changes. */
+static gboolean changes_no_bit(const char *what, const ProgramSpec *spec, const LayoutTask *task,
+                               const LayoutRun *run)
+{
+    enum { STEPS = 2 };
+    const InterpreterOptions modes[] = {
+        {.check = TRUE, .seed = run->steps + spec->schedule.micro_batch}, {.no_overlap = TRUE}};
+    gboolean ok = TRUE;
+
+    for (guint m = 0; m < G_N_ELEMENTS(modes); m++) {
+        g_autoptr(LayoutRun) other = layout_run_new_with(under_test.runtime, spec, task, &modes[m]);
+
+        while (other->steps < STEPS)
+            layout_step(other, FALSE);
+        layout_drain(other);
+        if (memcmp(other->loss, run->loss, STEPS * sizeof *run->loss) != 0 ||
+            memcmp(other->norm, run->norm, STEPS * sizeof *run->norm) != 0)
+            ok = complain(what, "%s: losses or norms have other bits",
+                          modes[m].check ? "check mode" : "no overlap");
+    }
+    return ok;
+}
+
 static gboolean layout_holds(const Wide *wide)
 {
     const guint training = wide->level[WIDE_TRAINING];
@@ -136,6 +160,7 @@ static gboolean layout_holds(const Wide *wide)
     while (run->steps < LAYOUT_STEPS)
         ok &= is_fine(what, layout_counted_step(run, run->steps == 4));
     ok &= is_fine(what, layout_memory_problem(run));
+    ok &= changes_no_bit(what, &spec, &task, run);
     const Reference *one = under_test.rank == 0 ? reference_of(wide) : NULL;
     if (one != NULL)
         ok &= curve_is_near(what, "loss", run->loss, one->loss,
