@@ -177,7 +177,7 @@ END_TEST
 
 /* ---- as plans say it ---- */
 
-static Plan *priced(const Case *from, gboolean (*price)(Plan *))
+static Plan *priced_with_links(const Case *from, gboolean (*price)(Plan *), guint megabytes_per_s)
 {
     const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
                              from->model->layers, from->model->heads,  from->model->kv_heads,
@@ -185,7 +185,7 @@ static Plan *priced(const Case *from, gboolean (*price)(Plan *))
     Plan *plan = plan_new();
 
     plan->model = case_model(&shape);
-    plan->topology = case_gpu_topology(8, 80000, 100000);
+    plan->topology = case_gpu_topology(8, 80000, megabytes_per_s);
     plan->workload = from->workload;
     plan->layout = from->layout;
     plan->sharding = from->sharding;
@@ -193,6 +193,11 @@ static Plan *priced(const Case *from, gboolean (*price)(Plan *))
     plan_set_target(plan);
     price(plan);
     return plan;
+}
+
+static Plan *priced(const Case *from, gboolean (*price)(Plan *))
+{
+    return priced_with_links(from, price, 100000);
 }
 
 /* Share of a step, transfers included, which take little here. */
@@ -211,6 +216,23 @@ START_TEST(a_plan_names_the_bubble)
         ck_assert_double_eq_tol(two->prediction.bubble_fraction, 3.0 / (m + 3), 0.015);
         ck_assert_double_eq_tol(three->prediction.bubble_fraction, 1.5 / (m + 1.5), 0.015);
     }
+}
+END_TEST
+
+/* What transfers take is exposed communication, not bubble: 50 times slower links leave its seconds
+ * as they are. */
+START_TEST(the_bubble_is_without_transfers)
+{
+    g_autoptr(Model) model = case_model(&deep);
+    const Case one = pipelined(model, 4, SCHEDULE_1F1B, 8);
+    g_autoptr(Plan) fast_plan = priced(&one, plan_price);
+    g_autoptr(Plan) slow_plan = priced_with_links(&one, plan_price, 2000);
+    const Prediction *fast = &fast_plan->prediction, *slow = &slow_plan->prediction;
+
+    ck_assert_double_eq_tol(slow->bubble_fraction * slow->step_seconds,
+                            fast->bubble_fraction * fast->step_seconds, 1e-9);
+    ck_assert_double_gt(slow->exposed_communication_seconds,
+                        1.2 * fast->exposed_communication_seconds);
 }
 END_TEST
 
@@ -308,6 +330,7 @@ int main(void)
     tcase_add_test(tcase, the_stage_with_most_blocks_sets_the_pace);
     tcase_add_test(tcase, free_communication_is_never_slower);
     tcase_add_test(tcase, a_plan_names_the_bubble);
+    tcase_add_test(tcase, the_bubble_is_without_transfers);
     tcase_add_test(tcase, times_of_each_stage_add_up_to_the_step);
     tcase_add_test(tcase, many_micro_batches_cost_what_the_steady_ones_say);
     tcase_add_test(tcase, two_ranks_a_sequence_halve_the_time_of_attention);
