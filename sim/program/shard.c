@@ -101,13 +101,15 @@ static void remap(Builder *builder, guint index)
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
 
-/* Blocks of that class that are kept between forward and backward, the last block not counted. */
+/* Blocks of that class that are kept between forward and backward, while others are in use: the
+ * last block too, unless its backward always follows at once. */
 static guint kept_blocks(const Builder *builder, guint index)
 {
+    const gboolean at_once = builder->spec->schedule.kind == SCHEDULE_1F1B;
     const guint layers = builder->spec->model->layers;
     guint kept = 0;
 
-    for (guint i = 1; i < layers; i++)
+    for (guint i = 1; i <= (at_once ? layers - 1 : layers); i++)
         kept += program_unit_ref(builder->program, i)->unit_class == index &&
                 sharding_unit_kept(builder->spec->sharding, i, layers);
     return kept;
