@@ -208,10 +208,9 @@ static void add_weights(Step *step, const Action *action)
 
     for (guint i = layers.count; i-- > 0;) {
         const guint unit = layers.first + i + 1;
-        Draft *weights = add_draft(step, action, segments_of(builder, unit)->weights, unit, i);
 
-        weights->uses_weights = TRUE; /* those of the norms, whose outputs it makes again */
-        weights->closes_gradient = TRUE;
+        add_draft(step, action, segments_of(builder, unit)->weights, unit, i)->closes_gradient =
+            TRUE;
     }
     give_saved(step, flight_of(step, action->chunk, action->micro_batch));
 }
