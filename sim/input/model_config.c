@@ -182,7 +182,8 @@ static gboolean check_heads(const Model *model, const JsonText *json, GError **e
 
     if (model->heads % model->kv_heads != 0)
         return fail(error, ERROR_INPUT, "%s: field \"%s\" is %u; allowed: divisors of %s, %u",
-                    json_source(json), keys->kv_heads, model->kv_heads, heads, model->heads);
+                    json_source(json), keys->kv_heads != NULL ? keys->kv_heads : "num_kv_heads",
+                    model->kv_heads, heads, model->heads);
     if (model->head_dim == 0)
         return fail(error, ERROR_INPUT,
                     "%s: field \"%s\" is %u; allowed without \"head_dim\": multiples of %s, %u",
@@ -206,11 +207,10 @@ static gboolean read_heads(Model *model, const JsonText *json, GError **error)
         model->head_dim = family->head_dim;
     else if (model->hidden % model->heads == 0)
         model->head_dim = model->hidden / model->heads;
-    if (!read_optional_size(json, family->keys->kv_heads, 1, MAX_HEADS, &model->kv_heads, error) ||
-        (family->keys->kv_heads != NULL &&
-         !json_optional_uint32(json, "head_dim", 1, MAX_HEAD_DIM, &model->head_dim, error)))
-        return FALSE;
-    return check_heads(model, json, error);
+    return read_optional_size(json, family->keys->kv_heads, 1, MAX_HEADS, &model->kv_heads,
+                              error) &&
+           (family->keys->kv_heads == NULL ||
+            json_optional_uint32(json, "head_dim", 1, MAX_HEAD_DIM, &model->head_dim, error));
 }
 
 static gboolean read_ffn(Model *model, const JsonText *json, GError **error)
@@ -373,7 +373,7 @@ static gboolean read_model(Model *model, const JsonText *json, GError **error)
     if (!model->tied)
         model->features |= FEATURE_UNTIED;
     return (family->read_more == NULL || family->read_more(model, json, error)) &&
-           check_total(model, json, error);
+           check_heads(model, json, error) && check_total(model, json, error);
 }
 
 /* Python writes NaN and Infinity, which JSON does not have, into some config.json: as strings they

@@ -109,6 +109,10 @@ done
 sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topology"
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
+# What can only be counted.
+for counted in bloom-176b deepseek-v3 gemma-2-9b opt-175b pythia-1b qwen3-8b; do
+    refused 2 fsdp-plan search --model "$counted" --topology dgx-h100 -o "$tmp/out/plan"
+done
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
     -o "$tmp/out/plan"

@@ -323,6 +323,27 @@ START_TEST(units_split_what_the_file_fuses_and_keep_every_element)
 }
 END_TEST
 
+/* hidden 100 on 8 heads: a head's width is stated, not a quotient.  With the sizes below attention
+ * has 8 (4 + 2) x 100 + (3 + 2) x 100 + 3 + 8 (4 + 5) x 3 + 100 x 8 x 5 elements. */
+START_TEST(latent_heads_need_not_divide_the_hidden_size)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_parse(
+        "{\"model_type\": \"deepseek_v2\", \"hidden_size\": 100, \"num_hidden_layers\": "
+        "1, \"num_attention_heads\": 8, \"vocab_size\": 10, \"intermediate_size\": 20, "
+        "\"first_k_dense_replace\": 1, \"moe_intermediate_size\": 7, "
+        "\"n_routed_experts\": 4, \"num_experts_per_tok\": 2, \"q_lora_rank\": null, "
+        "\"kv_lora_rank\": 3, \"qk_nope_head_dim\": 4, \"qk_rope_head_dim\": 2, "
+        "\"v_head_dim\": 5}",
+        "test", NULL, &error);
+
+    ck_assert_msg(model != NULL, "%s", error != NULL ? error->message : "");
+    ck_assert_uint_eq(model_parameters(model),
+                      4800 + 500 + 3 + 216 + 4000 + 2 * 100 + 3 * 2000 + 2 * 1000 + 100);
+    ck_assert_uint_eq(model_active_parameters(model), model_parameters(model));
+}
+END_TEST
+
 /* Mixtral 8x22B, one token alone: 6 x (active - embedding - 113 norms of 6144). */
 START_TEST(experts_that_a_token_does_not_visit_cost_no_flops)
 {
@@ -427,6 +448,10 @@ static const struct {
     {"{\"model_type\": \"opt\", \"hidden_size\": 8, \"num_hidden_layers\": 1, "
      "\"num_attention_heads\": 2, \"vocab_size\": 9}",
      "\"ffn_dim\" is missing"},
+    {"{\"model_type\": \"falcon\", \"hidden_size\": 64, \"num_hidden_layers\": 1, "
+     "\"num_attention_heads\": 8, \"num_kv_heads\": 3, \"new_decoder_architecture\": true, "
+     "\"vocab_size\": 9}",
+     "\"num_kv_heads\" is 3; allowed: divisors of num_attention_heads, 8"},
     {"{\"model_type\": \"mamba\"}", "gpt_neox (GPTNeoXForCausalLM)"},
 };
 
@@ -460,6 +485,7 @@ int main(void)
                         G_N_ELEMENTS(told));
     tcase_add_test(counts, a_gpt2_has_the_tensors_of_its_file);
     tcase_add_test(counts, units_split_what_the_file_fuses_and_keep_every_element);
+    tcase_add_test(counts, latent_heads_need_not_divide_the_hidden_size);
     tcase_add_test(counts, experts_that_a_token_does_not_visit_cost_no_flops);
     tcase_add_test(counts, latent_attention_costs_what_its_heads_are_wide);
     suite_add_tcase(suite, counts);
