@@ -133,7 +133,7 @@ static __device__ __forceinline__ unsigned list_of(bool own, unsigned *shared, u
 }
 
 template <typename T, typename G, int VEC>
-static __global__ void __launch_bounds__(EMBED_THREADS) embed_backward(EmbedBackward<T, G> e)
+static __global__ void __launch_bounds__(EMBED_THREADS, 4) embed_backward(EmbedBackward<T, G> e)
 {
     SHARED(unsigned, shared, [EMBED_WARPS]);
     SHARED(unsigned, list, [EMBED_THREADS]);
