@@ -88,12 +88,12 @@ check_tsan() {
 # What runs on the simulated CUDA device (tests/cudasim/cudasim.h): its own tests, and those of the
 # real one, which are given SEEDS random schedules in the release build, and the two extreme ones.
 check_cudasim() {
-    local cuda=${CUDA:-/usr/local/cuda} kind policy seed
-    if [ ! -e "$cuda/include/cuda_runtime_api.h" ] || [ ! -e "$cuda/include/nccl.h" ]; then
-        echo "SKIP cudasim: no CUDA and NCCL headers in $cuda/include (make CUDA=FOLDER)"
+    local kind policy seed
+    if [ ! -e build/libcudasim.a ]; then
+        echo "SKIP cudasim: no headers of CUDA and NCCL in ${CUDA_HOME:-/usr/local/cuda}/include"
         return
     fi
-    run "cudasim symbols" 60 scripts/cuda_symbols.sh build/libcudasim.a
+    run "cudasim symbols" 60 tests/cudasim/symbols.sh build/libcudasim.a
     for kind in build build/checked build/asan; do
         for source in tests/cudasim/test_*.c; do
             run "${source%.c} ($kind)" 120 "${no_leaks[@]}" "$kind/${source%.c}"

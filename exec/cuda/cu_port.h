@@ -11,7 +11,8 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
-/* A kernel with commas in its template arguments goes in parentheses: LAUNCH((k<float, 4>), ...). */
+/* A kernel with commas in its template arguments goes in parentheses: LAUNCH((k<float, 4>), ...).
+ */
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
     kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
 

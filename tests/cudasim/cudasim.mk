@@ -1,17 +1,19 @@
 # Tests on the simulated CUDA device (tests/cudasim/cudasim.h).  They need NVIDIA's headers, but no
 # GPU, no driver and no nvcc.  Three kinds of build: release, where schedules are tried; checked,
 # where every access is; asan.
-CUDA := /usr/local/cuda
-export CUDA
-CUDA_HEADERS := $(and $(wildcard $(CUDA)/include/cuda_runtime_api.h),$(wildcard $(CUDA)/include/nccl.h))
+CUDA_HOME := /usr/local/cuda
+export CUDA_HOME
+CUDA_HEADERS := $(and $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h), \
+    $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr)))
 
 OPTIMIZE_checked := -O2 -g
 INSTRUMENT := $(if $(filter checked,$(notdir $(BUILD))),-fsanitize=thread)
-CUDASIM_CFLAGS := -isystem $(CUDA)/include $(if $(INSTRUMENT),-DCUDASIM_CHECK)
+CUDASIM_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(INSTRUMENT),-DCUDASIM_CHECK)
 
-# Kernels: -O2 at most, as beyond it g++ takes minutes; locals are not zero by luck.
+# Kernels have many instances, over which g++ takes minutes with more.  Locals are not 0 by luck.
+CUDASIM_OPTIMIZE := $(patsubst -O1,-O0,$(patsubst -O3,-O2,$(OPTIMIZE)))
 CUDASIM_CXX = $(CXX) -x c++ -std=gnu++17 -DCUDASIM -I. -MMD -MP -Wall -Wextra -Wno-unknown-pragmas \
-              -Werror $(patsubst -O3,-O2,$(OPTIMIZE)) \
+              -Werror $(CUDASIM_OPTIMIZE) \
               -fno-strict-aliasing -ffp-contract=off -ftrivial-auto-var-init=pattern \
               $(INSTRUMENT) $(CUDASIM_CFLAGS) $(SIM_CFLAGS) $(CHECK_CFLAGS)
 $(BUILD)/%.sim.o: %.cu Makefile tests/cudasim/cudasim.mk

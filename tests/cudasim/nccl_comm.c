@@ -103,9 +103,10 @@ static ncclComm_t comm_new(gboolean blocking)
     return comm;
 }
 
-static void settings_ready(void)
+static void start_device(void)
 {
     cs_enter();
+    cs_schedule_in_background();
     cs_leave(cudaSuccess);
 }
 
@@ -131,7 +132,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId id, 
 {
     ncclComm_t comm;
 
-    settings_ready();
+    start_device();
     *out = NULL;
     if (size < 1 || size > CS_MAX_RANKS || rank < 0 || rank >= size)
         return ncclInvalidArgument;

@@ -9,6 +9,10 @@
 #define PATIENCE_S 0.02
 #define GLANCE_S   0.0002
 
+/* The host is thought to do something else when it has not called for so long: long enough that the
+ * seed decides, and not the speed of the machine. */
+#define IDLE_US 100000
+
 static gboolean scheduling; /* an op runs */
 
 /* ---- choice ---- */
@@ -143,6 +147,31 @@ void cs_schedule_some(void)
         return;
     while (cs_random() % 100 < cs_settings.eager_percent && cs_schedule_one())
         continue;
+}
+
+static gpointer run_while_idle(gpointer unused)
+{
+    guint64 calls = 0;
+
+    (void)unused;
+    for (;;) {
+        g_usleep(IDLE_US);
+        cs_enter();
+        while (cs_num_calls() == calls + 1 && cs_schedule_one())
+            continue;
+        calls = cs_num_calls();
+        cs_leave(cudaSuccess);
+    }
+    return NULL;
+}
+
+void cs_schedule_in_background(void)
+{
+    static gboolean running;
+
+    if (!running)
+        g_thread_unref(g_thread_new("cudasim", run_while_idle, NULL));
+    running = TRUE;
 }
 
 /* ---- waiting ---- */

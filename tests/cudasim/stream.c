@@ -9,6 +9,7 @@ static CsClock host_clock;
 static guint host_op; /* 0: none since the host last did something that others can see */
 static GMutex mutex;
 static __thread gboolean inside; /* this thread holds it */
+static guint64 num_calls;
 static gboolean started;
 static cudaError_t last_error;
 
@@ -30,8 +31,14 @@ void cs_enter(void)
         g_error("cudasim: a function that cudaLaunchHostFunc calls must not call CUDA");
     g_mutex_lock(&mutex);
     inside = TRUE;
+    num_calls++;
     if (!started)
         start();
+}
+
+guint64 cs_num_calls(void)
+{
+    return num_calls;
 }
 
 gboolean cs_enter_if_outside(void)

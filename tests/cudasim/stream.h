@@ -66,6 +66,9 @@ extern CsStream cs_streams[CS_STREAMS];
 void cs_enter(void);
 cudaError_t cs_leave(cudaError_t error);
 
+/* How often anybody has entered. */
+guint64 cs_num_calls(void);
+
 /* For hooks, which functions of the host that ops call reach as well: TRUE if it entered. */
 gboolean cs_enter_if_outside(void);
 
@@ -110,6 +113,10 @@ gboolean cs_schedule_one(void);
 
 /* By chance, as many as happen to run while the host goes on. */
 void cs_schedule_some(void);
+
+/* From now on ops also run while the host is busy with something else, or waits for another process
+ * by other means than CUDA. */
+void cs_schedule_in_background(void);
 
 /* Runs ops until @over.  Others may enter while all of them wait for other processes. */
 void cs_schedule_until(gboolean (*over)(const void *of), const void *of);

@@ -427,6 +427,31 @@ START_TEST(gathers_overlap_with_computation)
 }
 END_TEST
 
+static int ends[2]; /* of a pipe from rank 1 to rank 0 */
+
+/* Rank 0 waits for rank 1 by other means, and rank 1 for the collective. */
+static gboolean a_collective_goes_on_without_the_host(const Rank *self)
+{
+    ncclComm_t comm = join_all(self);
+    float *x = filled(self, 1.0f, COUNT);
+    char byte = 0;
+
+    ok(ncclAllReduce(x, x, COUNT, ncclFloat, ncclSum, comm, self->stream));
+    if (self->rank == 0)
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+    ok(cudaStreamSynchronize(self->stream));
+    if (self->rank == 1)
+        ck_assert_int_eq(write(ends[1], &byte, 1), 1);
+    return all_are(self, x, 2.0f, COUNT);
+}
+
+START_TEST(collectives_go_on_while_the_host_does_not_call)
+{
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(num_right(a_collective_goes_on_without_the_host, 2, schedule_at(1)), 2);
+}
+END_TEST
+
 /* A graph with a collective, launched several times. */
 static gboolean graph_is_right(const Rank *self)
 {
@@ -486,6 +511,7 @@ int main(void)
     tcase_add_test(tests, an_abort_from_another_thread_ends_a_wait);
     tcase_add_test(tests, a_collective_that_nobody_joins_is_reported);
     tcase_add_test(tests, gathers_overlap_with_computation);
+    tcase_add_test(tests, collectives_go_on_while_the_host_does_not_call);
     tcase_add_test(tests, a_graph_replays_collectives);
     tcase_add_test(tests, a_simulated_group_says_how_long_and_does_nothing);
     suite_add_tcase(suite, tests);

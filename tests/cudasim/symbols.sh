@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# cuda_symbols.sh LIBRARY: every function of the simulated CUDA device must exist in NVIDIA's
+# symbols.sh LIBRARY: every function of the simulated CUDA device must exist in NVIDIA's
 # libraries.  (Their types are those of NVIDIA's headers, or the simulator would not compile.)
 set -euo pipefail
 
-libraries=("${CUDA:-/usr/local/cuda}"/lib64/lib{cudart,cublas,cublasLt,nccl}.so)
+libraries=("${CUDA_HOME:-/usr/local/cuda}"/lib64/lib{cudart,cublas,cublasLt,nccl}.so)
 for library in "${libraries[@]}"; do
     [ -e "$library" ] || { echo "SKIP: no $library to compare with" && exit 0; }
 done
