@@ -127,7 +127,7 @@ $(filter-out $(PLAN_TESTS),$(TESTS) $(BENCHES)): %: %.o $(RUN_LIB)
 tests: $(TESTS)
 benches: $(BENCHES)
 
-include tests/cudasim/cudasim.mk
+include tests/cudasim/cudasim.mk exec/cuda/cuda.mk
 
 # ---- jobs ----
 

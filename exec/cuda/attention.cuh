@@ -110,10 +110,9 @@ template <int BYTES>
 static __device__ __forceinline__ void copy_async(void *to, const void *from, bool valid)
 {
 #ifdef CUDASIM
-    if (valid)
-        memcpy(to, from, BYTES);
-    else
-        memset(to, 0, BYTES);
+    for (int i = 0; i < BYTES; i += sizeof(uint2))
+        *reinterpret_cast<uint2 *>((char *)to + i) =
+            valid ? *reinterpret_cast<const uint2 *>((const char *)from + i) : make_uint2(0, 0);
 #else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(
                      (unsigned)__cvta_generic_to_shared(to)),

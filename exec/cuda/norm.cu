@@ -240,19 +240,21 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_backward(NormBackwar
     const guint64 width = n.columns * (LAYER ? 2 : 1);
     float *partials = n.partials + blockIdx.x * width;
     float *sums = n.shared_sums ? dynamic : partials;
+    const float zeros[VEC] = {};
+    float values[VEC];
 
     for (guint64 part = 0; part < width; part += n.columns)
         for (guint64 c = threadIdx.x * VEC; c < n.columns; c += blockDim.x * VEC)
-            for (int i = 0; i < VEC; i++)
-                sums[part + c + i] = 0;
+            store(sums + part + c, zeros);
     for (guint64 row = blockIdx.x; row < n.rows; row += gridDim.x)
         backward_row<T, VEC, LAYER>(n, row, sums, shared);
     if (!n.shared_sums)
         return;
     for (guint64 part = 0; part < width; part += n.columns)
-        for (guint64 c = threadIdx.x * VEC; c < n.columns; c += blockDim.x * VEC)
-            for (int i = 0; i < VEC; i++)
-                partials[part + c + i] = sums[part + c + i];
+        for (guint64 c = threadIdx.x * VEC; c < n.columns; c += blockDim.x * VEC) {
+            load(values, sums + part + c);
+            store(partials + part + c, values);
+        }
 }
 
 /* Sums of dw and db are in shared memory where a block may have that much. */

@@ -131,7 +131,7 @@ void cuda_squared_norm(const CudaSquaredNorm *norm, CudaStream stream)
 }
 
 /* coef = min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
-static __global__ void clip_gradient(CudaClip c)
+static __global__ void clip_gradient(const __grid_constant__ CudaClip c)
 {
     const double max_norm = c.hyper[HYPER_MAX_NORM];
     double sum = 0;
@@ -289,7 +289,8 @@ static __global__ void __launch_bounds__(STEP_THREADS)
 {
     SHARED(Step, step, [1]);
     const Chunk chunk = find_chunk(pieces, blockIdx.x);
-    const CudaPiece &piece = pieces.piece[chunk.piece];
+    const CudaPiece piece =
+        pieces.piece[chunk.piece]; /* a copy: nothing that is stored changes it */
     const gsize places =
         reinterpret_cast<gsize>(u.parameter + piece.parameter) |
         reinterpret_cast<gsize>(u.gradient + piece.gradient) |
