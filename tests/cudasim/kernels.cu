@@ -100,6 +100,16 @@ __global__ void warp_collectives(float *out, const float *)
     out[t] = right ? 1.0f : 0.0f;
 }
 
+__global__ void warp_sync(float *out, const float *in)
+{
+    __shared__ float values[128];
+    int t = threadIdx.x;
+
+    values[t] = in[t];
+    __syncwarp();
+    out[t] = values[t ^ 1];
+}
+
 __global__ void bytes(float *out, const float *in)
 {
     unsigned char *p = reinterpret_cast<unsigned char *>(out);
@@ -233,6 +243,7 @@ void kernel_run(Kernel kernel, float *out, const float *in, cudaStream_t stream)
                                                                      product,
                                                                      atomics,
                                                                      warp_collectives,
+                                                                     warp_sync,
                                                                      bytes,
                                                                      read_before_barrier,
                                                                      write_before_barrier,

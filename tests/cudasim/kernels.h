@@ -18,13 +18,14 @@ typedef enum {
     RIGHT_MMA,              /* out (16, 8) = a b of bf16, a (16, 16) and b (16, 8) made of lanes */
     RIGHT_ATOMICS,          /* out[0] = sum of in, added by all threads of 2 blocks */
     RIGHT_WARP_COLLECTIVES, /* votes and shuffles against what they should give; out = 1 */
+    RIGHT_WARP_SYNC,        /* lanes of a warp meet in shared memory */
     RIGHT_BYTES,            /* neighbouring bytes by neighbouring threads */
     BUG_READ_BEFORE_BARRIER,
     BUG_WRITE_BEFORE_BARRIER,
     BUG_BARRIER_IN_TWO_BRANCHES,
     BUG_BARRIER_UNDER_IF,
     BUG_RETURN_BEFORE_SHUFFLE,
-    BUG_NO_WARP_SYNC, /* lanes of a warp meet in shared memory without __syncwarp */
+    BUG_NO_WARP_SYNC, /* the same without __syncwarp */
     BUG_PAST_DYNAMIC_SHARED,
     BUG_PAST_GLOBAL, /* by one element */
     BUG_UNINITIALISED_SHARED,

@@ -45,6 +45,7 @@ static float expected(Kernel kernel, int i)
         return 1.0f;
     case BUG_WRITE_BEFORE_BARRIER:
         return 4.0f * element((i + 64) % 128) + 6.0f;
+    case RIGHT_WARP_SYNC:
     case BUG_NO_WARP_SYNC:
         return element(i ^ 1);
     case BUG_UNINITIALISED_SHARED:
@@ -117,9 +118,9 @@ static int outcome_in_any_order(Scenario scenario, int variant)
 
 START_TEST(kernels_without_a_bug_are_right_in_every_order)
 {
-    static const Kernel right[] = {RIGHT_BLOCK_SUMS, RIGHT_TRANSPOSE,        RIGHT_MMA,
-                                   RIGHT_ATOMICS,    RIGHT_WARP_COLLECTIVES, RIGHT_BYTES,
-                                   RIGHT_COPY};
+    static const Kernel right[] = {
+        RIGHT_BLOCK_SUMS,       RIGHT_TRANSPOSE, RIGHT_MMA,   RIGHT_ATOMICS,
+        RIGHT_WARP_COLLECTIVES, RIGHT_WARP_SYNC, RIGHT_BYTES, RIGHT_COPY};
 
     for (gsize i = 0; i < G_N_ELEMENTS(right); i++)
         ck_assert_msg(outcome_in_any_order(run_kernel, (int)right[i]) == 0, "kernel %d",

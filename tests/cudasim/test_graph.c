@@ -61,7 +61,7 @@ static float first_of(const float *device)
 
 /* ---- scenarios ---- */
 
-/* x = 1; on the side y = x; then y += x: 2, if the side's write comes before. */
+/* x = 1, beside which y = 1 on the side; then y += x, which is 2 if the side has joined. */
 static gboolean branches_join(int waits)
 {
     float *x = to_device(NULL, BYTES), *y = to_device(NULL, BYTES);
@@ -69,8 +69,8 @@ static gboolean branches_join(int waits)
 
     set_up();
     begin();
-    kernel_fill(x, 1.0f, N, main_stream);
     fork_side();
+    kernel_fill(x, 1.0f, N, main_stream);
     kernel_fill(y, 1.0f, N, side_stream);
     if (waits)
         join_side();
