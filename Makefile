@@ -36,8 +36,8 @@ sources  = $(filter-out %_main.c,$(wildcard $(1)))
 objects  = $(patsubst %.c,$(BUILD)/%.o,$(1))
 SIM_SRC     := $(call sources,sim/*/*.c sim/*.c)
 REPORTS_SRC := $(call sources,reports/*/*.c)
-EXEC_SRC    := $(call sources,exec/*/*.c)
-TEST_SRC    := $(wildcard tests/*/test_*.c)
+EXEC_SRC    := $(filter-out exec/cuda/%,$(call sources,exec/*/*.c))
+TEST_SRC    := $(filter-out tests/cuda/% tests/cudasim/%,$(wildcard tests/*/test_*.c))
 BENCH_SRC   := $(wildcard tests/bench/bench_*.c)
 ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*/*.c reports/*.c exec/*/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC)
 
@@ -127,6 +127,8 @@ $(filter-out $(PLAN_TESTS),$(TESTS) $(BENCHES)): %: %.o $(RUN_LIB)
 tests: $(TESTS)
 benches: $(BENCHES)
 
+include tests/cudasim/cudasim.mk exec/cuda/cuda.mk
+
 # ---- jobs ----
 
 deps: ## install the packages that building, testing and linting need
@@ -142,10 +144,11 @@ TSAN_TESTS := $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
 check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
 	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
-	scripts/check.sh unit mpi e2e tsan
+	$(MAKE) cudasim
+	scripts/check.sh unit mpi e2e tsan cudasim
 
-check-all: check ## beside all of check, what takes long: every pair of features that can meet
-	scripts/check.sh all
+check-all: check ## beside all of check, what takes long: every pair of features, many schedules
+	SEEDS=50 scripts/check.sh all cudasim
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests
@@ -175,5 +178,5 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 34
-	@echo "Variables: BUILD=$(BUILD) (build, build/asan, build/tsan) PREFIX=$(PREFIX) ARCH=$(ARCH) V=1 CC CFLAGS LDFLAGS"
+	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/cudasim/cudasim.mk exec/cuda/cuda.mk | expand -t 34
+	@echo "Variables: BUILD=$(BUILD) (build, build/asan, build/tsan) PREFIX=$(PREFIX) ARCH=$(ARCH) CUDA=1 CUDA_HOME=$(CUDA_HOME) V=1 CC CFLAGS LDFLAGS"
