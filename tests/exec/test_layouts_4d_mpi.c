@@ -113,6 +113,18 @@ static gboolean curve_is_near(const char *what, const char *name, const double *
     return TRUE;
 }
 
+/* Every element that several ranks keep, both copies of a tied embedding among them, has the same
+ * bits on all of them.  Parts of a tensor-parallel group are not put together here. */
+static gboolean copies_are_equal(const char *what, LayoutRun *run)
+{
+    gboolean equal = TRUE;
+
+    if (run->spec.layout.size[AXIS_TP] > 1)
+        return TRUE;
+    g_autofree float *whole = layout_gather(run, LAYOUT_PARAMETER, &equal);
+    return equal || complain(what, "ranks hold other bits of the same parameter");
+}
+
 static gboolean is_proven(const char *what, const ProgramSet *set)
 {
     g_autoptr(GPtrArray) problems = program_set_check(set, 0);
@@ -160,6 +172,7 @@ static gboolean layout_holds(const Wide *wide)
     while (run->steps < LAYOUT_STEPS)
         ok &= is_fine(what, layout_counted_step(run, run->steps == 4));
     ok &= is_fine(what, layout_memory_problem(run));
+    ok &= copies_are_equal(what, run);
     ok &= changes_no_bit(what, &spec, &task, run);
     const Reference *one = under_test.rank == 0 ? reference_of(wide) : NULL;
     if (one != NULL)
