@@ -4,25 +4,16 @@
 #include "sim/formula.h"
 #include "sim/layout/tensor_parallel.h"
 #include "sim/search/price.h"
+#include "sim/table.h"
 
 /* ---- stages ---- */
 
-static char *stage_layers(const Plan *plan, guint stage)
+static char *stage_holds(const Plan *plan, guint stage)
 {
-    const guint pp = plan->layout.size[AXIS_PP];
-    GString *text = g_string_new(NULL);
+    g_autofree char *layers = table_stage_layers(plan, stage);
 
-    for (guint c = stage; c < schedule_chunks(&plan->schedule, pp); c += pp) {
-        const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
-
-        g_string_append_printf(text, "%s%u-%u", c == stage ? "" : " ", range.first,
-                               range.first + range.count - 1);
-    }
-    if (stage == 0)
-        g_string_append(text, ", embedding");
-    if (stage + 1 == pp)
-        g_string_append(text, ", head");
-    return g_string_free(text, FALSE);
+    return g_strconcat(layers, stage == 0 ? ", embedding" : "",
+                       stage + 1 == plan->layout.size[AXIS_PP] ? ", head" : "", NULL);
 }
 
 static guint planned_stage(const Plan *plan)
@@ -44,13 +35,13 @@ static void print_stages(const Plan *plan, const ProgramSet *set)
     g_print("\nstages: layers, memory of a rank, compute, communication that shows and waiting\n");
     for (guint s = 0; s < set->num_classes; s++) {
         const StageTime *time = &g_array_index(plan->stages, StageTime, s);
-        g_autofree char *layers = stage_layers(plan, s);
+        g_autofree char *holds = stage_holds(plan, s);
         g_autofree char *memory =
             bytes_text(set->classes[s]->memory.total + plan_framework_bytes(plan));
         g_autofree char *compute = seconds_text(compute_seconds(time));
         g_autofree char *waits = seconds_text(time->time_seconds[OP_CLASS_COMMUNICATION]);
 
-        g_print("  %3u  %-32s %10s %10s %10s%s\n", s, layers, memory, compute, waits,
+        g_print("  %3u  %-32s %10s %10s %10s%s\n", s, holds, memory, compute, waits,
                 s == planned_stage(plan) ? "  <- most memory: figures of a rank are of these" : "");
     }
 }

@@ -91,19 +91,28 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
             dtype_name(request->recipe->compute));
 }
 
-/* "stages have layers 0-3 16-19 | 4-7 20-23 | ..." */
-static void print_chunks(const Plan *plan)
+char *table_stage_layers(const Plan *plan, guint stage)
 {
     const guint pp = plan->layout.size[AXIS_PP];
+    GString *text = g_string_new(NULL);
 
-    g_print("stages have layers");
-    for (guint stage = 0; stage < pp; stage++)
-        for (guint c = stage; c < schedule_chunks(&plan->schedule, pp); c += pp) {
-            const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
+    for (guint c = stage; c < schedule_chunks(&plan->schedule, pp); c += pp) {
+        const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
 
-            g_print("%s %u-%u", c == stage && stage > 0 ? " |" : "", range.first,
-                    range.first + range.count - 1);
-        }
+        g_string_append_printf(text, "%s%u", c == stage ? "" : " ", range.first);
+        if (range.count > 1)
+            g_string_append_printf(text, "-%u", range.first + range.count - 1);
+    }
+    return g_string_free(text, FALSE);
+}
+
+static void print_stages(const Plan *plan)
+{
+    for (guint stage = 0; stage < plan->layout.size[AXIS_PP]; stage++) {
+        g_autofree char *layers = table_stage_layers(plan, stage);
+
+        g_print("%s%s", stage == 0 ? "stages have layers " : " | ", layers);
+    }
     g_print("\n");
 }
 
@@ -126,7 +135,7 @@ static void print_choices(const Plan *plan)
             optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
             plan->threads);
     if (plan->layout.size[AXIS_PP] > 1)
-        print_chunks(plan);
+        print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
