@@ -125,7 +125,7 @@ static double peak_flops(const Plan *plan)
 static void print_header(Record *record)
 {
     const Plan *plan = record->plan;
-    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *layout = plan_layout_text(plan);
 
     record->header_printed = TRUE;
     if (record->options->json)
