@@ -36,8 +36,8 @@ sources  = $(filter-out %_main.c,$(wildcard $(1)))
 objects  = $(patsubst %.c,$(BUILD)/%.o,$(1))
 SIM_SRC     := $(call sources,sim/*/*.c sim/*.c)
 REPORTS_SRC := $(call sources,reports/*/*.c)
-EXEC_SRC    := $(call sources,exec/*/*.c)
-TEST_SRC    := $(wildcard tests/*/test_*.c)
+EXEC_SRC    := $(filter-out exec/cuda/%,$(call sources,exec/*/*.c))
+TEST_SRC    := $(filter-out tests/cuda/% tests/cudasim/%,$(wildcard tests/*/test_*.c))
 BENCH_SRC   := $(wildcard tests/bench/bench_*.c)
 ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*/*.c reports/*.c exec/*/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC)
 
@@ -47,7 +47,7 @@ PROGRAMS := $(BUILD)/fsdp-plan $(BUILD)/fsdp-run $(BUILD)/fsdp-report
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(BENCH_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all deps demo check check-unit check-mpi check-e2e check-tsan lint bench install clean help
+.PHONY: all deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench install clean help
 .PHONY: tests benches no-libraries FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -127,6 +127,8 @@ $(filter-out $(PLAN_TESTS),$(TESTS) $(BENCHES)): %: %.o $(RUN_LIB)
 tests: $(TESTS)
 benches: $(BENCHES)
 
+include tests/cudasim/cudasim.mk exec/cuda/cuda.mk
+
 # ---- jobs ----
 
 deps: ## install the packages that building, testing and linting need
@@ -140,7 +142,11 @@ demo: deps ## plan, train and compare a tiny model on this machine (minutes)
 check: deps ## every test, under ASan and UBSan, and the queue under TSan
 	$(MAKE) BUILD=build/asan all tests
 	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
-	scripts/check.sh unit mpi e2e tsan
+	$(MAKE) cudasim
+	scripts/check.sh unit mpi e2e tsan cudasim
+
+check-all: check ## the same, and many more schedules of the simulated CUDA device
+	SEEDS=50 scripts/check.sh cudasim
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests
@@ -166,5 +172,5 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 34
+	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/cudasim/cudasim.mk | expand -t 34
 	@echo "Variables: BUILD=$(BUILD) (build, build/asan, build/tsan) PREFIX=$(PREFIX) ARCH=$(ARCH) V=1 CC CFLAGS LDFLAGS"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan.  Two at a time; a
-# program's output is shown whole when it fails, its last line when it passes.
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim.  Two at a
+# time; a program's output is shown whole when it fails, its last line when it passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,10 +42,12 @@ run_one() {
         "$(sed 's/^/     | /' "$log.log")"
 }
 
-# The test programs of a part: all tests/*/test_*.c, apart from or only those that mpirun starts.
+# The test programs of a part: all tests/*/test_*.c but those for a CUDA device, apart from or only
+# those that mpirun starts.
 programs() {
     for source in tests/*/test_*.c; do
         case $1:$source in
+        *:tests/cuda/* | *:tests/cudasim/*) ;;
         mpi:*_mpi.c) echo "${source%.c}" ;;
         mpi:* | unit:*_mpi.c) ;;
         unit:*) echo "${source%.c}" ;;
@@ -81,6 +83,39 @@ check_tsan() {
     "${fixed[@]}" true 2>/dev/null || fixed=()
     run "exec/test_comm_queue (tsan)" 300 \
         env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" build/tsan/tests/exec/test_comm_queue
+}
+
+# What runs on the simulated CUDA device (tests/cudasim/cudasim.h): its own tests, and those of the
+# real one, which are given SEEDS random schedules in the release build, and the two extreme ones.
+check_cudasim() {
+    local kind policy seed
+    if [ ! -e build/libcudasim.a ]; then
+        echo "SKIP cudasim: no headers of CUDA and NCCL in ${CUDA_HOME:-/usr/local/cuda}/include"
+        return
+    fi
+    run "cudasim symbols" 60 tests/cudasim/symbols.sh build/libcudasim.a
+    for kind in build build/checked build/asan; do
+        for source in tests/cudasim/test_*.c; do
+            run "${source%.c} ($kind)" 120 "${no_leaks[@]}" "$kind/${source%.c}"
+        done
+    done
+    shopt -s nullglob
+    for source in tests/cuda/test_*.c tests/cuda/test_*.cu; do
+        run_simulated build/checked "${source%.*}" lifo asc 1
+        run_simulated build/asan "${source%.*}" lifo desc 1
+        run_simulated build "${source%.*}" fifo asc 1
+        run_simulated build "${source%.*}" lifo desc 1
+        for seed in $(seq "${SEEDS:-8}"); do
+            policy=$([ $((seed % 2)) -eq 0 ] && echo pct || echo random)
+            run_simulated build "${source%.*}" "$policy" random "$seed"
+        done
+    done
+}
+
+# run_simulated BUILD PROGRAM POLICY ORDER SEED
+run_simulated() {
+    run "$2 ($1 $3 $5)" 300 "${no_leaks[@]}" CUDASIM_POLICY="$3" CUDASIM_ORDER="$4" \
+        CUDASIM_SEED="$5" "$1/$2"
 }
 
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT

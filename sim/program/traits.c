@@ -1,5 +1,6 @@
 /* What an op costs: FLOPs, bytes moved, scratch.  Both interpreters read it. */
 #include "sim/program/cpu_blocks.h"
+#include "sim/program/cuda_blocks.h"
 #include "sim/program/op.h"
 
 /* ---- FLOPs ---- */
@@ -383,12 +384,23 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
 /* ---- scratch of the CUDA kernels ---- */
 
 /* What cuBLASLt is given as its limit: NVIDIA recommends 32 MiB for Hopper and later. */
-enum { CUBLASLT_BYTES = 32 << 20, CUDA_NORM_PARTIALS = 256 };
+enum { CUBLASLT_BYTES = 32 << 20 };
 
-/* linear                 the library's
- * head_loss              the library's + chunk V (4 + 2): logits fp32, dlogits in bf16 beside them
- * attention_backward     4 N H D for dq summed in fp32 + 4 N H for rowsum(do * o); dk and dv are
- *                        summed by the block that owns the keys
+/* Smallest and largest position (int32) of each tile of queries and, for each block, of keys; none
+ * where the op has no more than @operands. */
+static guint64 tile_range_bytes(const Op *op, guint operands)
+{
+    const guint64 tiles = (op->sizes.seq + CUDA_ATTENTION_TILE - 1) / CUDA_ATTENTION_TILE;
+
+    return op->num_operands > operands ? 8 * (op->sizes.chunk + 1) * tiles : 0;
+}
+
+/* linear                 the library's, and after it 4 O for each of CUDA_BIAS_PARTIALS partial
+ *                        sums of a bias' gradient
+ * head_loss              the library's + chunk (V (4 + 2) + 8): logits fp32, dlogits in bf16 beside
+ *                        them, losses of rows fp64
+ * attention              where there are positions, their range for each tile
+ * attention_backward     the same + 8 N H for lse and rowsum(do * o); all sums have one block
  * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw
  * layernorm_backward     the same for dw and for db */
 static guint64 cuda_workspace_bytes(const Op *op)
@@ -399,13 +411,16 @@ static guint64 cuda_workspace_bytes(const Op *op)
     switch (op->kind) {
     case OP_LINEAR:
     case OP_LINEAR_BACKWARD_INPUT:
-    case OP_LINEAR_BACKWARD_WEIGHT:
         return CUBLASLT_BYTES;
+    case OP_LINEAR_BACKWARD_WEIGHT:
+        return MAX(CUBLASLT_BYTES, 4 * CUDA_BIAS_PARTIALS * s->out);
     case OP_HEAD_LOSS:
     case OP_HEAD_STATS:
-        return CUBLASLT_BYTES + MIN(s->rows, s->chunk) * s->out * (4 + 2);
+        return CUBLASLT_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
+    case OP_ATTENTION:
+        return tile_range_bytes(op, 6);
     case OP_ATTENTION_BACKWARD:
-        return 4 * tokens * s->heads * (s->head_dim + 1);
+        return 8 * tokens * s->heads + tile_range_bytes(op, 10);
     case OP_RMSNORM_BACKWARD:
         return 4 * CUDA_NORM_PARTIALS * s->in;
     case OP_LAYERNORM_BACKWARD:

@@ -253,10 +253,26 @@ START_TEST(scratch_on_a_gpu_is_the_librarys_and_the_logits)
     const Op norm = op_with(OP_LAYERNORM_BACKWARD, DTYPE_BF16, sizes, "");
 
     ck_assert_uint_eq(op_workspace_bytes(&linear, DEVICE_CUDA, 1), library);
-    ck_assert_uint_eq(op_workspace_bytes(&head, DEVICE_CUDA, 1), library + 10 * 5 * 6);
+    ck_assert_uint_eq(op_workspace_bytes(&head, DEVICE_CUDA, 1), library + 10 * (5 * 6 + 8));
     ck_assert_uint_eq(op_workspace_bytes(&attention, DEVICE_CUDA, 1), 0);
-    ck_assert_uint_eq(op_workspace_bytes(&backward, DEVICE_CUDA, 1), 4 * 16 * 4 * 7);
+    ck_assert_uint_eq(op_workspace_bytes(&backward, DEVICE_CUDA, 1), 8 * 16 * 4);
     ck_assert_uint_eq(op_workspace_bytes(&norm, DEVICE_CUDA, 1), 256 * 2 * 4 * 3);
+}
+END_TEST
+
+/* 40 tokens: two tiles of queries and two for each of three blocks of keys. */
+START_TEST(scratch_on_a_gpu_grows_with_wide_biases_and_positions)
+{
+    OpSizes wide = sizes, ring = sizes;
+    wide.out = 1 << 20;
+    ring.seq = 40;
+    ring.chunk = 3;
+    const Op weight = op_with(OP_LINEAR_BACKWARD_WEIGHT, DTYPE_BF16, wide, "");
+    Op attention = op_with(OP_ATTENTION, DTYPE_BF16, ring, "");
+
+    attention.num_operands = 8;
+    ck_assert_uint_eq(op_workspace_bytes(&weight, DEVICE_CUDA, 1), 4 * 64 * 1048576);
+    ck_assert_uint_eq(op_workspace_bytes(&attention, DEVICE_CUDA, 1), 8 * (2 + 3 * 2));
 }
 END_TEST
 
@@ -278,6 +294,7 @@ int main(void)
     tcase_add_test(tcase, scratch_of_attentions_backward_grows_with_blocks_of_keys);
     tcase_add_test(tcase, a_linears_scratch_stops_growing_with_its_rows);
     tcase_add_test(tcase, scratch_on_a_gpu_is_the_librarys_and_the_logits);
+    tcase_add_test(tcase, scratch_on_a_gpu_grows_with_wide_biases_and_positions);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

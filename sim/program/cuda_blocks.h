@@ -1,0 +1,10 @@
+/* Block sizes of the CUDA kernels that need scratch.  The kernels and op_workspace_bytes() read the
+ * same numbers, so that the bound in a plan is what runs. */
+#pragma once
+
+enum {
+    CUDA_NORM_PARTIALS = 256,          /* sums of a norm's weight gradient */
+    CUDA_BIAS_PARTIALS = 64,           /* sums of a bias' gradient */
+    CUDA_SQUARED_NORM_PARTIALS = 1024, /* sums of squares of a unit: 8 KiB that the device keeps */
+    CUDA_ATTENTION_TILE = 32,          /* queries or keys of the smallest tile */
+};
