@@ -172,5 +172,5 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## this list
-	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/cudasim/cudasim.mk | expand -t 34
-	@echo "Variables: BUILD=$(BUILD) (build, build/asan, build/tsan) PREFIX=$(PREFIX) ARCH=$(ARCH) V=1 CC CFLAGS LDFLAGS"
+	@sed -n 's/^\([a-z][a-z0-9 -]*\):.*## \(.*\)/\1\t\2/p' Makefile tests/cudasim/cudasim.mk exec/cuda/cuda.mk | expand -t 34
+	@echo "Variables: BUILD=$(BUILD) (build, build/asan, build/tsan) PREFIX=$(PREFIX) ARCH=$(ARCH) CUDA=1 CUDA_HOME=$(CUDA_HOME) V=1 CC CFLAGS LDFLAGS"

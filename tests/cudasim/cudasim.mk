@@ -39,13 +39,16 @@ $(CUDASIM_TEST): %: %.o $(BUILD)/tests/cudasim/kernels.sim.o $(BUILD)/libcudasim
 	$(call say,link)
 	$(Q)$(call CUDASIM_LINK,$(SIM_LIBS))
 
+# The rest of the product is not instrumented, so the checked build takes it from the release build.
+CUDA_TEST_LIB := $(BUILD)/libcudasim.a $(patsubst build/checked/%,build/%,$(RUN_LIB))
+
 # What the tests of the CUDA device share: it, its kernels, and helpers in tests/cuda/.
 CUDA_OBJ := $(call objects,$(filter-out tests/cuda/test_%,$(wildcard exec/cuda/*.c tests/cuda/*.c))) \
             $(patsubst %.cu,$(BUILD)/%.sim.o,$(filter-out tests/cuda/test_%,$(wildcard exec/cuda/*.cu tests/cuda/*.cu)))
-$(patsubst %.c,$(BUILD)/%,$(wildcard tests/cuda/test_*.c)): %: %.o $(CUDA_OBJ) $(BUILD)/libcudasim.a $(RUN_LIB)
+$(patsubst %.c,$(BUILD)/%,$(wildcard tests/cuda/test_*.c)): %: %.o $(CUDA_OBJ) $(CUDA_TEST_LIB)
 	$(call say,link)
 	$(Q)$(call CUDASIM_LINK,$(STORE_LIBS) $(SIM_LIBS) $(EXEC_LIBS))
-$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/cuda/test_*.cu)): %: %.sim.o $(CUDA_OBJ) $(BUILD)/libcudasim.a $(RUN_LIB)
+$(patsubst %.cu,$(BUILD)/%,$(wildcard tests/cuda/test_*.cu)): %: %.sim.o $(CUDA_OBJ) $(CUDA_TEST_LIB)
 	$(call say,link)
 	$(Q)$(call CUDASIM_LINK,$(STORE_LIBS) $(SIM_LIBS) $(EXEC_LIBS))
 
