@@ -33,7 +33,9 @@ typedef struct {
  * rounded once; between nodes a ring may round once a hop.  After an error or a dead peer the
  * communicator is unusable: the caller ends with abort(). */
 typedef struct {
-    const char *name; /* "self", "mpi" */
+    const char *name;             /* "self", "mpi", "nccl" */
+    gboolean takes_device_memory; /* buffers of collectives and messages are the device's, and
+                                     operations are only enqueued, on the group's stream */
 
     /* Zeroed memory for the arena, aligned to 4096; freed with the communicator. Collective. */
     void *(*alloc)(Comm *comm, gsize bytes, GError **error);

@@ -83,12 +83,22 @@ static gboolean close_comm(Comm *comm, gconstpointer job, GError **error)
     return TRUE;
 }
 
+static Device *open_device(const RuntimeOptions *options, GError **error)
+{
+    const DeviceOptions device = {.threads = options->threads, .local_rank = options->local_rank};
+
+    if (options->plug_in == NULL)
+        return device_open(options->device, options->threads, error);
+    g_assert(options->plug_in->kind == options->device);
+    return device_open_with(options->plug_in, &device, error);
+}
+
 Runtime *runtime_open(const RuntimeOptions *options, GError **error)
 {
     g_autoptr(Runtime) runtime = g_new0(Runtime, 1);
 
     runtime->options = *options;
-    runtime->device = device_open(options->device, options->threads, error);
+    runtime->device = open_device(options, error);
     if (runtime->device == NULL)
         return NULL;
     runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);

@@ -12,6 +12,8 @@ typedef struct {
     guint ranks_per_node;  /* 0 = as the machine is; see comm_open() */
     guint threads;         /* of the device */
     DeviceKind device;
+    const DeviceOps *plug_in; /* the device's, where it is no CPU; else NULL */
+    guint local_rank;         /* which of the machine's accelerators, see DeviceOptions */
 } RuntimeOptions;
 
 /* Starts the communication thread and opens the communicator on it.  Collective.  ERROR_RUNTIME. */
