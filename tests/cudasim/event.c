@@ -1,3 +1,4 @@
+#include "tests/cudasim/capture.h"
 #include "tests/cudasim/graph.h"
 
 struct CUevent_st {

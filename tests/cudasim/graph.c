@@ -1,29 +1,12 @@
-/* Stream capture and graphs.  A launch hands each path through the graph to a hidden stream of its
- * own, and each edge between paths to an event: so nodes run in every order that the edges allow,
- * and the race detector needs to know nothing of graphs. */
+/* Graphs.  A launch hands each path through the graph to a hidden stream of its own, and each edge
+ * between paths to an event: so nodes run in every order that the edges allow, and the race
+ * detector needs to know nothing of graphs. */
 #include "tests/cudasim/graph.h"
 
-#define UNSET G_MAXUINT
-
-typedef struct {
-    CsOp *op; /* or an external event: */
-    cudaEvent_t event;
-    gboolean record;
-    GArray *after; /* guint: earlier nodes */
-} Node;
+#include "tests/cudasim/capture.h"
 
 struct CUgraph_st {
-    GPtrArray *nodes; /* Node, each behind those it comes after */
-};
-
-struct CsCapture {
-    guint refs;
-    gboolean ended;
-    gboolean spoiled;
-    enum cudaStreamCaptureMode mode;
-    GThread *thread;
-    CsStream *origin;
-    cudaGraph_t graph;
+    GPtrArray *nodes; /* CsNode, each behind those it comes after */
 };
 
 struct CUgraphExec_st {
@@ -34,20 +17,11 @@ struct CUgraphExec_st {
     CsToken *last_launch;
 };
 
-static GPtrArray *captures; /* those that go on */
-
-static GArray *copy_of(const GArray *array)
-{
-    GArray *copy = g_array_new(FALSE, FALSE, sizeof(guint));
-
-    return g_array_append_vals(copy, array->data, array->len);
-}
-
 /* ---- nodes ---- */
 
 static void node_free(gpointer data)
 {
-    Node *node = data;
+    CsNode *node = data;
 
     if (node->op != NULL)
         cs_op_free(node->op);
@@ -57,192 +31,43 @@ static void node_free(gpointer data)
 
 static gpointer node_copy(gconstpointer data, gpointer unused)
 {
-    const Node *node = data;
-    Node *copy = g_memdup2(node, sizeof *node);
+    const CsNode *node = data;
+    CsNode *copy = g_memdup2(node, sizeof *node);
 
     (void)unused;
     copy->op = node->op == NULL ? NULL : cs_op_copy(node->op);
-    copy->after = copy_of(node->after);
+    copy->after = g_array_copy(node->after);
     return copy;
 }
 
-static void add_node(CsStream *stream, Node values)
+cudaGraph_t cs_graph_new(void)
 {
-    GPtrArray *nodes = stream->capture->graph->nodes;
-    guint index = nodes->len;
+    cudaGraph_t graph = g_new0(struct CUgraph_st, 1);
 
-    values.after = stream->after;
-    g_ptr_array_add(nodes, g_memdup2(&values, sizeof values));
-    stream->after = g_array_new(FALSE, FALSE, sizeof(guint));
-    g_array_append_val(stream->after, index);
+    graph->nodes = g_ptr_array_new_with_free_func(node_free);
+    return graph;
 }
 
-void cs_capture_op(CsStream *stream, CsOp *op)
-{
-    add_node(stream, (Node){.op = op});
-}
-
-void cs_capture_external(CsStream *stream, cudaEvent_t event, gboolean record)
-{
-    add_node(stream, (Node){.event = event, .record = record});
-}
-
-/* ---- capture ---- */
-
-static CsCapture *capture_ref(CsCapture *capture)
-{
-    capture->refs++;
-    return capture;
-}
-
-static void capture_unref(CsCapture *capture)
-{
-    if (--capture->refs == 0)
-        g_free(capture);
-}
-
-gboolean cs_capture_is_active(void)
-{
-    for (guint i = 0; captures != NULL && i < captures->len; i++) {
-        const CsCapture *capture = captures->pdata[i];
-        if (capture->mode == cudaStreamCaptureModeGlobal ||
-            (capture->mode == cudaStreamCaptureModeThreadLocal &&
-             capture->thread == g_thread_self()))
-            return TRUE;
-    }
-    return FALSE;
-}
-
-void cs_capture_spoil(void)
-{
-    for (guint i = 0; captures != NULL && i < captures->len; i++)
-        ((CsCapture *)captures->pdata[i])->spoiled = TRUE;
-}
-
-void cs_capture_record(const CsStream *stream, CsCapturePoint *point)
-{
-    point->capture = capture_ref(stream->capture);
-    point->after = copy_of(stream->after);
-}
-
-void cs_capture_point_clear(CsCapturePoint *point)
-{
-    if (point->capture == NULL)
-        return;
-    capture_unref(point->capture);
-    g_array_unref(point->after);
-    *point = (CsCapturePoint){0};
-}
-
-gboolean cs_capture_wait(CsStream *stream, const CsCapturePoint *point)
-{
-    if (point->capture->ended || (stream->capture != NULL && stream->capture != point->capture)) {
-        cs_capture_spoil();
-        return FALSE;
-    }
-    if (stream->capture == NULL) {
-        stream->capture = point->capture;
-        stream->after = copy_of(point->after);
-        return TRUE;
-    }
-    g_array_append_vals(stream->after, point->after->data, point->after->len);
-    return TRUE;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMode mode)
-{
-    CsStream *stream;
-
-    cs_enter();
-    stream = cs_stream(handle);
-    if (stream == &cs_streams[0])
-        return cs_leave(cudaErrorStreamCaptureUnsupported);
-    if (stream->capture != NULL)
-        return cs_leave(cudaErrorIllegalState);
-    if (captures == NULL)
-        captures = g_ptr_array_new();
-    stream->capture = g_new0(CsCapture, 1);
-    stream->capture->refs = 1;
-    stream->capture->mode = mode;
-    stream->capture->thread = g_thread_self();
-    stream->capture->origin = stream;
-    stream->capture->graph = g_new0(struct CUgraph_st, 1);
-    stream->capture->graph->nodes = g_ptr_array_new_with_free_func(node_free);
-    stream->after = g_array_new(FALSE, FALSE, sizeof(guint));
-    g_ptr_array_add(captures, stream->capture);
-    return cs_leave(cudaSuccess);
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, enum cudaStreamCaptureStatus *status)
-{
-    const CsCapture *capture;
-
-    cs_enter();
-    capture = cs_stream(handle)->capture;
-    *status = capture == NULL    ? cudaStreamCaptureStatusNone
-              : capture->spoiled ? cudaStreamCaptureStatusInvalidated
-                                 : cudaStreamCaptureStatusActive;
-    return cs_leave(cudaSuccess);
-}
-
-/* Whether the origin comes after every node. */
-static gboolean is_joined(const CsCapture *capture)
-{
-    const GPtrArray *nodes = capture->graph->nodes;
-    const GArray *last = capture->origin->after;
-    g_autofree gboolean *joined = g_new0(gboolean, nodes->len + 1);
-
-    for (guint i = 0; i < last->len; i++)
-        joined[g_array_index(last, guint, i)] = TRUE;
-    for (guint i = nodes->len; i-- > 0;) {
-        const GArray *after = ((const Node *)nodes->pdata[i])->after;
-        if (!joined[i])
-            return FALSE;
-        for (guint j = 0; j < after->len; j++)
-            joined[g_array_index(after, guint, j)] = TRUE;
-    }
-    return TRUE;
-}
-
-static void end_capture(CsCapture *capture)
-{
-    for (int i = 0; i < CS_STREAMS; i++) {
-        if (cs_streams[i].capture != capture)
-            continue;
-        cs_streams[i].capture = NULL;
-        g_clear_pointer(&cs_streams[i].after, g_array_unref);
-    }
-    capture->ended = TRUE;
-    g_ptr_array_remove(captures, capture);
-    capture_unref(capture);
-}
-
-static void graph_free(cudaGraph_t graph)
+void cs_graph_free(cudaGraph_t graph)
 {
     g_ptr_array_unref(graph->nodes);
     g_free(graph);
 }
 
-cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
+guint cs_graph_add(cudaGraph_t graph, CsNode node)
 {
-    CsCapture *capture;
-    cudaError_t error = cudaSuccess;
+    g_ptr_array_add(graph->nodes, g_memdup2(&node, sizeof node));
+    return graph->nodes->len - 1;
+}
 
-    cs_enter();
-    *graph = NULL;
-    capture = cs_stream(handle)->capture;
-    if (capture == NULL || capture->origin != cs_stream(handle))
-        return cs_leave(capture == NULL ? cudaErrorIllegalState : cudaErrorStreamCaptureUnmatched);
-    if (capture->spoiled)
-        error = cudaErrorStreamCaptureInvalidated;
-    else if (!is_joined(capture))
-        error = cudaErrorStreamCaptureUnjoined;
-    if (error == cudaSuccess)
-        *graph = capture->graph;
-    else
-        graph_free(capture->graph);
-    end_capture(capture);
-    return cs_leave(error);
+guint cs_graph_num_nodes(const struct CUgraph_st *graph)
+{
+    return graph->nodes->len;
+}
+
+const GArray *cs_graph_after(const struct CUgraph_st *graph, guint index)
+{
+    return ((const CsNode *)graph->nodes->pdata[index])->after;
 }
 
 /* ---- graphs ---- */
@@ -250,7 +75,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     cs_enter();
-    graph_free(graph);
+    cs_graph_free(graph);
     return cs_leave(cudaSuccess);
 }
 
@@ -266,7 +91,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 /* Goes on the path of a node that it comes after, if that is the path's last; else starts one. */
 static guint choose_path(cudaGraphExec_t exec, guint index, GArray *last)
 {
-    const GArray *after = ((const Node *)exec->nodes->pdata[index])->after;
+    const GArray *after = ((const CsNode *)exec->nodes->pdata[index])->after;
 
     for (guint i = 0; i < after->len; i++) {
         guint path = exec->path[g_array_index(after, guint, i)];
@@ -284,7 +109,7 @@ static void divide_into_paths(cudaGraphExec_t exec)
     g_autoptr(GArray) last = g_array_new(FALSE, FALSE, sizeof(guint));
 
     for (guint i = 0; i < exec->nodes->len; i++) {
-        const GArray *after = ((const Node *)exec->nodes->pdata[i])->after;
+        const GArray *after = ((const CsNode *)exec->nodes->pdata[i])->after;
         exec->path[i] = choose_path(exec, i, last);
         for (guint j = 0; j < after->len; j++) {
             guint earlier = g_array_index(after, guint, j);
@@ -338,7 +163,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
 /* Queues a node in @stream; a token of it, if it has one, is the caller's. */
 static CsToken *queue_node(cudaGraphExec_t exec, guint index, CsStream *stream)
 {
-    const Node *node = exec->nodes->pdata[index];
+    const CsNode *node = exec->nodes->pdata[index];
     CsToken *awaited;
 
     if (node->op != NULL) {
@@ -358,7 +183,7 @@ static CsToken *queue_node(cudaGraphExec_t exec, guint index, CsStream *stream)
 static void queue_nodes(cudaGraphExec_t exec, CsStream **paths, CsToken **tokens)
 {
     for (guint i = 0; i < exec->nodes->len; i++) {
-        const GArray *after = ((const Node *)exec->nodes->pdata[i])->after;
+        const GArray *after = ((const CsNode *)exec->nodes->pdata[i])->after;
         for (guint j = 0; j < after->len; j++) {
             guint earlier = g_array_index(after, guint, j);
             if (exec->path[earlier] != exec->path[i])

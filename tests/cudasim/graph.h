@@ -1,30 +1,26 @@
-/* Capture of streams into graphs, for stream.c and event.c. */
+/* Graphs: what capture.c makes, and what they need of events. */
 #pragma once
 
 #include "tests/cudasim/stream.h"
 
-/* Where an event was recorded while its stream was capturing. */
 typedef struct {
-    CsCapture *capture;
-    GArray *after;
-} CsCapturePoint;
+    CsOp *op; /* or an external event: */
+    cudaEvent_t event;
+    gboolean record;
+    GArray *after; /* guint: earlier nodes */
+} CsNode;
 
-/* Adds an op to the capture of @stream; takes it. */
-void cs_capture_op(CsStream *stream, CsOp *op);
+cudaGraph_t cs_graph_new(void);
+void cs_graph_free(cudaGraph_t graph);
 
-/* An event that is recorded or awaited at each launch, in or by the world outside the graph. */
-void cs_capture_external(CsStream *stream, cudaEvent_t event, gboolean record);
+/* Adds a node (its members are taken), and returns its number. */
+guint cs_graph_add(cudaGraph_t graph, CsNode node);
+guint cs_graph_num_nodes(const struct CUgraph_st *graph);
 
-void cs_capture_record(const CsStream *stream, CsCapturePoint *point);
-/* FALSE: they belong to different captures. */
-gboolean cs_capture_wait(CsStream *stream, const CsCapturePoint *point);
-void cs_capture_point_clear(CsCapturePoint *point);
+/* What node @index comes after. */
+const GArray *cs_graph_after(const struct CUgraph_st *graph, guint index);
 
-/* Whether any stream captures; and makes every capture that goes on end in an error. */
-gboolean cs_capture_is_active(void);
-void cs_capture_spoil(void);
-
-/* ---- events, for graph.c ---- */
+/* ---- event.c ---- */
 
 /* Takes what @event was recorded as last, or gives NULL; sets it (taken). */
 CsToken *cs_event_token(cudaEvent_t event);

@@ -1,6 +1,6 @@
 #include "tests/cudasim/stream.h"
 
-#include "tests/cudasim/graph.h"
+#include "tests/cudasim/capture.h"
 #include "tests/cudasim/memory.h"
 #include <string.h>
 
