@@ -27,6 +27,8 @@ void comm_note(Comm *comm, const char *what)
 
 const char *comm_describe(const Comm *comm)
 {
+    if (comm->ops->takes_device_memory)
+        return "NCCL";
     if (comm->ops == &comm_self)
         return "one rank";
     if (comm->node_ranks == comm->size)

@@ -61,6 +61,8 @@ typedef struct {
     gboolean (*gather_bytes)(Comm *comm, const void *data, gsize bytes,
                              GPtrArray *all, /* of GBytes, at rank 0 */
                              GError **error);
+    /* Without blocking: FALSE once a peer is known to be dead, or an operation to have failed. */
+    gboolean (*check)(Comm *comm, GError **error);
     void (*abort)(Comm *comm,
                   int status); /* ends the whole job; does not return where that is possible */
     void (*free)(Comm *comm);  /* collective when nothing failed */
@@ -78,6 +80,7 @@ struct Comm {
 struct CommGroup {
     Comm *comm;
     guint rank, size; /* position of this rank, members */
+    guint stream;     /* of the device, where the transport takes its memory; the owner sets it */
     gboolean shared;  /* all members on this node: shared windows */
 };
 

@@ -173,6 +173,14 @@ static gboolean sync_stream(Device *base, guint stream, GError **error)
     return is_well(device, error);
 }
 
+static gboolean busy_stream(Device *base, guint stream)
+{
+    CudaDevice *device = (CudaDevice *)base;
+
+    cuda_enter(device);
+    return cudaStreamQuery(device->streams[stream]) == cudaErrorNotReady;
+}
+
 static gboolean cuda_sync(Device *base, GError **error)
 {
     return sync_stream(base, COMPUTE_STREAM, error);
@@ -287,6 +295,7 @@ static const DeviceQueueOps cuda_queues = {
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .sync = sync_stream,
+    .busy = busy_stream,
     .copy = cuda_copy,
     .event_new = cuda_event_new,
     .event_free = cuda_event_free,

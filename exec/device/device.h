@@ -37,6 +37,7 @@ typedef struct {
     gboolean (*pin)(Device *device, void *host, gsize bytes, GError **error); /* until unpin() */
     void (*unpin)(Device *device, void *host);
     gboolean (*sync)(Device *device, guint stream, GError **error); /* its stream is done */
+    gboolean (*busy)(Device *device, guint stream); /* it isn't, and nothing has failed */
     /* One or both sides are the device's; host memory is pinned. */
     void (*copy)(Device *device, guint stream, void *to, const void *from, gsize bytes);
     DeviceEvent *(*event_new)(Device *device, gboolean timed, GError **error);

@@ -41,6 +41,7 @@ struct Interpreter {
     guint map_rank;                 /* position among the ranks that share a unit */
     guint8 *arena;                  /* the device's memory */
     OpEvents *events;               /* NULL: the device has no queues */
+    gboolean on_device;             /* the communicator only enqueues */
     Staging *staging;               /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */
@@ -192,6 +193,10 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
     if (interpreter->arena == NULL ||
         !stream_groups_open(interpreter->set, comm, interpreter->groups, error))
         return FALSE;
+    for (guint s = 0; s < MAX_STREAMS; s++)
+        if (interpreter->groups[s] != NULL)
+            interpreter->groups[s]->stream = s;
+    interpreter->on_device = comm->ops->takes_device_memory;
     if (queues == NULL || comm->ops->takes_device_memory)
         return TRUE;
     interpreter->staging = staging_new(device, comm, interpreter->program, error);
@@ -446,6 +451,31 @@ static void note_call(Interpreter *interpreter, const Call *call)
     runtime_note(interpreter->runtime, text);
 }
 
+/* On the communication thread: until all compute is done, or a peer will never do its part. */
+static gboolean watch_device(Comm *comm, gconstpointer job, GError **error)
+{
+    enum { GLANCE_US = 20 };
+    Device *device = *(Device *const *)job;
+
+    while (device_queues(device)->busy(device, COMPUTE_STREAM)) {
+        if (!comm->ops->check(comm, error))
+            return FALSE;
+        g_usleep(GLANCE_US);
+    }
+    return TRUE;
+}
+
+/* Until all compute of the step is done. */
+static gboolean finish_compute(Interpreter *interpreter, GError **error)
+{
+    Device *device = runtime_device(interpreter->runtime);
+
+    if (interpreter->on_device &&
+        !runtime_do(interpreter->runtime, watch_device, &device, sizeof device, error))
+        return FALSE;
+    return device_sync(device, error);
+}
+
 /* So that all times of the step are there. */
 static gboolean finish_sample(Interpreter *interpreter, GError **error)
 {
@@ -485,7 +515,7 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
         if (!run_call(interpreter, c, sample))
             return runtime_failed(interpreter->runtime, error);
     }
-    if (!device_sync(runtime_device(interpreter->runtime), error))
+    if (!finish_compute(interpreter, error))
         return FALSE;
     return !sample || finish_sample(interpreter, error);
 }

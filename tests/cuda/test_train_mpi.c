@@ -143,19 +143,8 @@ int main(void)
 {
     Suite *suite = suite_create("training on CUDA");
     TCase *tcase = tcase_create("layouts");
-    int provided = 0;
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
-    train_test_open(&under_test);
     tcase_add_test(tcase, layouts_train_on_the_device_as_one_rank_on_the_cpu);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    train_test_close(&under_test);
-    MPI_Finalize();
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return train_suite_run(&under_test, suite);
 }

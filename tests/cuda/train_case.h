@@ -2,7 +2,7 @@
  * what programs under mpirun share. */
 #pragma once
 
-#include "exec/cuda/cuda_device.h"
+#include "exec/cuda/plug_in.h"
 #include "sim/layout/legality.h"
 #include "tests/exec/layout_case.h"
 #include "tests/suite.h"
@@ -48,8 +48,11 @@ typedef struct {
 static inline void train_test_open(TrainTest *test)
 {
     const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
-    const RuntimeOptions options = {
-        .transport = "mpi", .threads = 1, .device = DEVICE_CUDA, .plug_in = &device_cuda};
+    const RuntimeOptions options = {.transport = "mpi",
+                                    .threads = 1,
+                                    .device = DEVICE_CUDA,
+                                    .plug_in = &fsdp_cuda_plug_in,
+                                    .nccl = g_getenv("NCCL") != NULL};
     g_autoptr(GError) error = NULL;
 
     test->model = model_parse(train_config, "config", "tiny", &error);
@@ -125,4 +128,23 @@ static inline void train_reference(const TrainTest *test, gboolean bf16, double 
     while (run->steps < TRAIN_STEPS)
         layout_step(run, FALSE);
     memcpy(loss, run->loss, TRAIN_STEPS * sizeof *loss);
+}
+
+/* A program of MPI's: two threads, one after the other; runs the suite (taken) in this process,
+ * rank 0 prints.  The exit status of main(). */
+static inline int train_suite_run(TrainTest *test, Suite *suite)
+{
+    int provided = 0;
+
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    g_assert(provided >= MPI_THREAD_SERIALIZED);
+    train_test_open(test);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, test->rank == 0 ? CK_NORMAL : CK_SILENT);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    train_test_close(test);
+    MPI_Finalize();
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
