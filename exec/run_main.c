@@ -2,6 +2,7 @@
 #include "exec/calibrate/calibrate.h"
 #include "exec/launch/launch.h"
 #include "exec/run/data.h"
+#include "exec/run/plug_in.h"
 #include "exec/run/run_options.h"
 #include "exec/run/train.h"
 #include "reports/store/store.h"
@@ -23,27 +24,41 @@ static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
 
     if (data == NULL)
         return FALSE;
-    if (plan->device != DEVICE_CPU)
-        return fail(error, ERROR_INPUT, "%s: field \"target.device\" = \"%s\": this build runs cpu",
-                    options->plan_path, device_kind_name(plan->device));
+    if (options->device != NULL && strcmp(options->device, device_kind_name(plan->device)) != 0)
+        return fail(error, ERROR_INPUT, "--device = \"%s\": the plan's is %s", options->device,
+                    device_kind_name(plan->device));
     if (options->db_path == NULL || launch->rank != 0)
         return TRUE;
     g_autoptr(Store) store = store_open(options->db_path, FALSE, error);
     return store != NULL;
 }
 
-static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const ProgramSet *set,
-                    const RunOptions *options, GError **error)
+/* What the plan's device needs.  Where ranks of a machine share a GPU, which NCCL refuses, MPI
+ * moves their tensors through host memory; what holds is part of what a run prints. */
+static gboolean find_means(const LaunchEnvironment *launch, const Plan *plan, RuntimeOptions *means,
+                           GError **error)
 {
-    const RuntimeOptions runtime_options = {
-        .transport = launch->kind == LAUNCH_BY_HAND ? "self" : "mpi",
+    const gboolean by_hand = launch->kind == LAUNCH_BY_HAND, cuda = plan->device == DEVICE_CUDA;
+    guint num_devices = 0;
+    const CudaPlugIn *plug_in = cuda ? plug_in_open(&num_devices, error) : NULL;
+
+    *means = (RuntimeOptions){
+        .transport = by_hand ? "self" : "mpi",
         .threads = plan->threads,
         .device = plan->device,
+        .plug_in = plug_in,
+        .local_rank = launch->local_rank,
+        .nccl = !by_hand && MIN(plan->ranks_per_node, plan->gpus) <= num_devices,
     };
+    return !cuda || plug_in != NULL;
+}
 
+static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const ProgramSet *set,
+                    const RuntimeOptions *means, const RunOptions *options, GError **error)
+{
     if (!launch_rank_started(launch, error))
         return error_exit_status(*error);
-    g_autoptr(Runtime) runtime = runtime_open(&runtime_options, error);
+    g_autoptr(Runtime) runtime = runtime_open(means, error);
     if (runtime == NULL)
         return error_exit_status(*error);
     return train(plan, set, runtime, &options->train, error);
@@ -54,13 +69,14 @@ static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, 
 {
     g_autoptr(Plan) plan = plan_load(options->plan_path, error);
     g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
+    RuntimeOptions means;
 
     if (set == NULL || !launch_check_ranks(launch, plan->gpus, error) ||
-        !check_inputs(launch, plan, options, error))
+        !check_inputs(launch, plan, options, error) || !find_means(launch, plan, &means, error))
         return error_exit_status(*error);
     if (launch->kind == LAUNCH_BY_HAND && plan->gpus > 1)
         return launch_ranks(argc, argv, plan->gpus, plan->threads, error);
-    return run_rank(launch, plan, set, options, error);
+    return run_rank(launch, plan, set, &means, options, error);
 }
 
 static int run_command(const LaunchEnvironment *launch, int argc, char **argv, GError **error)

@@ -112,6 +112,7 @@ check_cudasim() {
     done
     shopt -s nullglob
     for source in tests/cuda/test_*.c tests/cuda/test_*.cu; do
+        [[ $source != *_mpi.c ]] || continue
         run_simulated build/checked "${source%.*}" lifo asc 1
         run_simulated build/asan "${source%.*}" lifo desc 1
         run_simulated build "${source%.*}" fifo asc 1
@@ -121,6 +122,28 @@ check_cudasim() {
             run_simulated build "${source%.*}" "$policy" random "$seed"
         done
     done
+    check_cudasim_mpi
+}
+
+# Trainings on it, joined by MPI.  A dropped wait is between two ranks.
+check_cudasim_mpi() {
+    local program=tests/cuda/test_train_mpi ranks seed
+    run_simulated_mpi build/checked tests/cuda/test_dropped_wait_mpi 2 lifo asc 1
+    for ranks in 1 2 4; do
+        [ "$ranks" -eq 4 ] || run_simulated_mpi build/checked "$program" "$ranks" lifo asc 1
+        run_simulated_mpi build/asan "$program" "$ranks" lifo desc 1
+        run_simulated_mpi build "$program" "$ranks" fifo asc 1
+        run_simulated_mpi build "$program" "$ranks" lifo desc 1
+        for seed in $(seq $((${SEEDS:-8} / 2))); do
+            run_simulated_mpi build "$program" "$ranks" random random "$seed"
+        done
+    done
+}
+
+# run_simulated_mpi BUILD PROGRAM RANKS POLICY ORDER SEED
+run_simulated_mpi() {
+    run "$2 -np $3 ($1 $4 $6)" 300 "${no_leaks[@]}" CUDASIM_POLICY="$4" CUDASIM_ORDER="$5" \
+        CUDASIM_SEED="$6" "${mpirun[@]}" -np "$3" "$1/$2"
 }
 
 # run_simulated BUILD PROGRAM POLICY ORDER SEED

@@ -34,6 +34,8 @@ Comm *comm_peer(Comm *comm, guint rank)
 
 const char *comm_describe(const Comm *comm)
 {
+    if (comm->ops->takes_device_memory)
+        return "NCCL";
     if (comm->ops == &comm_self)
         return "one rank";
     if (comm->node_ranks == comm->size)

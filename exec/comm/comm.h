@@ -34,7 +34,9 @@ typedef struct {
  * rounded once; between nodes a ring may round once a hop.  After an error or a dead peer the
  * communicator is unusable: the caller ends with abort(). */
 typedef struct {
-    const char *name; /* "self", "mpi" */
+    const char *name;             /* "self", "mpi", "nccl" */
+    gboolean takes_device_memory; /* buffers of collectives and messages are the device's, and
+                                     operations are only enqueued, on the group's stream */
 
     /* Zeroed memory for the arena, aligned to 4096; freed with the communicator. Collective. */
     void *(*alloc)(Comm *comm, gsize bytes, GError **error);
@@ -60,6 +62,8 @@ typedef struct {
     gboolean (*gather_bytes)(Comm *comm, const void *data, gsize bytes,
                              GPtrArray *all, /* of GBytes, at rank 0 */
                              GError **error);
+    /* Without blocking: FALSE once a peer is known to be dead, or an operation to have failed. */
+    gboolean (*check)(Comm *comm, GError **error);
     void (*abort)(Comm *comm,
                   int status); /* ends the whole job; does not return where that is possible */
     void (*free)(Comm *comm);  /* collective when nothing failed */
@@ -80,6 +84,7 @@ struct Comm {
 struct CommGroup {
     Comm *comm;
     guint rank, size; /* position of this rank, members */
+    guint stream;     /* of the device, where the transport takes its memory; the owner sets it */
     gboolean shared;  /* all members on this node: shared windows */
 };
 

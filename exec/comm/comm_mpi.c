@@ -263,6 +263,11 @@ static gboolean mpi_gather_bytes(Comm *base, const void *data, gsize bytes, GPtr
                              move(comm, (void *)data, bytes, 0, TRUE, error));
 }
 
+static gboolean mpi_check(Comm *base, GError **error)
+{
+    return checked(base, comm_watch((MpiComm *)base, error));
+}
+
 /* ---- begin and end ---- */
 
 static void mpi_abort(Comm *base, int status)
@@ -423,6 +428,7 @@ const CommOps comm_mpi = {
     .exchange = mpi_exchange,
     .agree_max = mpi_agree_max,
     .gather_bytes = mpi_gather_bytes,
+    .check = mpi_check,
     .abort = mpi_abort,
     .free = mpi_free,
 };

@@ -1,5 +1,6 @@
-# The CUDA kernels by nvcc.  `make CUDA=1` builds them beside everything else; the tests of the
-# simulated device (tests/cudasim/cudasim.mk) compile the same files without it.
+# CUDA's part, a plug-in that fsdp-run opens when a plan's device is cuda: `make CUDA=1` builds it
+# beside everything else, kernels by nvcc.  The tests of the simulated device
+# (tests/cudasim/cudasim.mk) compile the same files without it.
 NVCC       := $(CUDA_HOME)/bin/nvcc
 CUDA_ARCHS := 80 90 100
 
@@ -16,13 +17,31 @@ $(BUILD)/%.cuda.o: %.cu Makefile exec/cuda/cuda.mk
 	$(call say,nvcc)
 	$(Q)$(NVCC_COMPILE) -c $< -o $@
 
-ifeq ($(CUDA),1)
-all: $(CUDA_KERNELS)
-endif
+# What the plug-in calls of fsdp-run's it finds there when it is opened.
+CUDA_HOST := $(patsubst %.c,$(BUILD)/%.pic.o,$(wildcard exec/cuda/*.c))
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl \
+             -lstdc++ -ldl -lrt -lpthread
+$(BUILD)/fsdp-run: LDFLAGS += -rdynamic
+$(BUILD)/exec/cuda/%.pic.o: LOCAL += -fPIC $(CONFIG)
+$(BUILD)/%.pic.o: %.c Makefile exec/cuda/cuda.mk $(BUILD)/config
+	@mkdir -p $(@D)
+	$(call say,cc)
+	$(Q)$(COMPILE) -c $< -o $@
+$(BUILD)/fsdp-cuda.so: $(CUDA_HOST) $(CUDA_KERNELS)
+	$(call say,link)
+	$(Q)$(CC) -shared $(LDFLAGS) $^ $(CUDA_LIBS) $(SIM_LIBS) -o $@
 
-.PHONY: cuda-kernels cuda-report
+ifeq ($(CUDA),1)
+all: $(BUILD)/fsdp-cuda.so
+install: install-cuda
+endif
+install-cuda: $(BUILD)/fsdp-cuda.so
+	install -d $(DESTDIR)$(PREFIX)/lib/fsdp
+	install $< $(DESTDIR)$(PREFIX)/lib/fsdp
+
+.PHONY: cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
 cuda-report: ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh
 
--include $(CUDA_KERNELS:.o=.d)
+-include $(CUDA_KERNELS:.o=.d) $(CUDA_HOST:.o=.d)

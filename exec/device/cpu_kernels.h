@@ -46,15 +46,3 @@ static inline float *scratch_floats(Scratch *scratch, guint64 elements)
 {
     return scratch_take(scratch, elements, sizeof(float));
 }
-
-/* The first of the optional operands, which come last: NULL when op has @required ones only. */
-static inline void *launch_optional(const Launch *launch, guint required)
-{
-    return launch->op->num_operands > required ? launch->operand[required] : NULL;
-}
-
-/* Whether this call adds to what operand @i holds. */
-static inline gboolean launch_adds(const Launch *launch, guint i)
-{
-    return operand_access(&launch->op->operands[i], launch->first) == ACCESS_UPDATE;
-}

@@ -2,17 +2,25 @@
 
 #include "sim/base/error.h"
 
+#include <string.h>
+
 static const DeviceOps *const backends[] = {&device_cpu};
 
 Device *device_open(DeviceKind kind, guint threads, GError **error)
 {
-    g_assert(threads >= 1);
+    const DeviceOptions options = {.threads = threads};
+
     for (guint i = 0; i < G_N_ELEMENTS(backends); i++)
         if (backends[i]->kind == kind)
-            return backends[i]->open(threads, error);
-    fail(error, ERROR_RUNTIME, "device \"%s\": this build has none of that kind",
-         device_kind_name(kind));
+            return device_open_with(backends[i], &options, error);
+    fail(error, ERROR_RUNTIME, "device \"%s\": comes with a plug-in only", device_kind_name(kind));
     return NULL;
+}
+
+Device *device_open_with(const DeviceOps *ops, const DeviceOptions *options, GError **error)
+{
+    g_assert(options->threads >= 1);
+    return ops->open(options, error);
 }
 
 void device_run(Device *device, const Launch *launch)
@@ -35,4 +43,80 @@ void device_free(Device *device)
 const char *device_library(const Device *device)
 {
     return device->ops->library(device);
+}
+
+/* ---- the host's copies ---- */
+
+/* Until the last copy is done; what went wrong stays with the device. */
+static void settle(Device *device)
+{
+    g_autoptr(GError) kept = NULL;
+
+    if (!device_sync(device, &kept))
+        g_debug("device: %s", kept->message);
+}
+
+void device_write(Device *device, void *to, const void *from, gsize bytes)
+{
+    const DeviceQueueOps *queues = device_queues(device);
+
+    if (queues == NULL) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (gsize done = 0; done < bytes; done += device->bounce_bytes) {
+        const gsize part = MIN(bytes - done, device->bounce_bytes);
+
+        memcpy(device->bounce, (const guint8 *)from + done, part);
+        queues->copy(device, COMPUTE_STREAM, (guint8 *)to + done, device->bounce, part);
+        settle(device);
+    }
+}
+
+void device_read(Device *device, void *to, const void *from, gsize bytes)
+{
+    const DeviceQueueOps *queues = device_queues(device);
+
+    if (queues == NULL) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (gsize done = 0; done < bytes; done += device->bounce_bytes) {
+        const gsize part = MIN(bytes - done, device->bounce_bytes);
+
+        queues->copy(device, COMPUTE_STREAM, device->bounce, (const guint8 *)from + done, part);
+        settle(device);
+        memcpy((guint8 *)to + done, device->bounce, part);
+    }
+}
+
+/* What is there already is doubled. */
+static void fill_host(guint8 *to, guint32 word, gsize bytes)
+{
+    gsize done = MIN(bytes, sizeof word);
+
+    memcpy(to, &word, done);
+    for (gsize part; done < bytes; done += part) {
+        part = MIN(done, bytes - done);
+        memcpy(to + done, to, part);
+    }
+}
+
+void device_fill(Device *device, void *to, guint32 word, gsize bytes)
+{
+    const DeviceQueueOps *queues = device_queues(device);
+
+    if (queues == NULL) {
+        fill_host(to, word, bytes);
+        return;
+    }
+    gsize done = MIN(bytes, device->bounce_bytes);
+    fill_host(device->bounce, word, done);
+    if (bytes > 0)
+        queues->copy(device, COMPUTE_STREAM, to, device->bounce, done);
+    for (gsize part; done < bytes; done += part) {
+        part = MIN(done, bytes - done);
+        queues->copy(device, COMPUTE_STREAM, (guint8 *)to + done, to, part);
+    }
+    settle(device);
 }

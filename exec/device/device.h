@@ -7,6 +7,13 @@
 
 typedef struct Device Device;
 
+typedef struct {
+    guint threads;    /* that one kernel may use: of a CPU */
+    guint local_rank; /* among the ranks of this machine: which accelerator */
+} DeviceOptions;
+
+typedef struct DeviceEvent DeviceEvent;
+
 /* One op of one call, resolved: pointers instead of tensors. */
 typedef struct {
     const Op *op;
@@ -15,24 +22,50 @@ typedef struct {
     const UnitMap *map;          /* of op->unit, or NULL */
     guint map_rank;              /* this rank's position among map->ranks */
     gboolean first;              /* what ACCESS_ACCUMULATE means: TRUE = write */
+    guint stream;                /* of the device's queues */
+    const double *predicate;     /* read on the device: the op does nothing while it is 0; or NULL,
+                                    and on a device without queues, where the caller looks */
 } Launch;
 
-/* All slots are required.  run() only enqueues on an asynchronous device; the first error is kept
- * until sync().  Kernels never allocate. */
+/* What a device has that runs ops later, on streams, in memory of its own.  Streams are numbered as
+ * the program's.  Nothing waits but sync() and what says so; a stream is used by one thread at a
+ * time, streams by several.  The first error is kept and is every later sync()'s. */
+typedef struct {
+    gboolean (*open_streams)(Device *device, guint count, GError **error); /* 0 .. count - 1 */
+    void *(*alloc)(Device *device, gsize bytes, GError **error);
+    void (*release)(Device *device, void *memory);
+    gboolean (*pin)(Device *device, void *host, gsize bytes, GError **error); /* until unpin() */
+    void (*unpin)(Device *device, void *host);
+    gboolean (*sync)(Device *device, guint stream, GError **error); /* its stream is done */
+    gboolean (*busy)(Device *device, guint stream); /* it isn't, and nothing has failed */
+    /* One or both sides are the device's; host memory is pinned. */
+    void (*copy)(Device *device, guint stream, void *to, const void *from, gsize bytes);
+    DeviceEvent *(*event_new)(Device *device, gboolean timed, GError **error);
+    void (*event_free)(Device *device, DeviceEvent *event);
+    void (*record)(Device *device, guint stream, DeviceEvent *event);
+    void (*wait)(Device *device, guint stream, DeviceEvent *event); /* of the last record() */
+    double (*seconds)(Device *device, DeviceEvent *from, DeviceEvent *to); /* both have happened */
+    guint64 (*used_bytes)(Device *device); /* of its memory, by whomever */
+} DeviceQueueOps;
+
+/* Slots are required.  Kernels never allocate. */
 typedef struct {
     const char *name; /* as in plans: "cpu" */
     DeviceKind kind;
-    Device *(*open)(guint threads, GError **error);
+    Device *(*open)(const DeviceOptions *options, GError **error);
     const char *(*library)(const Device *device);
     void (*run)(Device *device, const Launch *launch);
-    gboolean (*sync)(Device *device, GError **error);
+    gboolean (*sync)(Device *device, GError **error); /* what runs on COMPUTE_STREAM is done */
     void (*free)(Device *device);
+    const DeviceQueueOps *queues; /* NULL: run() returns when the op is done, on host memory */
 } DeviceOps;
 
 /* First member of every backend's own struct. */
 struct Device {
     const DeviceOps *ops;
-    guint threads; /* that one kernel may use */
+    guint threads;      /* that one kernel may use */
+    guint8 *bounce;     /* pinned host memory for device_read() and device_write(); NULL without */
+    gsize bounce_bytes; /* queues */
 };
 
 extern const DeviceOps device_cpu;
@@ -40,10 +73,37 @@ extern const DeviceOps device_cpu;
 /* @kind cpu: kernels on @threads OpenMP threads and a BLAS.  ERROR_RUNTIME when the device or its
  * self-check (a small product against plain loops) fails. */
 Device *device_open(DeviceKind kind, guint threads, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Of a plug-in's table. */
+Device *device_open_with(const DeviceOps *ops, const DeviceOptions *options,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void device_run(Device *device, const Launch *launch);
 gboolean device_sync(Device *device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void device_free(Device *device);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Device, device_free)
 
+/* NULL: ops are done when device_run() returns, and operands are host memory. */
+static inline const DeviceQueueOps *device_queues(const Device *device)
+{
+    return device->ops->queues;
+}
+
+/* The host's copies, behind all that was issued on COMPUTE_STREAM, and done when they return.  An
+ * error is a later device_sync()'s. */
+void device_write(Device *device, void *to, const void *from, gsize bytes);
+void device_read(Device *device, void *to, const void *from, gsize bytes);
+void device_fill(Device *device, void *to, guint32 word, gsize bytes); /* again and again */
+
 /* Name and version of what multiplies matrices, for the run's record ("OpenBLAS 0.3.21 Zen"). */
 const char *device_library(const Device *device);
+
+/* The first of the optional operands, which come last: NULL when op has @required ones only. */
+static inline void *launch_optional(const Launch *launch, guint required)
+{
+    return launch->op->num_operands > required ? launch->operand[required] : NULL;
+}
+
+/* Whether this call adds to what operand @i holds. */
+static inline gboolean launch_adds(const Launch *launch, guint i)
+{
+    return operand_access(&launch->op->operands[i], launch->first) == ACCESS_UPDATE;
+}

@@ -136,14 +136,14 @@ static void cpu_free(Device *device)
     g_free(device);
 }
 
-static Device *cpu_open(guint threads, GError **error)
+static Device *cpu_open(const DeviceOptions *options, GError **error)
 {
     CpuDevice *device = g_new0(CpuDevice, 1);
 
-    device->base = (Device){&device_cpu, threads};
+    device->base = (Device){.ops = &device_cpu, .threads = options->threads};
     device->library = library_name();
     openblas_set_num_threads(1); /* the threads are cpu_gemm()'s */
-    if (!self_check(threads, device->library, error)) {
+    if (!self_check(options->threads, device->library, error)) {
         cpu_free(&device->base);
         return NULL;
     }

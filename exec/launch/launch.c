@@ -60,6 +60,8 @@ static gboolean read_srun(LaunchEnvironment *launch, GError **error)
     launch->kind = LAUNCH_SRUN;
     if (!read_rank("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", launch, error))
         return FALSE;
+    if (!read_count("SLURM_LOCALID", &launch->local_rank, error))
+        return FALSE;
     if (g_getenv("PMIX_RANK") == NULL)
         return fail(error, ERROR_INPUT,
                     "srun started %u tasks without PMIx, so they can't find each other; type: srun "
@@ -75,7 +77,8 @@ gboolean launch_environment(LaunchEnvironment *launch, GError **error)
     *launch = (LaunchEnvironment){.kind = LAUNCH_BY_HAND, .rank = 0, .size = 1};
     if (g_getenv("OMPI_COMM_WORLD_RANK") != NULL || g_getenv("OMPI_COMM_WORLD_SIZE") != NULL) {
         launch->kind = LAUNCH_MPIRUN;
-        return read_rank("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", launch, error);
+        return read_count("OMPI_COMM_WORLD_LOCAL_RANK", &launch->local_rank, error) &&
+               read_rank("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", launch, error);
     }
     if (!read_count("SLURM_STEP_NUM_TASKS", &tasks, error))
         return FALSE;

@@ -9,6 +9,7 @@ typedef enum { LAUNCH_BY_HAND, LAUNCH_MPIRUN, LAUNCH_SRUN } LaunchKind;
 typedef struct {
     LaunchKind kind;
     guint rank, size; /* by hand: 0 of 1 */
+    guint local_rank; /* among those of this machine */
 } LaunchEnvironment;
 
 /* Reads from the environment how this process was started.  OMPI_COMM_WORLD_* (mpirun, also inside

@@ -5,9 +5,10 @@
 struct Binding {
     Interpreter *interpreter;
     ProgramSpec spec;
-    guint count;         /* tokens of a sequence on this rank */
-    gint32 *positions;   /* theirs, in the sequence */
-    gint tokens, labels; /* tensors; NO_TENSOR where this stage has no use for them */
+    guint count;                /* tokens of a sequence on this rank */
+    gint32 *positions;          /* theirs, in the sequence */
+    gint32 *sequence, *shifted; /* one sequence's tokens and labels, on their way */
+    gint tokens, labels;        /* tensors; NO_TENSOR where this stage has no use for them */
     guint data_rank, cp_rank;
 };
 
@@ -28,11 +29,13 @@ static void bind_rope_table(const Binding *binding)
     const Model *model = binding->spec.model;
     const guint half = model->head_dim / 2;
     const gint tensor = interpreter_find(binding->interpreter, "rope_table");
+    const guint64 elements = (guint64)binding->count * model->head_dim;
     g_autofree double *inverse = g_new(double, half);
+    g_autofree float *table = g_new(float, elements);
+    float *row = table;
 
     if (tensor == NO_TENSOR)
         return;
-    float *row = interpreter_tensor(binding->interpreter, (guint)tensor, 0);
     model_rope_frequencies(model, inverse);
     for (guint t = 0; t < binding->count; t++, row += model->head_dim) {
         for (guint i = 0; i < half; i++) {
@@ -40,6 +43,8 @@ static void bind_rope_table(const Binding *binding)
             row[half + i] = (float)sin(binding->positions[t] * inverse[i]);
         }
     }
+    interpreter_write(binding->interpreter, (guint)tensor, 0,
+                      (TensorRange){0, elements * sizeof *table}, table);
 }
 
 /* Positions of the queries here, and of the keys as they come: in a ring from this rank backwards,
@@ -50,20 +55,19 @@ static void bind_positions(const Binding *binding)
     const gboolean ring = binding->spec.context == CONTEXT_RING;
     const gint queries = interpreter_find(binding->interpreter, "query_positions");
     const gint keys = interpreter_find(binding->interpreter, "key_positions");
+    const guint64 bytes = binding->count * sizeof *binding->positions;
+    g_autofree gint32 *block = g_malloc(bytes);
 
     if (queries == NO_TENSOR)
         return;
-    gint32 *own = interpreter_tensor(binding->interpreter, (guint)queries, 0);
-    for (guint i = 0; i < binding->count; i++)
-        own[i] = binding->positions[i];
+    interpreter_write(binding->interpreter, (guint)queries, 0, (TensorRange){0, bytes},
+                      binding->positions);
     for (guint b = 0; b < cp; b++) {
         const guint rank = ring ? (binding->cp_rank + cp - b) % cp : b;
-
-        gint32 *block = ring ? interpreter_tensor(binding->interpreter, (guint)keys, b)
-                             : (gint32 *)interpreter_tensor(binding->interpreter, (guint)keys, 0) +
-                                   (gsize)b * binding->count;
+        const TensorRange range = {ring ? 0 : b * bytes, bytes};
 
         context_positions(binding->spec.workload->seq_len, cp, rank, block);
+        interpreter_write(binding->interpreter, (guint)keys, ring ? b : 0, range, block);
     }
 }
 
@@ -96,6 +100,8 @@ Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec)
     binding->count = spec->workload->seq_len / cp;
     binding->positions = g_new(gint32, binding->count);
     context_positions(spec->workload->seq_len, cp, binding->cp_rank, binding->positions);
+    binding->sequence = g_new(gint32, binding->count);
+    binding->shifted = g_new(gint32, binding->count);
     binding->tokens = interpreter_find(interpreter, "tokens");
     binding->labels = interpreter_find(interpreter, "labels");
     bind_rope_table(binding);
@@ -109,15 +115,20 @@ void binding_free(Binding *binding)
     if (binding == NULL)
         return;
     g_free(binding->positions);
+    g_free(binding->sequence);
+    g_free(binding->shifted);
     g_free(binding);
 }
 
-static gint32 *sequence(const Binding *binding, gint tensor, guint micro_batch, guint b)
+/* Sequence @b of a micro-batch. */
+static void write_sequence(const Binding *binding, gint tensor, guint micro_batch, guint b,
+                           const gint32 *values)
 {
-    if (tensor == NO_TENSOR)
-        return NULL;
-    return (gint32 *)interpreter_tensor(binding->interpreter, (guint)tensor, micro_batch) +
-           (gsize)b * binding->count;
+    const guint64 bytes = binding->count * sizeof *values;
+
+    if (tensor != NO_TENSOR)
+        interpreter_write(binding->interpreter, (guint)tensor, micro_batch,
+                          (TensorRange){b * bytes, bytes}, values);
 }
 
 void binding_samples(Binding *binding, const Data *data, guint64 seed, guint64 step)
@@ -131,8 +142,10 @@ void binding_samples(Binding *binding, const Data *data, guint64 seed, guint64 s
                 seed, step, (m * data_ranks + binding->data_rank) * schedule->micro_batch + b};
 
             data_fill(data, &sample, binding->positions, binding->count,
-                      sequence(binding, binding->tokens, m, b),
-                      sequence(binding, binding->labels, m, b));
+                      binding->tokens == NO_TENSOR ? NULL : binding->sequence,
+                      binding->labels == NO_TENSOR ? NULL : binding->shifted);
+            write_sequence(binding, binding->tokens, m, b, binding->sequence);
+            write_sequence(binding, binding->labels, m, b, binding->shifted);
         }
     }
 }
@@ -141,15 +154,32 @@ void binding_clear_sums(Binding *binding)
 {
     static const char *const sums[] = {"loss", "sum_sharded", "sum_whole"};
 
+    const double zero = 0;
+
     for (guint i = 0; i < G_N_ELEMENTS(sums); i++)
         if (interpreter_find(binding->interpreter, sums[i]) != NO_TENSOR)
-            *binding_scalar(binding, sums[i]) = 0;
+            binding_write(binding, sums[i], &zero, 1);
 }
 
-double *binding_scalar(Binding *binding, const char *name)
+static guint scalar_tensor(const Binding *binding, const char *name)
 {
     const gint tensor = interpreter_find(binding->interpreter, name);
 
     g_assert(tensor != NO_TENSOR);
-    return interpreter_tensor(binding->interpreter, (guint)tensor, 0);
+    return (guint)tensor;
+}
+
+void binding_write(Binding *binding, const char *name, const double *values, guint count)
+{
+    interpreter_write(binding->interpreter, scalar_tensor(binding, name), 0,
+                      (TensorRange){0, count * sizeof *values}, values);
+}
+
+double binding_read(Binding *binding, const char *name)
+{
+    double value = 0;
+
+    interpreter_read(binding->interpreter, scalar_tensor(binding, name), 0,
+                     (TensorRange){0, sizeof value}, &value);
+    return value;
 }

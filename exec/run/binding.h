@@ -22,5 +22,6 @@ void binding_samples(Binding *binding, const Data *data, guint64 seed, guint64 s
 /* Sums that the step's ops add to, and that not every stage writes first, are 0 before it. */
 void binding_clear_sums(Binding *binding);
 
-/* A step scalar or a block of them by name; every program has it. */
-double *binding_scalar(Binding *binding, const char *name);
+/* A block of step scalars, or one, by name; every program has it. */
+void binding_write(Binding *binding, const char *name, const double *values, guint count);
+double binding_read(Binding *binding, const char *name);

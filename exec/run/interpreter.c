@@ -1,14 +1,22 @@
 /* The main thread walks the calls: compute ops run at once, communication ops go to the
- * communication thread's queue.  On this synchronous device an op that was issued earlier on the
- * main thread is done, so only compute ops wait, for jobs of the queue; jobs run in the order of
- * issue, which every wait respects (check proves that it can't deadlock). */
+ * communication thread's queue.  Jobs run in the order of issue, which every wait respects (check
+ * proves that it can't deadlock).
+ *
+ * On a device without queues (a CPU) an op that was issued earlier on the main thread is done, so
+ * only compute ops wait, for jobs of the queue.  On one with queues the main thread waits for such
+ * a job as well: until the communication thread has enqueued the op, or, where its communicator
+ * moves host memory, has finished it.  That is the only waiting of the host inside a step; all
+ * waits of the program are the device's, by events. */
 #include "exec/run/interpreter.h"
 
 #include "exec/base/process.h"
 #include "exec/run/agreement.h"
 #include "exec/run/checker.h"
+#include "exec/run/op_events.h"
 #include "exec/run/op_number.h"
+#include "exec/run/staging.h"
 #include "exec/run/stream_groups.h"
+#include "exec/run/transfer.h"
 #include "sim/base/error.h"
 
 #include <string.h>
@@ -20,8 +28,12 @@ typedef struct {
     Interpreter *interpreter;
     Launch launch;
     guint stream, micro_batch;
-    guint64 at;   /* progress_at() */
-    OpTime *time; /* NULL: not sampled */
+    guint64 at;       /* progress_at() */
+    OpTime *time;     /* NULL: not sampled */
+    const Call *call; /* NULL: not in a step */
+    guint op;         /* in its segment */
+    guint32 number;   /* in the step */
+    guint64 step;
 } Job;
 
 struct Interpreter {
@@ -32,13 +44,16 @@ struct Interpreter {
     guint rank;
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
-    guint8 *arena;
+    guint8 *arena;                  /* the device's memory */
     guint64 arena_bytes;
     guint64 *offset;   /* by tensor; the program's, unless there is a guard */
     ArenaGuard *guard; /* these three: of check mode, else NULL */
     Checker *checker;
     Agreement *agreement;
     GError *found;        /* by check mode, on the main thread */
+    OpEvents *events;     /* NULL: the device has no queues */
+    gboolean on_device;   /* the communicator only enqueues */
+    Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */
     OpNumbers numbers;
@@ -61,11 +76,28 @@ void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
     return interpreter->arena + interpreter->offset[tensor] + copy * at->stride;
 }
 
+void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
+                       const void *from)
+{
+    guint8 *at = interpreter_tensor(interpreter, tensor, copy);
+
+    device_write(runtime_device(interpreter->runtime), at + range.offset, from, range.bytes);
+}
+
+void interpreter_read(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
+                      void *to)
+{
+    const guint8 *at = interpreter_tensor(interpreter, tensor, copy);
+
+    device_read(runtime_device(interpreter->runtime), to, at + range.offset, range.bytes);
+}
+
 static void resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch)
 {
     const Program *program = interpreter->program;
 
     launch->op = op;
+    launch->stream = op->stream;
     launch->first = call->first;
     launch->map_rank = interpreter->map_rank;
     launch->map = op->unit == NO_UNIT ? NULL : program_unit(program, (guint)op->unit)->map;
@@ -85,115 +117,53 @@ static void resolve(Interpreter *interpreter, const Call *call, const Op *op, La
         launch->operand[i] = at;
         launch->part[i] = tensor->part;
     }
+    launch->predicate = op->predicate == NO_TENSOR || interpreter->events == NULL
+                            ? NULL
+                            : interpreter_tensor(interpreter, (guint)op->predicate, 0);
 }
 
+/* A device with queues looks itself, when it comes to the op. */
 static gboolean is_skipped(Interpreter *interpreter, const Op *op)
 {
-    if (op->predicate == NO_TENSOR)
+    if (op->predicate == NO_TENSOR || interpreter->events != NULL)
         return FALSE;
     return *(const double *)interpreter_tensor(interpreter, (guint)op->predicate, 0) == 0.0;
 }
 
 /* ---- the communication thread ---- */
 
-static gboolean run_gather_or_scatter(const Interpreter *interpreter, const Job *job,
-                                      GError **error)
-{
-    const Op *op = job->launch.op;
-    CommGroup *group = interpreter->groups[job->stream];
-    const ShardPiece whole = {.chunk = (op->sizes.elements + group->size - 1) / group->size};
-    const UnitMap *map = job->launch.map;
-    const ShardPiece *pieces = map == NULL ? &whole : map->pieces;
-    const guint num_pieces = map == NULL ? 1 : map->num_pieces;
-    const gboolean in_place = op->num_operands == 1;
-    void *first = job->launch.operand[0];
-    void *second = in_place ? NULL : job->launch.operand[1];
-
-    if (op->kind == OP_ALL_GATHER)
-        return group->comm->ops->all_gather(group, in_place ? NULL : first,
-                                            in_place ? first : second, pieces, num_pieces,
-                                            op->dtype, error);
-    return group->comm->ops->reduce_scatter(group, first, second, pieces, num_pieces, op->dtype,
-                                            error);
-}
-
-/* What an all-reduce on a unit sums: see OP_ALL_REDUCE. */
-static const CommRun *unit_runs(const Interpreter *interpreter, const Job *job, CommRun *one,
-                                guint *num)
-{
-    const Op *op = job->launch.op;
-    const UnitMap *map = job->launch.map;
-    const CommRun *chunks = interpreter->own_chunks[op->unit];
-    const gint param = op->operands[0].param;
-    const gboolean whole = job->launch.part[0] == PART_WHOLE;
-
-    *num = 1;
-    if (param != WHOLE_TENSOR) {
-        *one = (CommRun){whole ? chunks[param].offset : map->pieces[param].shard_offset,
-                         map->pieces[param].chunk};
-        return one;
-    }
-    *one = (CommRun){.elements =
-                         program_tensor(interpreter->program, op->operands[0].tensor)->elements};
-    if (!whole || map->ranks == 1)
-        return one;
-    *num = map->num_pieces;
-    return chunks;
-}
-
-static gboolean run_all_reduce(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    const Op *op = job->launch.op;
-    CommGroup *group = interpreter->groups[job->stream];
-    CommRun one = {.elements = op->sizes.elements};
-    const CommRun *runs = &one;
-    guint num = 1;
-
-    if (job->launch.map != NULL)
-        runs = unit_runs(interpreter, job, &one, &num);
-    return group->comm->ops->all_reduce(group, job->launch.operand[0], runs, num, op->dtype, error);
-}
-
-/* Tags pair a send with its receive: micro-batch, chunk, direction. */
-static guint message_tag(const Message *message, guint micro_batch)
-{
-    const guint moved = (guint)((gint)micro_batch + message->micro_batch_shift);
-
-    return ((moved & 0xFFFu) << 8 | (message->chunk & 0x3Fu) << 2 | (message->direction & 3u)) + 1;
-}
-
-static gboolean run_exchange(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    const Op *op = job->launch.op;
-    CommGroup *group = interpreter->groups[job->stream];
-    CommMessage messages[MAX_OPERANDS];
-
-    for (guint i = 0; i < op->num_operands; i++)
-        messages[i] = (CommMessage){
-            .buffer = job->launch.operand[i],
-            .bytes =
-                tensor_copy_bytes(program_tensor(interpreter->program, op->operands[i].tensor)),
-            .peer = (group->rank + op->messages[i].peer_shift) % group->size,
-            .tag = message_tag(&op->messages[i], job->micro_batch),
-            .send = op->operands[i].access == ACCESS_READ,
-        };
-    return group->comm->ops->exchange(group, messages, op->num_operands, error);
-}
-
+/* A cast before a gather or a sum after a reduction is the device's. */
 static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
 {
-    switch (job->launch.op->kind) {
-    case OP_ALL_GATHER:
-    case OP_REDUCE_SCATTER:
-        return run_gather_or_scatter(interpreter, job, error);
-    case OP_ALL_REDUCE:
-        return run_all_reduce(interpreter, job, error);
-    case OP_EXCHANGE:
-        return run_exchange(interpreter, job, error);
-    default: /* a cast before a gather, a sum after a reduction */
+    const Transfer transfer = {interpreter->program, interpreter->groups[job->stream],
+                               interpreter->own_chunks, job->micro_batch};
+    Launch host;
+
+    if (!op_kind_is_communication(job->launch.op->kind)) {
         device_run(runtime_device(interpreter->runtime), &job->launch);
         return TRUE;
     }
+    if (interpreter->staging == NULL)
+        return transfer_run(&transfer, &job->launch, error);
+    return staging_in(interpreter->staging, &transfer, &job->launch, &host, error) &&
+           transfer_run(&transfer, &host, error) &&
+           staging_out(interpreter->staging, &transfer, &job->launch, &host, error);
+}
+
+/* The job of a step on a device with queues. */
+static gboolean run_between_events(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    OpEvents *events = interpreter->events;
+
+    op_events_wait(events, job->step, job->call, job->op);
+    if (job->time != NULL)
+        op_events_begin(events, job->number, job->stream);
+    if (!run_transfer(interpreter, job, error))
+        return FALSE;
+    if (job->time != NULL)
+        op_events_end(events, job->number, job->stream);
+    op_events_record(events, job->step, job->number, job->stream);
+    return TRUE;
 }
 
 /* In check mode, members first compare what they are about to do.  Those that differ do nothing:
@@ -218,11 +188,13 @@ static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **
 static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
 {
     const Job *job = data;
+    const Interpreter *interpreter = job->interpreter;
+    const gboolean has_events = interpreter->events != NULL && job->call != NULL;
     const double step_start = job->interpreter->step_start_s;
     const double start = clock_s();
 
     progress_begin(&comm->progress, LANE_COMMUNICATION, job->at);
-    if (!run_op(job->interpreter, job, error)) {
+    if (!(has_events ? run_between_events : run_op)(interpreter, job, error)) {
         g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
         return FALSE;
     }
@@ -244,31 +216,26 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
 {
     Interpreter *interpreter = *(Interpreter *const *)job;
 
+    Device *device = runtime_device(interpreter->runtime);
+    const guint64 bytes = interpreter->arena_bytes;
+    const DeviceQueueOps *queues = device_queues(device);
+
     progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
-    interpreter->arena = comm->ops->alloc(comm, interpreter->arena_bytes, error);
+    interpreter->arena =
+        queues == NULL ? comm->ops->alloc(comm, bytes, error) : queues->alloc(device, bytes, error);
     const gboolean ok = interpreter->arena != NULL &&
                         stream_groups_open(interpreter->set, comm, interpreter->groups, error);
     progress_end(&comm->progress, LANE_COMMUNICATION);
-    return ok;
-}
-
-static void make_own_chunks(Interpreter *interpreter)
-{
-    const Program *program = interpreter->program;
-
-    interpreter->own_chunks = g_new0(CommRun *, program->units->len);
-    for (guint u = 0; u < program->units->len; u++) {
-        const UnitMap *map = program_unit(program, u)->map;
-
-        const guint position = map->ranks == 1 ? 0 : interpreter->map_rank;
-
-        interpreter->own_chunks[u] = g_new0(CommRun, map->num_pieces);
-        for (guint p = 0; p < map->num_pieces; p++)
-            interpreter->own_chunks[u][p] = (CommRun){
-                .offset = map->pieces[p].full_offset + position * map->pieces[p].chunk,
-                .elements = map->pieces[p].chunk,
-            };
-    }
+    if (!ok)
+        return FALSE;
+    for (guint s = 0; s < MAX_STREAMS; s++)
+        if (interpreter->groups[s] != NULL)
+            interpreter->groups[s]->stream = s;
+    interpreter->on_device = comm->ops->takes_device_memory;
+    if (queues == NULL || comm->ops->takes_device_memory)
+        return TRUE;
+    interpreter->staging = staging_new(device, comm, interpreter->program, error);
+    return interpreter->staging != NULL;
 }
 
 static void count_ops(Interpreter *interpreter)
@@ -285,16 +252,16 @@ static void count_ops(Interpreter *interpreter)
 static void fill_arena(Interpreter *interpreter)
 {
     const Program *program = interpreter->program;
-    const guint64 words = interpreter->arena_bytes / sizeof(guint32);
+    Device *device = runtime_device(interpreter->runtime);
 
-    for (guint64 i = 0; i < words; i++)
-        ((guint32 *)(gpointer)interpreter->arena)[i] = POISON;
+    device_fill(device, interpreter->arena, POISON, interpreter->arena_bytes);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
         const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
 
         for (guint c = 0; tensor->persistence == PERSIST_STATE && c < copies; c++)
-            memset(interpreter_tensor(interpreter, t, c), 0, tensor_copy_bytes(tensor));
+            device_fill(device, interpreter_tensor(interpreter, t, c), 0,
+                        tensor_copy_bytes(tensor));
     }
 }
 
@@ -318,6 +285,16 @@ static void lay_out(Interpreter *interpreter)
             check ? arena_guard_offset(interpreter->guard, t) : program_tensor(program, t)->offset;
 }
 
+static gboolean open_events(Interpreter *interpreter, GError **error)
+{
+    Device *device = runtime_device(interpreter->runtime);
+
+    if (device_queues(device) == NULL)
+        return TRUE;
+    interpreter->events = op_events_new(device, interpreter->program, interpreter->first_op, error);
+    return interpreter->events != NULL;
+}
+
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
 {
     const InterpreterOptions options = {0};
@@ -331,22 +308,27 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     g_autoptr(Interpreter) interpreter = g_new0(Interpreter, 1);
     Interpreter *self = interpreter;
 
+    interpreter->runtime = runtime;
     if (runtime_size(runtime) != set->num_ranks) {
         fail(error, ERROR_INPUT, "the plan has %u ranks, this job %u", set->num_ranks,
              runtime_size(runtime));
         return NULL;
     }
     interpreter->options = *options;
-    interpreter->runtime = runtime;
+    if (options->check && device_queues(runtime_device(runtime)) != NULL) {
+        fail(error, ERROR_INPUT, "--check follows what a CPU does; this plan's device is another");
+        return NULL;
+    }
     interpreter->set = set;
     interpreter->rank = runtime_rank(runtime);
     interpreter->program = set->classes[set->class_of[interpreter->rank]];
     const Group *shard = program_set_group(set, "shard", interpreter->rank);
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
-    make_own_chunks(interpreter);
+    interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
     lay_out(interpreter);
-    if (!runtime_do(runtime, open_arena, &self, sizeof self, error))
+    if (!runtime_do(runtime, open_arena, &self, sizeof self, error) ||
+        !open_events(interpreter, error))
         return NULL;
     fill_arena(interpreter);
     if (interpreter->guard != NULL)
@@ -354,13 +336,28 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     return g_steal_pointer(&interpreter);
 }
 
+/* What jobs may still use is used no more. */
+static void close_device(Interpreter *interpreter)
+{
+    Device *device = runtime_device(interpreter->runtime);
+    g_autoptr(GError) why = NULL;
+
+    if (device_queues(device) == NULL)
+        return;
+    if (interpreter->events != NULL && !op_events_sync(interpreter->events, &why))
+        g_debug("closing the interpreter: %s", why->message);
+    op_events_free(interpreter->events);
+    staging_free(interpreter->staging);
+    if (interpreter->arena != NULL)
+        device_queues(device)->release(device, interpreter->arena);
+}
+
 void interpreter_free(Interpreter *interpreter)
 {
     if (interpreter == NULL)
         return;
-    for (guint u = 0; interpreter->own_chunks != NULL && u < interpreter->program->units->len; u++)
-        g_free(interpreter->own_chunks[u]);
-    g_free(interpreter->own_chunks);
+    close_device(interpreter);
+    transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
@@ -433,6 +430,7 @@ static gboolean begin_op(Interpreter *interpreter, const Call *call, guint i, gu
 static void compute(Interpreter *interpreter, const Call *call, const Op *op, guint64 at,
                     OpTime *time)
 {
+    Device *device = runtime_device(interpreter->runtime);
     Launch launch;
 
     if (is_skipped(interpreter, op))
@@ -441,12 +439,30 @@ static void compute(Interpreter *interpreter, const Call *call, const Op *op, gu
     if (interpreter->checker != NULL)
         checker_delay(interpreter->checker, at, 0);
     if (time == NULL) {
-        device_run(runtime_device(interpreter->runtime), &launch);
+        device_run(device, &launch);
         return;
     }
     const double start = clock_s();
-    device_run(runtime_device(interpreter->runtime), &launch);
+    device_run(device, &launch);
     *time = (OpTime){start - interpreter->step_start_s, clock_s() - interpreter->step_start_s};
+}
+
+/* The same on a device with queues. */
+static void enqueue(Interpreter *interpreter, const Call *call, guint i, guint32 number,
+                    gboolean sample)
+{
+    const Op *op = &program_segment(interpreter->program, call->segment)->ops[i];
+    OpEvents *events = interpreter->events;
+    Launch launch;
+
+    op_events_wait(events, interpreter->step, call, i);
+    resolve(interpreter, call, op, &launch);
+    if (sample)
+        op_events_begin(events, number, op->stream);
+    device_run(runtime_device(interpreter->runtime), &launch);
+    if (sample)
+        op_events_end(events, number, op->stream);
+    op_events_record(events, interpreter->step, number, op->stream);
 }
 
 static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
@@ -463,14 +479,21 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
                    .stream = op->stream,
                    .micro_batch = call->micro_batch,
                    .at = progress_at(interpreter->step, first + i),
-                   .time = time};
+                   .time = time,
+                   .call = call,
+                   .op = i,
+                   .number = first + i,
+                   .step = interpreter->step};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
             runtime_begin(interpreter->runtime, job.at);
             if (!begin_op(interpreter, call, i, first))
                 return FALSE;
-            compute(interpreter, call, op, job.at, time);
+            if (interpreter->events != NULL)
+                enqueue(interpreter, call, i, first + i, sample);
+            else
+                compute(interpreter, call, op, job.at, time);
             runtime_end(interpreter->runtime);
             continue;
         }
@@ -501,9 +524,35 @@ static gboolean check_alone(Interpreter *interpreter, const Call *call, const Op
     return TRUE;
 }
 
+static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
+{
+    (void)comm;
+    (void)job;
+    (void)error;
+    return TRUE;
+}
+
+/* Everything that was issued is done. */
+static gboolean quiet(Interpreter *interpreter, GError **error)
+{
+    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
+        return FALSE;
+    return interpreter->events == NULL || op_events_sync(interpreter->events, error);
+}
+
+/* Why a step could not go on. */
+static gboolean stopped(Interpreter *interpreter, GError **error)
+{
+    if (interpreter->found == NULL)
+        return runtime_failed(interpreter->runtime, error);
+    g_propagate_error(error, g_steal_pointer(&interpreter->found));
+    return FALSE;
+}
+
 /* A prologue or an epilogue: once in a run, so one op after the other.  @number: of its first op.
  */
-static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32 number)
+static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32 number,
+                         GError **error)
 {
     for (guint c = 0; c < list->calls->len; c++) {
         const Call *call = &g_array_index(list->calls, Call, c);
@@ -516,7 +565,7 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
                        .at = progress_at(interpreter->step, number++)};
 
             if (!check_alone(interpreter, call, &segment->ops[i], job.at))
-                return FALSE;
+                return stopped(interpreter, error);
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
             resolve(interpreter, call, &segment->ops[i], &job.launch);
@@ -524,6 +573,8 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
             else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
+                return runtime_failed(interpreter->runtime, error);
+            if (interpreter->events != NULL && !op_events_sync(interpreter->events, error))
                 return FALSE;
             runtime_end(interpreter->runtime);
         }
@@ -541,21 +592,18 @@ static void note_call(Interpreter *interpreter, const Call *call)
     runtime_note(interpreter->runtime, text);
 }
 
-static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
+/* On the communication thread: until all compute is done, or a peer will never do its part. */
+static gboolean watch_device(Comm *comm, gconstpointer job, GError **error)
 {
-    (void)comm;
-    (void)job;
-    (void)error;
-    return TRUE;
-}
+    enum { GLANCE_US = 20 };
+    Device *device = *(Device *const *)job;
 
-/* Why a step could not go on. */
-static gboolean stopped(Interpreter *interpreter, GError **error)
-{
-    if (interpreter->found == NULL)
-        return runtime_failed(interpreter->runtime, error);
-    g_propagate_error(error, g_steal_pointer(&interpreter->found));
-    return FALSE;
+    while (device_queues(device)->busy(device, COMPUTE_STREAM)) {
+        if (!comm->ops->check(comm, error))
+            return FALSE;
+        g_usleep(GLANCE_US);
+    }
+    return TRUE;
 }
 
 /* Check mode, once a step has been issued. */
@@ -566,14 +614,35 @@ static gboolean check_step(Interpreter *interpreter, GError **error)
             checker_step_end(interpreter->checker, interpreter->step, error));
 }
 
-gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
+/* Until all compute of the step is done. */
+static gboolean finish_compute(Interpreter *interpreter, GError **error)
 {
-    const GArray *calls = interpreter->program->step.calls;
+    Device *device = runtime_device(interpreter->runtime);
+
+    if (interpreter->on_device &&
+        !runtime_do(interpreter->runtime, watch_device, &device, sizeof device, error))
+        return FALSE;
+    return device_sync(device, error);
+}
+
+/* So that all times of the step are there. */
+static gboolean finish_sample(Interpreter *interpreter, GError **error)
+{
+    if (!quiet(interpreter, error))
+        return FALSE;
+    for (guint32 i = 0; interpreter->events != NULL && i < interpreter->ops_per_step; i++)
+        op_events_time(interpreter->events, i, &interpreter->times[i].start_s,
+                       &interpreter->times[i].end_s);
+    return TRUE;
+}
+
+static gboolean begin_step(Interpreter *interpreter, gboolean sample, GError **error)
+{
     guint64 *previous = interpreter->ordinals[1];
 
-    if (!interpreter->primed &&
-        !run_list(interpreter, &interpreter->program->prologue, interpreter->numbers.prologue))
-        return stopped(interpreter, error);
+    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue,
+                                          interpreter->numbers.prologue, error))
+        return FALSE;
     interpreter->primed = TRUE;
     interpreter->ordinals[1] = interpreter->ordinals[0];
     interpreter->ordinals[0] = previous;
@@ -582,25 +651,32 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     interpreter->sampled |= sample;
     if (sample)
         memset(interpreter->times, 0, interpreter->ops_per_step * sizeof *interpreter->times);
+    return !sample || interpreter->events == NULL || op_events_sample(interpreter->events, error);
+}
+
+gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
+{
+    const GArray *calls = interpreter->program->step.calls;
+
+    if (!begin_step(interpreter, sample, error))
+        return FALSE;
     for (guint c = 0; c < calls->len; c++) {
         note_call(interpreter, &g_array_index(calls, Call, c));
         if (!run_call(interpreter, c, sample))
             return stopped(interpreter, error);
     }
-    if (!device_sync(runtime_device(interpreter->runtime), error) ||
-        !check_step(interpreter, error))
+    if (!finish_compute(interpreter, error) || !check_step(interpreter, error))
         return FALSE;
-    return !sample || runtime_do(interpreter->runtime, nothing, NULL, 0,
-                                 error); /* so that all times are there */
+    return !sample || finish_sample(interpreter, error);
 }
 
 gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
-    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
+    if (!quiet(interpreter, error))
         return FALSE;
-    if (interpreter->primed &&
-        !run_list(interpreter, &interpreter->program->epilogue, interpreter->numbers.epilogue))
-        return stopped(interpreter, error);
+    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue,
+                                         interpreter->numbers.epilogue, error))
+        return FALSE;
     interpreter->primed = FALSE;
     return check_step(interpreter, error);
 }
@@ -612,7 +688,7 @@ const OpTime *interpreter_times(const Interpreter *interpreter)
     return interpreter->sampled ? interpreter->times : NULL;
 }
 
-static guint64 touched(const guint8 *from, guint64 bytes)
+static guint64 touched_words(const guint8 *from, guint64 bytes)
 {
     guint64 count = 0, i = 0;
 
@@ -624,9 +700,27 @@ static guint64 touched(const guint8 *from, guint64 bytes)
     return count;
 }
 
+static guint64 touched(const Interpreter *interpreter, const guint8 *from, guint64 bytes)
+{
+    enum { BLOCK = 1 << 20 };
+    Device *device = runtime_device(interpreter->runtime);
+    guint64 count = 0;
+
+    if (device_queues(device) == NULL)
+        return touched_words(from, bytes);
+    g_autofree guint8 *block = g_malloc(BLOCK);
+    for (guint64 done = 0; done < bytes; done += BLOCK) {
+        const guint64 part = MIN(bytes - done, BLOCK);
+
+        device_read(device, block, from + done, part);
+        count += touched_words(block, part);
+    }
+    return count;
+}
+
 guint64 interpreter_touched_arena(const Interpreter *interpreter)
 {
-    return touched(interpreter->arena, interpreter->arena_bytes);
+    return touched(interpreter, interpreter->arena, interpreter->arena_bytes);
 }
 
 guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
@@ -636,8 +730,9 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
     guint64 count = 0;
 
     for (guint c = 0; c < copies; c++)
-        count += touched(interpreter->arena + interpreter->offset[tensor] + c * at->stride,
-                         tensor_copy_bytes(at));
+        count +=
+            touched(interpreter, interpreter->arena + interpreter->offset[tensor] + c * at->stride,
+                    tensor_copy_bytes(at));
     return count;
 }
 

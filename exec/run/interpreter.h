@@ -36,8 +36,21 @@ guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks t
 const Program *interpreter_program(const Interpreter *interpreter);
 const ProgramSet *interpreter_set(const Interpreter *interpreter);
 
-/* A tensor copy in the arena, and the tensor of that name (NO_TENSOR when there is none). */
+/* A tensor copy in the arena, which is the device's memory. */
 void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy);
+
+/* Bytes of a tensor copy, from and to the host, between steps.  An error of the device is that of
+ * the next step or drain. */
+typedef struct {
+    guint64 offset, bytes;
+} TensorRange;
+
+void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
+                       const void *from);
+void interpreter_read(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
+                      void *to);
+
+/* The tensor of that name (NO_TENSOR when there is none). */
 gint interpreter_find(const Interpreter *interpreter, const char *name);
 
 /* Runs one step; returns when all compute is done (a gather of updated parameters may still run).

@@ -97,22 +97,22 @@ static void fill(const Target *target, float *values, guint64 start, guint64 ele
         values[i] = is_norm(unit->map->params[target->param].role) ? 1.0f : 0.0f;
 }
 
-static void store(const Target *target, gint tensor, guint64 offset, const float *values,
+/* A bf16 tensor's values are rounded where they are. */
+static void store(const Target *target, gint tensor, guint64 offset, float *values,
                   guint64 elements)
 {
     const Program *program = interpreter_program(target->interpreter);
     const UnitRef *ref = program_unit_ref(program, target->unit);
     const DType dtype = program_tensor(program, (guint)tensor)->dtype;
-    guint8 *at = interpreter_tensor(target->interpreter, (guint)tensor, ref->index);
+    const TensorRange range = {offset * dtype_bytes(dtype), elements * dtype_bytes(dtype)};
 
-    at += offset * dtype_bytes(dtype);
-    if (dtype == DTYPE_FP32) {
-        memcpy(at, values, elements * sizeof *values);
-        return;
+    g_assert(dtype == DTYPE_FP32 || dtype == DTYPE_BF16);
+    for (guint64 i = 0; dtype == DTYPE_BF16 && i < elements; i++) {
+        const guint16 rounded = bf16_from_float(values[i]);
+
+        memcpy((guint8 *)values + i * sizeof rounded, &rounded, sizeof rounded);
     }
-    g_assert(dtype == DTYPE_BF16);
-    for (guint64 i = 0; i < elements; i++)
-        ((guint16 *)(gpointer)at)[i] = bf16_from_float(values[i]);
+    interpreter_write(target->interpreter, (guint)tensor, ref->index, range, values);
 }
 
 /* @from .. @from + elements - 1 of the parameter, to @offset of the tensor, a block at a time. */
@@ -157,9 +157,11 @@ static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint
 
     if (tensor == NO_TENSOR)
         return;
-    double *range = interpreter_tensor(interpreter, (guint)tensor, 0);
-    range[RANGE_FIRST] = (double)first;
-    range[RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first);
+    const double range[NUM_RANGE] = {
+        [RANGE_FIRST] = (double)first,
+        [RANGE_COUNT] = (double)MIN(split.chunk, split.rows - first),
+    };
+    interpreter_write(interpreter, (guint)tensor, 0, (TensorRange){0, sizeof range}, range);
 }
 
 void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)

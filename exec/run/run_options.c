@@ -25,7 +25,8 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "FILE"},
         {"steps", 'n', 0, G_OPTION_ARG_INT, &typed->steps,
          "The step to stop at, counted from the start of training (default 20)", "N"},
-        {"device", 0, 0, G_OPTION_ARG_STRING, &o->device, "Confirms the plan's device: cpu", "D"},
+        {"device", 0, 0, G_OPTION_ARG_STRING, &o->device, "Confirms the plan's device: cpu or cuda",
+         "D"},
         {"db", 0, 0, G_OPTION_ARG_FILENAME, &o->db_path,
          "Record the run in this SQLite store (default: not recorded)", "FILE"},
         {"seed", 0, 0, G_OPTION_ARG_INT64, &typed->seed, "Of parameters and data (default 1)", "S"},
@@ -124,8 +125,9 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     o->plan_path = g_strdup(argv[1]);
     if (o->data_path == NULL)
         return fail(error, ERROR_INPUT, "--data is missing: a UTF-8 text file");
-    if (o->device != NULL && strcmp(o->device, "cpu") != 0)
-        return fail(error, ERROR_INPUT, "--device = \"%s\": this build has cpu", o->device);
+    if (o->device != NULL && strcmp(o->device, device_kind_name(DEVICE_CPU)) != 0 &&
+        strcmp(o->device, device_kind_name(DEVICE_CUDA)) != 0)
+        return fail(error, ERROR_INPUT, "--device = \"%s\": must be cpu or cuda", o->device);
     if (!number_in("lr", typed->lr, FALSE, error) ||
         !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
         !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||

@@ -18,6 +18,7 @@ struct Runtime {
     Device *device;
     Comm *comm; /* opened, used and freed by the communication thread */
     CommQueue *queue;
+    char *transport;
 };
 
 static gboolean run_job(gpointer context, gpointer data, GError **error)
@@ -84,9 +85,12 @@ static gboolean do_alone(Runtime *runtime, RuntimeJob run, GError **error)
 static gboolean open_comm(Comm *comm, gconstpointer job, GError **error)
 {
     Runtime *runtime = *(Runtime *const *)job;
+    const RuntimeOptions *options = &runtime->options;
 
     g_assert(comm == NULL);
-    runtime->comm = comm_open(runtime->options.transport, runtime->options.ranks_per_node, error);
+    runtime->comm = comm_open(options->transport, options->ranks_per_node, error);
+    if (runtime->comm != NULL && options->nccl)
+        runtime->comm = options->plug_in->comm_open(runtime->comm, runtime->device, error);
     return runtime->comm != NULL;
 }
 
@@ -100,17 +104,31 @@ static gboolean close_comm(Comm *comm, gconstpointer job, GError **error)
     return TRUE;
 }
 
+static Device *open_device(const RuntimeOptions *options, GError **error)
+{
+    const DeviceOptions device = {.threads = options->threads, .local_rank = options->local_rank};
+
+    if (options->plug_in == NULL)
+        return device_open(options->device, options->threads, error);
+    g_assert(options->plug_in->device->kind == options->device);
+    return device_open_with(options->plug_in->device, &device, error);
+}
+
 Runtime *runtime_open(const RuntimeOptions *options, GError **error)
 {
     g_autoptr(Runtime) runtime = g_new0(Runtime, 1);
 
     runtime->options = *options;
-    runtime->device = device_open(options->device, options->threads, error);
+    runtime->device = open_device(options, error);
     if (runtime->device == NULL)
         return NULL;
     runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
     if (!do_alone(runtime, open_comm, error))
         return NULL;
+    const gboolean staged = device_queues(runtime->device) != NULL && runtime->comm->size > 1 &&
+                            !runtime->comm->ops->takes_device_memory;
+    runtime->transport = g_strdup_printf("%s%s", comm_describe(runtime->comm),
+                                         staged ? " through pinned host memory" : "");
     return g_steal_pointer(&runtime);
 }
 
@@ -126,6 +144,7 @@ void runtime_close(Runtime *runtime)
     }
     comm_queue_free(runtime->queue);
     device_free(runtime->device);
+    g_free(runtime->transport);
     g_free(runtime);
 }
 
@@ -148,7 +167,7 @@ Device *runtime_device(Runtime *runtime)
 
 const char *runtime_transport(const Runtime *runtime)
 {
-    return comm_describe(runtime->comm);
+    return runtime->transport;
 }
 
 const char *runtime_library(const Runtime *runtime)

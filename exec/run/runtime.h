@@ -2,8 +2,7 @@
  * or several (interpreter.h). */
 #pragma once
 
-#include "exec/comm/comm.h"
-#include "exec/device/device.h"
+#include "exec/cuda/plug_in.h"
 
 typedef struct Runtime Runtime;
 
@@ -12,6 +11,9 @@ typedef struct {
     guint ranks_per_node;  /* 0 = as the machine is; see comm_open() */
     guint threads;         /* of the device */
     DeviceKind device;
+    const CudaPlugIn *plug_in; /* of the device, where it is no CPU; else NULL */
+    guint local_rank;          /* which of the machine's GPUs, see DeviceOptions */
+    gboolean nccl;             /* ranks have a GPU each: on top of the transport */
 } RuntimeOptions;
 
 /* Starts the communication thread and opens the communicator on it.  Collective.  ERROR_RUNTIME. */
@@ -24,7 +26,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Runtime, runtime_close)
 guint runtime_rank(const Runtime *runtime);
 guint runtime_size(const Runtime *runtime);
 Device *runtime_device(Runtime *runtime);
-const char *runtime_transport(const Runtime *runtime); /* as comm_describe() */
+const char *runtime_transport(const Runtime *runtime); /* as comm_describe(), and whether it
+                                                          moves the device's tensors by copies */
 const char *runtime_library(const Runtime *runtime);   /* as device_library() */
 
 /* ---- the communication thread ---- */

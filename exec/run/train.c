@@ -27,11 +27,6 @@ double train_learning_rate(const TrainOptions *options, guint step)
 
 enum { STATUS_STALLED = 3 };
 
-/* Step scalars that the host writes before a step and reads after it. */
-typedef struct {
-    double *hyper, *loss, *valid, *norm, *finite;
-} Bound;
-
 typedef struct {
     const Plan *plan;
     const TrainOptions *options;
@@ -39,48 +34,39 @@ typedef struct {
     Data *data;
     Record *record;
     Binding *binding;
-    Bound bound;
     gboolean stopped;
 } Trainer;
-
-static Bound bind_scalars_of(Binding *binding)
-{
-    return (Bound){
-        .hyper = binding_scalar(binding, "hyper"),
-        .loss = binding_scalar(binding, "loss"),
-        .valid = binding_scalar(binding, "valid"),
-        .norm = binding_scalar(binding, "norm"),
-        .finite = binding_scalar(binding, "finite"),
-    };
-}
 
 /* AdamW as in LLaMA (Touvron et al. 2023, arXiv 2302.13971, sec. 2.3), eps as in PyTorch. */
 static void bind_scalars(Trainer *trainer, guint step)
 {
-    double *hyper = trainer->bound.hyper;
+    const double hyper[NUM_HYPER] = {
+        [HYPER_LR] = train_learning_rate(trainer->options, step),
+        [HYPER_BETA1] = 0.9,
+        [HYPER_BETA2] = 0.95,
+        [HYPER_EPS] = 1e-8,
+        [HYPER_WEIGHT_DECAY] = 0.1,
+        [HYPER_STEP] = step,
+        [HYPER_MAX_NORM] = trainer->options->clip_norm,
+    };
 
-    hyper[HYPER_LR] = train_learning_rate(trainer->options, step);
-    hyper[HYPER_BETA1] = 0.9;
-    hyper[HYPER_BETA2] = 0.95;
-    hyper[HYPER_EPS] = 1e-8;
-    hyper[HYPER_WEIGHT_DECAY] = 0.1;
-    hyper[HYPER_STEP] = step;
-    hyper[HYPER_MAX_NORM] = trainer->options->clip_norm;
+    binding_write(trainer->binding, "hyper", hyper, NUM_HYPER);
     binding_clear_sums(trainer->binding);
 }
 
 static StoreStep measured_step(const Trainer *trainer, guint step, double seconds)
 {
-    const double valid = *trainer->bound.valid;
+    Binding *binding = trainer->binding;
+    const double valid = binding_read(binding, "valid");
 
     return (StoreStep){
         .step = step,
         .seconds = seconds,
-        .loss = *trainer->bound.loss / MAX(valid, 1.0),
-        .grad_norm = *trainer->bound.norm,
+        .loss = binding_read(binding, "loss") / MAX(valid, 1.0),
+        .grad_norm = binding_read(binding, "norm"),
         .tokens = valid,
-        .lr = trainer->bound.hyper[HYPER_LR],
-        .finite = *trainer->bound.finite != 0.0,
+        .lr = train_learning_rate(trainer->options, step),
+        .finite = binding_read(binding, "finite") != 0.0,
     };
 }
 
@@ -167,8 +153,7 @@ static int run_status(Trainer *trainer, GError **error)
     g_autoptr(GError) why = NULL;
     g_autoptr(GError) record_why = NULL;
     const gboolean ok = run_steps(trainer, &why);
-    const gboolean non_finite = !ok && *trainer->bound.finite == 0.0 && trainer->record != NULL &&
-                                record_saw_non_finite(trainer->record);
+    const gboolean non_finite = !ok && record_saw_non_finite(trainer->record);
     const char *status =
         ok ? (trainer->stopped ? "stopped" : "done") : (non_finite ? "non-finite" : "failed");
 
@@ -217,7 +202,6 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         .data = data,
         .record = record,
         .binding = binding,
-        .bound = bind_scalars_of(binding),
     };
     parameters_init(interpreter, plan->model, options->seed);
     return run_status(&trainer, error);

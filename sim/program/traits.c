@@ -383,9 +383,6 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
 
 /* ---- scratch of the CUDA kernels ---- */
 
-/* What cuBLASLt is given as its limit: NVIDIA recommends 32 MiB for Hopper and later. */
-enum { CUBLASLT_BYTES = 32 << 20 };
-
 /* Smallest and largest position (int32) of each tile of queries and, for each block, of keys; none
  * where the op has no more than @operands. */
 static guint64 tile_range_bytes(const Op *op, guint operands)
@@ -411,12 +408,12 @@ static guint64 cuda_workspace_bytes(const Op *op)
     switch (op->kind) {
     case OP_LINEAR:
     case OP_LINEAR_BACKWARD_INPUT:
-        return CUBLASLT_BYTES;
+        return CUDA_GEMM_WORKSPACE_BYTES;
     case OP_LINEAR_BACKWARD_WEIGHT:
-        return MAX(CUBLASLT_BYTES, 4 * CUDA_BIAS_PARTIALS * s->out);
+        return MAX(CUDA_GEMM_WORKSPACE_BYTES, 4 * CUDA_BIAS_PARTIALS * s->out);
     case OP_HEAD_LOSS:
     case OP_HEAD_STATS:
-        return CUBLASLT_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
+        return CUDA_GEMM_WORKSPACE_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
     case OP_ATTENTION:
         return tile_range_bytes(op, 6);
     case OP_ATTENTION_BACKWARD:

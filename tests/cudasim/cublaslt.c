@@ -43,14 +43,17 @@ typedef struct {
     gint8 fast_accumulation;
 } Description;
 
+/* What pointers are multiples of, of A, B, C and D. */
 typedef struct {
     guint64 max_workspace_bytes;
+    guint32 alignment[4];
 } Preference;
 
-/* In cublasLtMatmulAlgo_t: which problem it was found for. */
+/* In cublasLtMatmulAlgo_t: which problem it was found for, and what it takes for granted. */
 typedef struct {
     guint64 workspace_bytes;
     guint64 problem;
+    guint32 alignment[4];
 } Algorithm;
 
 G_STATIC_ASSERT(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t));
@@ -108,6 +111,10 @@ static const Field description_fields[] = {
 
 static const Field preference_fields[] = {
     FIELD(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Preference, max_workspace_bytes),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Preference, alignment[0]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Preference, alignment[1]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Preference, alignment[2]),
+    FIELD(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Preference, alignment[3]),
 };
 
 static cublasStatus_t set(void *object, const Field *fields, gsize count, int attribute,
@@ -214,14 +221,14 @@ cublasStatus_t cublasLtMatmulPreferenceInit_internal(cublasLtMatmulPreference_t 
 {
     if (bytes < sizeof *preference)
         return CUBLAS_STATUS_ALLOC_FAILED;
-    *(Preference *)preference = (Preference){0};
+    *(Preference *)preference = (Preference){.alignment = {256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
     *preference = g_new0(cublasLtMatmulPreferenceOpaque_t, 1);
-    return CUBLAS_STATUS_SUCCESS;
+    return cublasLtMatmulPreferenceInit_internal(*preference, sizeof **preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
@@ -331,7 +338,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
     for (gsize i = 0; i < G_N_ELEMENTS(workspaces) && *found < wanted; i++) {
         if (workspaces[i] > ((const Preference *)preference)->max_workspace_bytes)
             continue;
-        Algorithm algorithm = {workspaces[i], problem_of(&gemm)};
+        Algorithm algorithm = {workspaces[i], problem_of(&gemm), {0}};
+        memcpy(algorithm.alignment, ((const Preference *)preference)->alignment,
+               sizeof algorithm.alignment);
         results[*found] = (cublasLtMatmulHeuristicResult_t){
             .workspaceSize = workspaces[i], .state = CUBLAS_STATUS_SUCCESS, .wavesCount = 1.0f};
         memcpy(&results[*found].algo, &algorithm, sizeof algorithm);
@@ -349,6 +358,14 @@ static void set_scalars(CsGemm *gemm, gint32 pointer_mode, const void *alpha, co
         gemm->alpha = *(const float *)alpha;
         gemm->beta = *(const float *)beta;
     }
+}
+
+static gboolean is_aligned(const Algorithm *algorithm, const void *const data[4])
+{
+    for (gsize i = 0; i < G_N_ELEMENTS(algorithm->alignment); i++)
+        if ((guintptr)data[i] % algorithm->alignment[i] != 0)
+            return FALSE;
+    return TRUE;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
@@ -372,6 +389,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
             return CUBLAS_STATUS_NOT_SUPPORTED;
         if (algorithm.workspace_bytes > workspace_bytes)
             return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (opaque != NULL && !is_aligned(&algorithm, (const void *[]){a, b, c, d})) {
+        cs_report(CS_MISUSE, "cublasLtMatmul: a matrix is less aligned than the algorithm needs");
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     gemm.a_data = a;
     gemm.b_data = b;

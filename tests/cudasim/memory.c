@@ -8,6 +8,7 @@
 
 #define DEVICE_SPAN ((gsize)1 << 30) /* of addresses */
 #define PINNED_SPAN ((gsize)256 << 20)
+#define LARGE_PAGE  ((gsize)2 << 20)
 #define GAP         ((gsize)512)
 
 typedef struct {
@@ -32,11 +33,15 @@ static int key = -1; /* of protection, where the CPU has them: much cheaper than
 
 /* ---- regions ---- */
 
+/* In large pages where there are any: their protection is changed twice an op. */
 static void map(Space *space)
 {
-    space->base = mmap(NULL, space->span, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    g_assert(space->base != MAP_FAILED);
+    char *base = mmap(NULL, space->span + LARGE_PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    g_assert(base != MAP_FAILED);
+    space->base = base + (LARGE_PAGE - (gsize)base % LARGE_PAGE) % LARGE_PAGE;
+    madvise(space->base, space->span, MADV_HUGEPAGE);
 }
 
 /* In checked builds the hooks see what host code touches. */
@@ -49,7 +54,7 @@ static void protect(gboolean on)
         return;
     }
 #endif
-    mprotect(device.base, (device.top + 4095) & ~(gsize)4095,
+    mprotect(device.base, (device.top + LARGE_PAGE - 1) & ~(LARGE_PAGE - 1),
              on ? PROT_NONE : PROT_READ | PROT_WRITE);
 #else
     (void)on, (void)key;

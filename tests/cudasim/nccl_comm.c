@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define HEAD_BYTES ((gsize)1 << 16)
+#define HEAD_BYTES ((gsize)1 << 18)
 #define MOST_POLLS 3 /* that a call which does not block is in progress */
 
 G_STATIC_ASSERT(sizeof(CsShared) <= HEAD_BYTES);

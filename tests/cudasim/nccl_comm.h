@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #define CS_MAX_RANKS  16
-#define CS_MAX_SPLITS 64                /* of one communicator */
+#define CS_MAX_SPLITS 1024              /* of one communicator */
 #define CS_SLOT_BYTES ((gsize)32 << 20) /* of one message; only what is touched exists */
 
 typedef enum {

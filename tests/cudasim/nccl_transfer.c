@@ -234,6 +234,8 @@ static gboolean complete(const CsTransfer *t)
         return shared->mail[self][t->what.root].received >= t->number;
     if (t->what.kind == CS_RECEIVE)
         return complete_receive(t);
+    if (shared->ranks[self].done + 1 != t->number)
+        return FALSE; /* one by one: peers reuse the slots of what is done */
     for (int rank = 0; rank < t->comm->size; rank++)
         if (shared->ranks[rank].posted < t->number)
             return FALSE;

@@ -85,7 +85,7 @@ static inline void *layout_tensor(LayoutRun *run, const char *name, guint copy)
 
 static inline double layout_scalar(LayoutRun *run, const char *name)
 {
-    return *(const double *)layout_tensor(run, name, 0);
+    return binding_read(run->binding, name);
 }
 
 /* Collective.  @spec's pointers and the data are borrowed. */
@@ -128,16 +128,18 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(LayoutRun, layout_run_free)
 /* All that a host does before a step. */
 static inline void layout_bind(LayoutRun *run, guint step)
 {
-    double *hyper = layout_tensor(run, "hyper", 0);
+    const double hyper[NUM_HYPER] = {
+        [HYPER_LR] = run->task.lr,
+        [HYPER_BETA1] = 0.9,
+        [HYPER_BETA2] = 0.95,
+        [HYPER_EPS] = 1e-8,
+        [HYPER_WEIGHT_DECAY] = 0.1,
+        [HYPER_STEP] = step,
+        [HYPER_MAX_NORM] = run->task.clip_norm,
+    };
 
     binding_samples(run->binding, run->task.data, run->task.seed, step);
-    hyper[HYPER_LR] = run->task.lr;
-    hyper[HYPER_BETA1] = 0.9;
-    hyper[HYPER_BETA2] = 0.95;
-    hyper[HYPER_EPS] = 1e-8;
-    hyper[HYPER_WEIGHT_DECAY] = 0.1;
-    hyper[HYPER_STEP] = step;
-    hyper[HYPER_MAX_NORM] = run->task.clip_norm;
+    binding_write(run->binding, "hyper", hyper, NUM_HYPER);
     binding_clear_sums(run->binding);
 }
 

@@ -1,0 +1,413 @@
+/* From ops to launchers: operands as sim/program/op.h numbers them, sizes as it names them. */
+#include "exec/cuda/cuda_device.h"
+
+#include <string.h>
+
+static CudaStream stream_of(const CudaDevice *device, const Launch *launch)
+{
+    return device->streams[launch->stream];
+}
+
+/* ---- embedding ---- */
+
+static void run_embed(CudaDevice *device, const Launch *launch)
+{
+    const OpSizes *s = &launch->op->sizes;
+    const CudaEmbed embed = {.dtype = launch->op->dtype,
+                             .rows = s->rows,
+                             .vocab = s->in,
+                             .columns = s->out,
+                             .tokens = launch->operand[0],
+                             .weight = launch->operand[1],
+                             .x = launch->operand[2],
+                             .range = launch_optional(launch, 3),
+                             .adds = launch_adds(launch, 2)};
+
+    cuda_embed(&embed, stream_of(device, launch));
+}
+
+static void run_embed_backward(CudaDevice *device, const Launch *launch)
+{
+    const OpSizes *s = &launch->op->sizes;
+    const CudaEmbedBackward embed = {.dtype = launch->op->dtype,
+                                     .dtype_out = launch->op->dtype_out,
+                                     .rows = s->rows,
+                                     .vocab = s->in,
+                                     .columns = s->out,
+                                     .tokens = launch->operand[0],
+                                     .dx = launch->operand[1],
+                                     .dweight = launch->operand[2],
+                                     .range = launch_optional(launch, 3),
+                                     .adds = launch_adds(launch, 2)};
+
+    cuda_embed_backward(&embed, stream_of(device, launch));
+}
+
+/* ---- norms ---- */
+
+static CudaNorm norm_of(const Launch *launch)
+{
+    const OpSizes *s = &launch->op->sizes;
+
+    return (CudaNorm){.dtype = launch->op->dtype,
+                      .rows = s->rows,
+                      .columns = s->in,
+                      .eps = (float)s->eps,
+                      .x = launch->operand[0],
+                      .weight = launch->operand[1]};
+}
+
+static void run_rmsnorm(CudaDevice *device, const Launch *launch)
+{
+    CudaNorm norm = norm_of(launch);
+
+    norm.y = launch->operand[2];
+    norm.stats = launch->operand[3];
+    cuda_rmsnorm(&norm, stream_of(device, launch));
+}
+
+static void run_rmsnorm_apply(CudaDevice *device, const Launch *launch)
+{
+    CudaNorm norm = norm_of(launch);
+
+    norm.stats = launch->operand[2];
+    norm.y = launch->operand[3];
+    cuda_rmsnorm_apply(&norm, stream_of(device, launch));
+}
+
+static void run_layernorm(CudaDevice *device, const Launch *launch)
+{
+    CudaNorm norm = norm_of(launch);
+
+    norm.bias = launch->operand[2];
+    norm.y = launch->operand[3];
+    norm.stats = launch->operand[4];
+    cuda_layernorm(&norm, stream_of(device, launch));
+}
+
+static void run_layernorm_apply(CudaDevice *device, const Launch *launch)
+{
+    CudaNorm norm = norm_of(launch);
+
+    norm.bias = launch->operand[2];
+    norm.stats = launch->operand[3];
+    norm.y = launch->operand[4];
+    cuda_layernorm_apply(&norm, stream_of(device, launch));
+}
+
+static CudaNormBackward norm_backward_of(const Launch *launch)
+{
+    const OpSizes *s = &launch->op->sizes;
+
+    return (CudaNormBackward){.dtype = launch->op->dtype,
+                              .dtype_out = launch->op->dtype_out,
+                              .rows = s->rows,
+                              .columns = s->in,
+                              .dy = launch->operand[0],
+                              .x = launch->operand[1],
+                              .weight = launch->operand[2],
+                              .stats = launch->operand[3],
+                              .dx = launch->operand[4],
+                              .dweight = launch->operand[5],
+                              .adds_dx = launch_adds(launch, 4),
+                              .adds_dw = launch_adds(launch, 5)};
+}
+
+static void run_rmsnorm_backward(CudaDevice *device, const Launch *launch)
+{
+    CudaNormBackward norm = norm_backward_of(launch);
+
+    norm.scratch = launch->operand[6];
+    cuda_rmsnorm_backward(&norm, stream_of(device, launch));
+}
+
+static void run_layernorm_backward(CudaDevice *device, const Launch *launch)
+{
+    CudaNormBackward norm = norm_backward_of(launch);
+
+    norm.dbias = launch->operand[6];
+    norm.adds_db = launch_adds(launch, 6);
+    norm.scratch = launch->operand[7];
+    cuda_layernorm_backward(&norm, stream_of(device, launch));
+}
+
+/* ---- attention ---- */
+
+/* @positions: the operand of the queries' positions, where the op has them. */
+static CudaAttentionSizes attention_sizes(const Launch *launch, guint positions)
+{
+    const OpSizes *s = &launch->op->sizes;
+    CudaAttentionSizes sizes = {.dtype = launch->op->dtype,
+                                .dtype_out = launch->op->dtype_out,
+                                .batch = s->batch,
+                                .seq = s->seq,
+                                .heads = s->heads,
+                                .kv_heads = s->kv_heads,
+                                .head_dim = s->head_dim,
+                                .blocks = op_key_blocks(launch->op),
+                                .scratch = launch->operand[positions - 1]};
+
+    if (launch->op->num_operands > positions) {
+        sizes.q_positions = launch->operand[positions];
+        sizes.k_positions = launch->operand[positions + 1];
+    }
+    return sizes;
+}
+
+static void run_attention(CudaDevice *device, const Launch *launch)
+{
+    const CudaAttention attention = {.sizes = attention_sizes(launch, 6),
+                                     .q = launch->operand[0],
+                                     .k = launch->operand[1],
+                                     .v = launch->operand[2],
+                                     .o = launch->operand[3],
+                                     .lse = launch->operand[4],
+                                     .adds = launch_adds(launch, 3)};
+
+    cuda_attention(&attention, stream_of(device, launch));
+}
+
+static void run_attention_backward(CudaDevice *device, const Launch *launch)
+{
+    const CudaAttentionBackward attention = {.sizes = attention_sizes(launch, 10),
+                                             .dout = launch->operand[0],
+                                             .q = launch->operand[1],
+                                             .k = launch->operand[2],
+                                             .v = launch->operand[3],
+                                             .o = launch->operand[4],
+                                             .lse = launch->operand[5],
+                                             .dq = launch->operand[6],
+                                             .dk = launch->operand[7],
+                                             .dv = launch->operand[8],
+                                             .adds_dq = launch_adds(launch, 6),
+                                             .adds_dk = launch_adds(launch, 7),
+                                             .adds_dv = launch_adds(launch, 8)};
+
+    cuda_attention_backward(&attention, stream_of(device, launch));
+}
+
+static CudaRope rope_of(const Launch *launch)
+{
+    const OpSizes *s = &launch->op->sizes;
+
+    return (CudaRope){.dtype = launch->op->dtype,
+                      .batch = s->batch,
+                      .seq = s->seq,
+                      .heads = s->heads,
+                      .kv_heads = s->kv_heads,
+                      .head_dim = s->head_dim,
+                      .q = launch->operand[0],
+                      .k = launch->operand[1],
+                      .table = launch->operand[2]};
+}
+
+static void run_rope(CudaDevice *device, const Launch *launch)
+{
+    const CudaRope rope = rope_of(launch);
+
+    cuda_rope(&rope, stream_of(device, launch));
+}
+
+static void run_rope_backward(CudaDevice *device, const Launch *launch)
+{
+    const CudaRope rope = rope_of(launch);
+
+    cuda_rope_backward(&rope, stream_of(device, launch));
+}
+
+/* ---- ops without neighbours ---- */
+
+static guint64 elements_of(const Launch *launch)
+{
+    return launch->op->sizes.rows * launch->op->sizes.in;
+}
+
+static void run_swiglu(CudaDevice *device, const Launch *launch)
+{
+    cuda_swiglu(launch->op->dtype, elements_of(launch), launch->operand[0], launch->operand[1],
+                launch->operand[2], stream_of(device, launch));
+}
+
+static void run_swiglu_backward(CudaDevice *device, const Launch *launch)
+{
+    cuda_swiglu_backward(launch->op->dtype, elements_of(launch), launch->operand[0],
+                         launch->operand[1], launch->operand[2], stream_of(device, launch));
+}
+
+static void run_gelu(CudaDevice *device, const Launch *launch)
+{
+    cuda_gelu(launch->op->dtype, elements_of(launch), launch->operand[0], launch->operand[1],
+              stream_of(device, launch));
+}
+
+static void run_gelu_backward(CudaDevice *device, const Launch *launch)
+{
+    cuda_gelu_backward(launch->op->dtype, elements_of(launch), launch->operand[0],
+                       launch->operand[1], stream_of(device, launch));
+}
+
+static void run_add_bias(CudaDevice *device, const Launch *launch)
+{
+    cuda_add_bias(launch->op->dtype, launch->op->sizes.rows, launch->op->sizes.in,
+                  launch->operand[1], launch->operand[0], stream_of(device, launch));
+}
+
+static void run_count_valid(CudaDevice *device, const Launch *launch)
+{
+    cuda_count_valid(launch->op->sizes.rows, launch->operand[0], launch->operand[1],
+                     launch_adds(launch, 1), stream_of(device, launch));
+}
+
+static void run_accumulate(CudaDevice *device, const Launch *launch)
+{
+    cuda_accumulate(launch->op->dtype, launch->op->sizes.elements, launch->operand[0],
+                    launch->operand[1], stream_of(device, launch));
+}
+
+static void run_cast(CudaDevice *device, const Launch *launch)
+{
+    cuda_cast(launch->op->dtype, launch->op->dtype_out, launch->op->sizes.elements,
+              launch->operand[0], launch->operand[1], stream_of(device, launch));
+}
+
+/* ---- unit ops ---- */
+
+enum { MOST_PIECES = 64 }; /* parameters of a unit */
+
+/* Where @span begins in operand @i. */
+static guint64 offset_of(const Launch *launch, guint i, const ShardSpan *span)
+{
+    g_assert(launch->part[i] != PART_NONE);
+    return launch->part[i] == PART_SHARD ? span->shard_offset : span->full_offset;
+}
+
+/* What this rank owns of each parameter; @operand: where each array of a piece lies, by what the
+ * CudaPiece calls it, or -1. */
+static guint pieces_of(const Launch *launch, const gint operand[4], CudaPiece pieces[MOST_PIECES])
+{
+    const UnitMap *map = launch->map;
+
+    g_assert(map->num_params <= MOST_PIECES);
+    for (guint p = 0; p < map->num_params; p++) {
+        const ShardSpan span = unit_map_span(map, p, launch->map_rank);
+        guint64 offset[4] = {0};
+
+        for (guint i = 0; i < G_N_ELEMENTS(offset); i++)
+            if (operand[i] >= 0)
+                offset[i] = offset_of(launch, (guint)operand[i], &span);
+        pieces[p] = (CudaPiece){.elements = span.elements,
+                                .parameter = offset[0],
+                                .gradient = offset[1],
+                                .moment = offset[2],
+                                .master = offset[3],
+                                .decay = map->params[p].dims >= 2 ? 1 : 0,
+                                .weight = 1.0 / map->params[p].copies};
+    }
+    return map->num_params;
+}
+
+static void run_squared_norm(CudaDevice *device, const Launch *launch)
+{
+    CudaPiece pieces[MOST_PIECES];
+    const CudaSquaredNorm norm = {.dtype = launch->op->dtype_out,
+                                  .gradient = launch->operand[0],
+                                  .pieces = pieces,
+                                  .num_pieces =
+                                      pieces_of(launch, (const gint[]){-1, 0, -1, -1}, pieces),
+                                  .sum = launch->operand[1],
+                                  .adds = launch_adds(launch, 1),
+                                  .partials = device->norm_partials[launch->stream]};
+
+    cuda_squared_norm(&norm, stream_of(device, launch));
+}
+
+static void run_clip(CudaDevice *device, const Launch *launch)
+{
+    CudaClip clip = {.hyper = launch->operand[0],
+                     .loss = launch->operand[1],
+                     .norm = launch->operand[2],
+                     .coef = launch->operand[3],
+                     .finite = launch->operand[4],
+                     .num_sums = launch->op->num_operands - 5};
+
+    g_assert(clip.num_sums <= CUDA_CLIP_SUMS);
+    for (guint i = 0; i < clip.num_sums; i++)
+        clip.sums[i] = launch->operand[5 + i];
+    cuda_clip(&clip, stream_of(device, launch));
+}
+
+/* As the CPU's, a bf16 parameter is its master rounded to nearest. */
+static CudaUpdate update_of(const Launch *launch, guint hyper, guint master, CudaPiece *pieces)
+{
+    const gboolean has_master = launch->op->num_operands > master;
+    const gint operand[] = {0, 1, master == 6 ? 2 : -1, has_master ? (gint)master : -1};
+
+    return (CudaUpdate){.dtype = launch->op->dtype,
+                        .dtype_out = launch->op->dtype_out,
+                        .parameter = launch->operand[0],
+                        .gradient = launch->operand[1],
+                        .master = has_master ? launch->operand[master] : NULL,
+                        .hyper = launch->operand[hyper],
+                        .coef = launch->operand[hyper + 1],
+                        .predicate = launch->predicate,
+                        .pieces = pieces,
+                        .num_pieces = pieces_of(launch, operand, pieces)};
+}
+
+static void run_adamw(CudaDevice *device, const Launch *launch)
+{
+    CudaPiece pieces[MOST_PIECES];
+    CudaUpdate update = update_of(launch, 4, 6, pieces);
+
+    g_assert(launch->part[2] == launch->part[3]);
+    update.m = launch->operand[2];
+    update.v = launch->operand[3];
+    cuda_adamw(&update, stream_of(device, launch));
+}
+
+static void run_sgd(CudaDevice *device, const Launch *launch)
+{
+    CudaPiece pieces[MOST_PIECES];
+    const CudaUpdate update = update_of(launch, 2, 4, pieces);
+
+    cuda_sgd(&update, stream_of(device, launch));
+}
+
+/* ---- all of them ---- */
+
+static CudaOp *const ops[NUM_OPS] = {
+    [OP_EMBED] = run_embed,
+    [OP_RMSNORM] = run_rmsnorm,
+    [OP_RMSNORM_APPLY] = run_rmsnorm_apply,
+    [OP_LAYERNORM] = run_layernorm,
+    [OP_LAYERNORM_APPLY] = run_layernorm_apply,
+    [OP_LINEAR] = cuda_run_linear,
+    [OP_ADD_BIAS] = run_add_bias,
+    [OP_ROPE] = run_rope,
+    [OP_ATTENTION] = run_attention,
+    [OP_SWIGLU] = run_swiglu,
+    [OP_GELU] = run_gelu,
+    [OP_HEAD_LOSS] = cuda_run_head_loss,
+    [OP_HEAD_STATS] = cuda_run_head_stats,
+    [OP_EMBED_BACKWARD] = run_embed_backward,
+    [OP_RMSNORM_BACKWARD] = run_rmsnorm_backward,
+    [OP_LAYERNORM_BACKWARD] = run_layernorm_backward,
+    [OP_LINEAR_BACKWARD_INPUT] = cuda_run_linear_backward_input,
+    [OP_LINEAR_BACKWARD_WEIGHT] = cuda_run_linear_backward_weight,
+    [OP_ROPE_BACKWARD] = run_rope_backward,
+    [OP_ATTENTION_BACKWARD] = run_attention_backward,
+    [OP_SWIGLU_BACKWARD] = run_swiglu_backward,
+    [OP_GELU_BACKWARD] = run_gelu_backward,
+    [OP_COUNT_VALID] = run_count_valid,
+    [OP_ACCUMULATE] = run_accumulate,
+    [OP_CAST] = run_cast,
+    [OP_SQUARED_NORM] = run_squared_norm,
+    [OP_CLIP] = run_clip,
+    [OP_ADAMW] = run_adamw,
+    [OP_SGD] = run_sgd,
+};
+
+CudaOp *cuda_op(OpKind kind)
+{
+    return ops[kind];
+}

@@ -1,0 +1,11 @@
+#include "exec/cuda/plug_in.h"
+
+#include "exec/cuda/comm_nccl.h"
+#include "exec/cuda/cuda_device.h"
+
+const CudaPlugIn fsdp_cuda_plug_in = {
+    .version = FSDP_VERSION,
+    .device = &device_cuda,
+    .probe = cuda_probe,
+    .comm_open = comm_nccl_open,
+};

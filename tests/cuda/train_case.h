@@ -1,0 +1,150 @@
+/* Small trainings on the CUDA device, in layouts that a table names, beside one rank's on the CPU:
+ * what programs under mpirun share. */
+#pragma once
+
+#include "exec/cuda/plug_in.h"
+#include "sim/layout/legality.h"
+#include "tests/exec/layout_case.h"
+#include "tests/suite.h"
+
+#include <mpi.h>
+#include <stdio.h>
+
+enum { TRAIN_SEQ = 8, TRAIN_BATCH = 4, TRAIN_STEPS = 3 };
+
+typedef struct {
+    const char *name;
+    guint ranks;
+    Layout layout;
+    Strategy strategy;
+    guint micro_batches; /* 0 = 1 */
+    ScheduleKind schedule;
+    guint virtual_stages;
+    ContextKind context;
+    Recompute recompute;
+    gboolean sequence, flat, unsharded, bf16;
+} TrainLayout;
+
+/* What a ProgramSpec borrows. */
+typedef struct {
+    Workload workload;
+    Sharding sharding;
+} TrainParts;
+
+static const char train_config[] =
+    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
+    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 2,"
+    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 24,"
+    " \"vocab_size\": 256, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
+
+typedef struct {
+    Model *model;
+    Data *data;
+    Runtime *runtime; /* on the CUDA device, joined by MPI */
+    guint rank, ranks;
+} TrainTest;
+
+static inline void train_test_open(TrainTest *test)
+{
+    const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
+    const RuntimeOptions options = {.transport = "mpi",
+                                    .threads = 1,
+                                    .device = DEVICE_CUDA,
+                                    .plug_in = &fsdp_cuda_plug_in,
+                                    .nccl = g_getenv("NCCL") != NULL};
+    g_autoptr(GError) error = NULL;
+
+    test->model = model_parse(train_config, "config", "tiny", &error);
+    g_assert_no_error(error);
+    test->data = layout_data_new(&text, test->model->vocab, TRAIN_SEQ);
+    test->runtime = runtime_open(&options, &error);
+    g_assert_no_error(error);
+    test->rank = runtime_rank(test->runtime);
+    test->ranks = runtime_size(test->runtime);
+}
+
+static inline void train_test_close(TrainTest *test)
+{
+    runtime_close(test->runtime);
+    data_free(test->data);
+    model_free(test->model);
+}
+
+static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *of,
+                                     DeviceKind device, TrainParts *parts)
+{
+    const guint data_ranks = (guint)layout_data_ranks(&of->layout);
+    const guint micro_batches = MAX(of->micro_batches, 1);
+
+    *parts = (TrainParts){
+        .workload = {TRAIN_BATCH, TRAIN_SEQ, of->bf16 ? &recipe_zero : &recipe_fp32,
+                     OPTIMIZER_ADAMW},
+        .sharding = {.strategy = of->strategy,
+                     .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
+                     .prefetch = 1,
+                     .live_units = 2,
+                     .keep_root = TRUE,
+                     .keep_last = TRUE,
+                     .accumulate_sharded = !of->unsharded},
+    };
+    const ProgramSpec spec = {
+        .model = test->model,
+        .workload = &parts->workload,
+        .layout = of->layout,
+        .sharding = &parts->sharding,
+        .schedule = {.micro_batch = TRAIN_BATCH / (data_ranks * micro_batches),
+                     .micro_batches = micro_batches,
+                     .recompute = of->recompute,
+                     .kind = of->schedule,
+                     .virtual_stages = MAX(of->virtual_stages, 1)},
+        .sequence_parallel = of->sequence,
+        .context = of->context,
+        .device = device,
+        .threads = 1,
+    };
+    sharding_normalise(&parts->sharding, &spec.layout, &spec.schedule);
+    return spec;
+}
+
+static inline LayoutTask train_task(const TrainTest *test)
+{
+    return (LayoutTask){.data = test->data, .seed = 3, .lr = 0.003, .clip_norm = 1.0};
+}
+
+/* Losses of one rank on the CPU in that precision: nothing split, nothing sharded. */
+static inline void train_reference(const TrainTest *test, gboolean bf16, double loss[TRAIN_STEPS])
+{
+    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
+    const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}}, .bf16 = bf16};
+    const LayoutTask task = train_task(test);
+    g_autoptr(GError) error = NULL;
+    TrainParts parts;
+    const ProgramSpec spec = train_spec(test, &plain, DEVICE_CPU, &parts);
+    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
+
+    g_assert_no_error(error);
+    g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
+    while (run->steps < TRAIN_STEPS)
+        layout_step(run, FALSE);
+    memcpy(loss, run->loss, TRAIN_STEPS * sizeof *loss);
+}
+
+/* A program of MPI's: two threads, one after the other; runs the suite (taken) in this process,
+ * rank 0 prints.  The exit status of main(). */
+static inline int train_suite_run(TrainTest *test, Suite *suite)
+{
+    int provided = 0;
+
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+    g_assert(provided >= MPI_THREAD_SERIALIZED);
+    train_test_open(test);
+    SRunner *runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_NOFORK);
+    srunner_run_all(runner, test->rank == 0 ? CK_NORMAL : CK_SILENT);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    train_test_close(test);
+    MPI_Finalize();
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
