@@ -64,7 +64,7 @@ check_unit() {
 check_mpi() {
     for program in $(programs mpi); do
         for ranks in 1 2 3 4; do
-            run "${program#tests/} -np $ranks" 120 \
+            run "${program#tests/} -np $ranks" 300 \
                 "${no_leaks[@]}" "${mpirun[@]}" -np "$ranks" "$build/$program"
         done
     done

@@ -335,7 +335,7 @@ static gboolean read_stage_times(Plan *plan, const JsonText *json, GError **erro
 
     if (!json_length(json, "prediction.stages", &length, error))
         return FALSE;
-    if (length != 0 && length != plan->layout.size[AXIS_PP]) /* none: a plan that was not priced */
+    if (length != plan->layout.size[AXIS_PP])
         return fail(error, ERROR_INPUT, "%s: field \"prediction.stages\": %u entries; pp is %u",
                     json_source(json), length, plan->layout.size[AXIS_PP]);
     g_array_set_size(plan->stages, length);

@@ -1,7 +1,7 @@
 /* Run under mpirun with 1 to 8 ranks: layouts of all axes, schedules and strategies give one rank's
  * training, move the bytes that their programs say, touch the memory that was planned, are proven,
  * and have the same bits with random delays and without overlap.  LAYOUTS bounds their number
- * (default 12, which leaves some pairs to other numbers of ranks; "all": until every pair of
+ * (default 8, which leaves some pairs to other numbers of ranks; "all": until every pair of
  * features that can meet has met). */
 #include "tests/exec/layout_4d.h"
 #include "tests/exec/layout_case.h"
@@ -188,7 +188,7 @@ static guint most_layouts(void)
     const char *layouts = g_getenv("LAYOUTS");
 
     if (layouts == NULL)
-        return 12;
+        return 8;
     return strcmp(layouts, "all") == 0 ? G_MAXUINT : (guint)strtoul(layouts, NULL, 10);
 }
 
