@@ -98,16 +98,20 @@ static guint64 root_beside_blocks(const Stage *stage)
     return bytes;
 }
 
+/* From a pass's second block on, the gradients of the one before are still being reduced. */
 static guint64 backward_bytes(const Stage *stage, const ActivationRings *rings,
                               const UnitRings *units)
 {
     const PassCost *backward = &stage->cost->backward;
     const guint64 alive = rings->residual + rings->gradient;
+    const gboolean reduced = stage->shape->uniform && stage->shape->most_layers > 1;
+    SegmentPeak peak = backward->peak;
 
     if (rings->alone)
         return alive + most(&backward->alone_peak, units);
-    return alive + rings->saved + rings->apart + most(&backward->peak, units) +
-           root_beside_blocks(stage);
+    for (guint w = 0; w < 2 && reduced; w++)
+        peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
+    return alive + rings->saved + rings->apart + most(&peak, units) + root_beside_blocks(stage);
 }
 
 static guint64 forward_bytes(const Stage *stage, const ActivationRings *rings,

@@ -180,26 +180,32 @@ static double embed_s(const Stage *stage)
     return stage_has_embedding(stage->shape) ? stage->cost->embed.path.stream_s : 0;
 }
 
-/* The first chunk's first forward is done: after all updates; and after its units, one after the
- * other, are updated and gathered. */
+/* Before the first block's first forward comes what the stream of compute has to do: all updates.
+ */
+static double ready_s(const Stage *stage)
+{
+    return stage->shards[stage->shape->root_strategy]->clip.all_s + updates_s(stage) +
+           stage->micro_batches * stage->cost->count_valid.all_s + embed_s(stage);
+}
+
+/* The first chunk's first forward is done: by the stream of compute; and after its units, one after
+ * the other, are updated and gathered. */
 static double first_forward_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const UnitCost *root = stage_root(stage);
-    const double clip_s = stage->shards[shape->root_strategy]->clip.all_s;
-    const double computed = clip_s + updates_s(stage) +
-                            stage->micro_batches * stage->cost->count_valid.all_s + embed_s(stage) +
-                            forward_pass_s(stage, shape->first_layers);
+    const double computed_s = ready_s(stage) + forward_pass_s(stage, shape->first_layers);
 
     if (!shape->uniform || !stage_has_embedding(shape) ||
         shape->root_strategy != shape->first_strategy)
-        return computed;
+        return computed_s;
     const UnitCost *block = stage_block(stage, shape->first_strategy);
-    const double gathered =
-        clip_s + root->update.all_s + root->gather.shard_s + root->update_gather.shard_s +
-        shape->first_layers * (block->gather.shard_s + block->update_gather.shard_s) +
-        stage->cost->forward.path.weights_tail_s;
-    return MAX(computed, gathered);
+    const double each_s = block->gather.shard_s + block->update_gather.shard_s;
+    const double gathered_s = stage->shards[shape->root_strategy]->clip.all_s + root->update.all_s +
+                              root->gather.shard_s + root->update_gather.shard_s +
+                              shape->first_layers * each_s +
+                              stage->cost->forward.path.weights_tail_s;
+    return MAX(computed_s, gathered_s);
 }
 
 /* The root's norm comes first; only where its reduction comes last does it wait for that. */
@@ -256,19 +262,99 @@ static double put_off_s(const Stage *stage)
     return most * weights_pass_s(stage, stage->shape->layers);
 }
 
+/* Of what is gathered for each pass, all but what had free copies waits for the first pass's first
+ * release, one after the other. */
+static double gathers_s(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const Strategy strategy = shape->first_strategy;
+    const StageCost *cost = stage->cost;
+
+    if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
+        stage->spec->schedule.kind == SCHEDULE_ZB_H1)
+        return 0;
+    const double gathers = (double)stage_block_gathers(stage, strategy);
+    const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
+    return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
+           (gathers - ready) * stage_block(stage, strategy)->gather.shard_s;
+}
+
+/* The first micro-batch's way to the end of the model: through all chunks but the last. */
+static double way_s(const Stage *stage, const Stage *first)
+{
+    const ProgramSpec *spec = stage->spec;
+    const guint chunks = schedule_chunks(&spec->schedule, spec->layout.size[AXIS_PP]);
+    const guint last =
+        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunks - 1)
+            .count;
+
+    if (chunks == 1)
+        return 0;
+    return first_forward_s(first) + (chunks - 1) * stage->exchange_s +
+           (spec->model->layers - last - first->shape->first_layers) *
+               stage->cost->forward.path.whole_s;
+}
+
+/* Reductions of every micro-batch, one after the other, from the first backward on. */
+static double reductions_s(const Stage *stage, const Stage *first)
+{
+    const StageShape *shape = stage->shape;
+    const UnitCost *block = stage_block(stage, shape->first_strategy);
+    const double start_s =
+        shape->place == STAGE_ONLY ? first_forward_s(stage) : way_s(stage, first);
+    double each_s = block->reduce_last.shard_s;
+
+    if (!shape->uniform || block->gradient_bytes == 0)
+        return 0;
+    if (stage->micro_batches > 1)
+        each_s +=
+            block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
+    return start_s + stage->cost->backward.path.gradients_until_s + shape->layers * each_s +
+           block->norm.all_s + stage->scalars->norm_s;
+}
+
+/* The last stage's last chunk: once the first micro-batch is there all of them pass it, and the
+ * last one goes back through all chunks. */
+static double last_chunk_s(const Stage *stage, const Stage *first)
+{
+    const ProgramSpec *spec = stage->spec;
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
+    const SegmentPath *path = &stage->cost->backward.path;
+    const guint layers = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunks - 1).count;
+    const double each_s = forward_pass_s(stage, layers) + stage->cost->head.path.stream_s +
+                          backward_pass_s(stage, layers);
+
+    return way_s(stage, first) + stage->micro_batches * each_s +
+           (chunks - 1) * (stage->exchange_s + path->entry_s - path->whole_s) +
+           (spec->model->layers - layers) * path->whole_s +
+           first->cost->embed_backward.path.stream_s + end_s(first);
+}
+
+/* When the first micro-batch comes from the stage before. */
+static double arrival_s(const Stage *stage, const Stage *first)
+{
+    const guint between = stage->shape->layers_before - first->shape->first_layers;
+
+    return first_forward_s(first) + stage->shape->stage * stage->exchange_s +
+           between * stage->cost->forward.path.whole_s;
+}
+
 double stage_path_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
-    const SegmentPath *path = &stage->cost->forward.path;
-    const double before = shape->stage;
     const double own_forward_s = forward_pass_s(stage, shape->first_layers);
     const double rest_s = passes_s(stage) - own_forward_s - embed_s(stage);
-    double start_s = first_forward_s(stage);
+    const double start_s = first_forward_s(stage), reduced_s = reductions_s(stage, first);
 
-    if (shape->stage == 0)
-        return start_s + rest_s + end_s(stage);
-    const guint between = shape->layers_before - first->shape->first_layers;
-    start_s = MAX(start_s, first_forward_s(first) + before * stage->exchange_s +
-                               between * path->whole_s + own_forward_s);
-    return start_s + MAX(rest_s + end_s(stage), rest_s - put_off_s(stage) + back_s(stage, first));
+    if (shape->stage == 0) {
+        const double gathered_s = ready_s(stage) + gathers_s(stage);
+
+        return MAX(reduced_s, MAX(start_s + rest_s, gathered_s) + end_s(stage));
+    }
+    const double arrived_s = arrival_s(stage, first);
+    const double computed_s = MAX(start_s, arrived_s + own_forward_s) + rest_s;
+    const double back = back_s(stage, first);
+    const double path_s = MAX(MAX(computed_s + end_s(stage), computed_s - put_off_s(stage) + back),
+                              MAX(reduced_s, arrived_s + gathers_s(stage) + back));
+    return stage_has_head(shape) ? MAX(path_s, last_chunk_s(stage, first)) : path_s;
 }
