@@ -8,6 +8,15 @@ enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
 
 /* ---- durations ---- */
 
+guint *program_spans(const Program *program, const ProgramSpec *spec)
+{
+    guint *spans = g_new0(guint, program->groups->len + 1);
+
+    for (guint g = 0; g < program->groups->len; g++)
+        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
+    return spans;
+}
+
 static guint64 unit_elements(const Program *program, const Op *op)
 {
     const UnitMap *map;

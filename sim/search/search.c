@@ -1,7 +1,7 @@
 #include "sim/search/search.h"
 
 #include "sim/base/error.h"
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 #include "sim/search/price.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 #include "tests/sim/spec_case.h"
 
 enum { GROUPS = 8, LAYOUTS = 2400 };

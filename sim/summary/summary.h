@@ -30,6 +30,3 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
 Summary summarise(Summariser *summariser, const ProgramSpec *spec);
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);
-
-/* Consecutive ranks that each of the program's groups spreads over; the caller's. */
-guint *program_spans(const Program *program, const ProgramSpec *spec);

@@ -1,6 +1,6 @@
 /* How short a step can be.  Streams run side by side, so a step is never shorter than any path
  * through what must follow each other: ops of a stream, ops that wait for one another. */
-#include "sim/cost/stage.h"
+#include "sim/summary/stage.h"
 
 /* ---- all that a stage does ---- */
 

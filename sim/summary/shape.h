@@ -1,7 +1,7 @@
 /* What a stage of a pipeline has: chunks, blocks, and how their units are sharded. */
 #pragma once
 
-#include "sim/cost/probe.h"
+#include "sim/summary/probe.h"
 
 /* Units of one chunk that stay gathered between forward and backward. */
 typedef struct {

@@ -1,4 +1,4 @@
-#include "sim/cost/shape.h"
+#include "sim/summary/shape.h"
 
 static void note_size(StageShape *shape, guint layers)
 {

@@ -1,8 +1,8 @@
 /* Private to summaries: what has been looked at, by what it depends on. */
 #pragma once
 
-#include "sim/cost/flow.h"
-#include "sim/cost/shape.h"
+#include "sim/summary/flow.h"
+#include "sim/summary/shape.h"
 
 /* The sums of single numbers over all ranks that a step needs. */
 typedef struct {

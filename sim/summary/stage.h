@@ -1,7 +1,7 @@
 /* Private to summaries: all that one stage's figures are made of. */
 #pragma once
 
-#include "sim/cost/known.h"
+#include "sim/summary/known.h"
 
 typedef struct {
     const ProgramSpec *spec;

@@ -3,9 +3,9 @@
  * that is the program's. */
 #pragma once
 
-#include "sim/cost/segment.h"
 #include "sim/cost/simulate.h"
 #include "sim/program/compile.h"
+#include "sim/summary/segment.h"
 
 /* Of a stage among others; those between have neither embedding nor head. */
 typedef enum { STAGE_ONLY, STAGE_FIRST, STAGE_LAST, STAGE_MIDDLE, NUM_STAGE_PLACES } StagePlace;

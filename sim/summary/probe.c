@@ -1,6 +1,4 @@
-#include "sim/cost/probe.h"
-
-#include "sim/cost/summary.h"
+#include "sim/summary/probe.h"
 
 #include <string.h>
 

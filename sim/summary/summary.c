@@ -1,20 +1,11 @@
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 
-#include "sim/cost/stage.h"
+#include "sim/summary/stage.h"
 
 struct Summariser {
     Known *known;
     gboolean overlaps, one_queue;
 };
-
-guint *program_spans(const Program *program, const ProgramSpec *spec)
-{
-    guint *spans = g_new0(guint, program->groups->len + 1);
-
-    for (guint g = 0; g < program->groups->len; g++)
-        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
-    return spans;
-}
 
 Summariser *summariser_new(const SimulateContext *context)
 {

@@ -1,4 +1,4 @@
-#include "sim/cost/stage.h"
+#include "sim/summary/stage.h"
 
 Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
 {

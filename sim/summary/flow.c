@@ -1,4 +1,4 @@
-#include "sim/cost/flow.h"
+#include "sim/summary/flow.h"
 
 /* Copies of a ring. */
 typedef struct {

@@ -1,4 +1,4 @@
-#include "sim/cost/known.h"
+#include "sim/summary/known.h"
 
 #include "sim/cost/collective.h"
 

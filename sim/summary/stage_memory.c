@@ -1,6 +1,6 @@
 /* How little memory a stage can do with: at some moment all that is counted is alive, and a ring
  * counts whole while any of its copies is. */
-#include "sim/cost/stage.h"
+#include "sim/summary/stage.h"
 
 /* What the units' whole weights and whole gradients take while a block of them is at work. */
 typedef struct {

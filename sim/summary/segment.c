@@ -1,4 +1,4 @@
-#include "sim/cost/segment.h"
+#include "sim/summary/segment.h"
 
 #include <math.h>
 #include <string.h>
