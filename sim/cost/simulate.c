@@ -8,6 +8,15 @@ enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
 
 /* ---- durations ---- */
 
+guint *program_spans(const Program *program, const ProgramSpec *spec)
+{
+    guint *spans = g_new0(guint, program->groups->len + 1);
+
+    for (guint g = 0; g < program->groups->len; g++)
+        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
+    return spans;
+}
+
 static guint64 unit_elements(const Program *program, const Op *op)
 {
     const UnitMap *map;
@@ -271,13 +280,26 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
 
 /* ---- several classes ---- */
 
+enum { NOBODY = G_MAXUINT };
+
+/* Whom a class meets, looked up once an op. */
+typedef struct {
+    guint *first_op; /* by segment: ordinal of its first op among those of all segments */
+    guint **met;     /* by that ordinal: classes in their order, its own too, then NOBODY; NULL:
+                        not yet looked up */
+    guint name[MAX_STREAMS]; /* by stream: of its name */
+} Meeting;
+
 typedef struct {
     const ProgramSet *set;
     Clock *clocks; /* by class */
     guint *sample; /* by class: the rank that stands for it */
     gboolean is_cpu, overlaps;
     GArray *ops;
-    GArray **arrivals; /* by class, partner, stream: when it reached each of their exchanges */
+    Meeting *meetings; /* by class */
+    GPtrArray *names;  /* of streams: classes number theirs each for itself */
+    GArray **arrivals; /* by class, partner, stream's name: when it reached each of their
+                          exchanges */
 } Simulation;
 
 static const char *purpose_of(const Program *program, const Op *op)
@@ -327,9 +349,27 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
     return FALSE;
 }
 
-static const char *stream_name(const Clock *clock)
+/* The classes of the current op of @mine, in order. */
+static const guint *met_by(const Simulation *simulation, guint mine)
 {
-    return program_stream(clock->program, current_op(clock)->stream)->name;
+    const Clock *clock = &simulation->clocks[mine];
+    const Meeting *meeting = &simulation->meetings[mine];
+    guint **met = &meeting->met[meeting->first_op[current_call(clock)->segment] + clock->op];
+    guint num = 0;
+
+    if (*met != NULL)
+        return *met;
+    *met = g_new(guint, simulation->set->num_classes + 1);
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (c == mine || is_partner(simulation, mine, c))
+            (*met)[num++] = c;
+    (*met)[num] = NOBODY;
+    return *met;
+}
+
+static guint stream_name(const Simulation *simulation, guint c)
+{
+    return simulation->meetings[c].name[current_op(&simulation->clocks[c])->stream];
 }
 
 static gboolean at_same_collective(const Simulation *simulation, guint mine, guint other)
@@ -338,53 +378,36 @@ static gboolean at_same_collective(const Simulation *simulation, guint mine, gui
     const Op *op = current_op(&simulation->clocks[mine]);
 
     return clock->arrived && current_op(clock)->kind == op->kind &&
-           strcmp(stream_name(clock), stream_name(&simulation->clocks[mine])) == 0;
+           stream_name(simulation, other) == stream_name(simulation, mine);
 }
 
 /* TRUE when all partners have arrived; then *start_s is when the last one did. */
 static gboolean all_arrived(const Simulation *simulation, guint mine, double *start_s)
 {
     *start_s = simulation->clocks[mine].ready_s;
-    for (guint c = 0; c < simulation->set->num_classes; c++) {
-        if (c == mine || !is_partner(simulation, mine, c))
-            continue;
-        if (!at_same_collective(simulation, mine, c))
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
+        if (*met != mine && !at_same_collective(simulation, mine, *met))
             return FALSE;
-        *start_s = MAX(*start_s, simulation->clocks[c].ready_s);
+        *start_s = MAX(*start_s, simulation->clocks[*met].ready_s);
     }
     return TRUE;
 }
 
 static void meet(Simulation *simulation, guint mine, double start_s)
 {
-    g_autofree gboolean *partner = g_new0(gboolean, simulation->set->num_classes);
-
-    for (guint c = 0; c < simulation->set->num_classes; c++)
-        partner[c] = c == mine || is_partner(simulation, mine, c);
-    for (guint c = 0; c < simulation->set->num_classes; c++)
-        if (partner[c])
-            finish(&simulation->clocks[c], start_s, simulation->overlaps, simulation->ops, c);
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
+        finish(&simulation->clocks[*met], start_s, simulation->overlaps, simulation->ops, *met);
 }
 
 /* ---- exchanges ---- */
 
-/* Classes number their streams each for itself; names are common. */
-static guint stream_named(const Program *program, const char *name)
-{
-    guint stream = 0;
-
-    while (stream + 1 < program->streams->len &&
-           strcmp(program_stream(program, stream)->name, name) != 0)
-        stream++;
-    return stream;
-}
-
 /* Messages between two ranks keep their order on a stream, so the nth exchange that one has with
- * the other pairs with the other's nth with it.  @stream: of @from. */
-static GArray *arrivals_of(const Simulation *simulation, guint from, guint to, guint stream)
+ * the other pairs with the other's nth with it. */
+static GArray *arrivals_of(const Simulation *simulation, guint from, guint to, guint name)
 {
     GArray **arrivals =
-        &simulation->arrivals[(from * simulation->set->num_classes + to) * MAX_STREAMS + stream];
+        &simulation
+             ->arrivals[(from * simulation->set->num_classes + to) * simulation->names->len + name];
 
     if (*arrivals == NULL)
         *arrivals = g_array_new(FALSE, FALSE, sizeof(double));
@@ -394,27 +417,25 @@ static GArray *arrivals_of(const Simulation *simulation, guint from, guint to, g
 static void note_arrival(Simulation *simulation, guint mine)
 {
     const Clock *clock = &simulation->clocks[mine];
+    const guint name = stream_name(simulation, mine);
 
-    for (guint c = 0; c < simulation->set->num_classes; c++)
-        if (c != mine && is_partner(simulation, mine, c))
-            g_array_append_val(arrivals_of(simulation, mine, c, current_op(clock)->stream),
-                               clock->ready_s);
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
+        if (*met != mine)
+            g_array_append_val(arrivals_of(simulation, mine, *met, name), clock->ready_s);
 }
 
 /* TRUE when every partner has reached its side; it may have gone on since, when its own partners
  * were all there.  Then *start_s is when the last one did. */
 static gboolean all_paired(const Simulation *simulation, guint mine, double *start_s)
 {
-    const guint stream = current_op(&simulation->clocks[mine])->stream;
+    const guint name = stream_name(simulation, mine);
 
     *start_s = simulation->clocks[mine].ready_s;
-    for (guint c = 0; c < simulation->set->num_classes; c++) {
-        if (c == mine || !is_partner(simulation, mine, c))
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
+        if (*met == mine)
             continue;
-        const guint other =
-            stream_named(simulation->clocks[c].program, stream_name(&simulation->clocks[mine]));
-        const GArray *theirs = arrivals_of(simulation, c, mine, other);
-        const guint nth = arrivals_of(simulation, mine, c, stream)->len - 1;
+        const GArray *theirs = arrivals_of(simulation, *met, mine, name);
+        const guint nth = arrivals_of(simulation, mine, *met, name)->len - 1;
 
         if (theirs->len <= nth)
             return FALSE;
@@ -477,6 +498,58 @@ static double **class_durations(const Simulation *simulation, const SimulateCont
     return simulate_durations(program, context, spans);
 }
 
+static void meetings_init(Simulation *simulation)
+{
+    simulation->meetings = g_new0(Meeting, simulation->set->num_classes);
+    simulation->names = g_ptr_array_new();
+    for (guint c = 0; c < simulation->set->num_classes; c++) {
+        const Program *program = simulation->set->classes[c];
+        Meeting *meeting = &simulation->meetings[c];
+        guint ops = 0;
+
+        meeting->first_op = g_new(guint, program->segments->len);
+        for (guint s = 0; s < program->segments->len; s++) {
+            meeting->first_op[s] = ops;
+            ops += program_segment(program, s)->num_ops;
+        }
+        meeting->met = g_new0(guint *, ops + 1);
+        for (guint s = 0; s < program->streams->len; s++) {
+            char *name = program_stream(program, s)->name;
+
+            if (!g_ptr_array_find_with_equal_func(simulation->names, name, g_str_equal,
+                                                  &meeting->name[s])) {
+                meeting->name[s] = simulation->names->len;
+                g_ptr_array_add(simulation->names, name);
+            }
+        }
+    }
+    simulation->arrivals =
+        g_new0(GArray *, simulation->set->num_classes * simulation->set->num_classes *
+                             simulation->names->len);
+}
+
+static void meetings_clear(Simulation *simulation)
+{
+    const guint num = simulation->set->num_classes;
+
+    for (guint i = 0; i < num * num * simulation->names->len; i++)
+        g_clear_pointer(&simulation->arrivals[i], g_array_unref);
+    for (guint c = 0; c < num; c++) {
+        const Program *program = simulation->set->classes[c];
+        const guint last = program->segments->len - 1;
+        const Meeting *meeting = &simulation->meetings[c];
+
+        for (guint i = 0; i < meeting->first_op[last] + program_segment(program, last)->num_ops;
+             i++)
+            g_free(meeting->met[i]);
+        g_free(meeting->met);
+        g_free(meeting->first_op);
+    }
+    g_ptr_array_unref(simulation->names);
+    g_free(simulation->arrivals);
+    g_free(simulation->meetings);
+}
+
 void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTime *times,
                   GArray *ops)
 {
@@ -487,10 +560,10 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         .is_cpu = context->topology->gpu.kind == DEVICE_CPU,
         .overlaps = simulate_overlaps(context),
         .ops = ops,
-        .arrivals = g_new0(GArray *, set->num_classes * set->num_classes * MAX_STREAMS),
     };
     gboolean moved = TRUE;
 
+    meetings_init(&simulation);
     for (guint rank = set->num_ranks; rank-- > 0;)
         simulation.sample[set->class_of[rank]] = rank;
     for (guint c = 0; c < set->num_classes; c++)
@@ -507,9 +580,7 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         simulate_durations_free(simulation.clocks[c].durations, set->classes[c]);
         clock_clear(&simulation.clocks[c]);
     }
-    for (guint i = 0; i < set->num_classes * set->num_classes * MAX_STREAMS; i++)
-        g_clear_pointer(&simulation.arrivals[i], g_array_unref);
-    g_free(simulation.arrivals);
+    meetings_clear(&simulation);
     g_free(simulation.clocks);
     g_free(simulation.sample);
 }

@@ -13,8 +13,9 @@ enum { STEPS = 2 }; /* the step followed by itself */
 /* One lifetime of one tensor copy. */
 typedef struct {
     guint tensor;
-    guint64 start;             /* instance, plus one; 0 = not yet alive */
+    guint64 start;             /* instance, plus one */
     guint64 last[MAX_STREAMS]; /* its newest access, by stream, plus one */
+    guint compared;            /* with that many lifetimes: all that had started */
     gboolean consumed;         /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
 
@@ -23,12 +24,12 @@ typedef struct {
     Happens *happens;
     guint num_tensors;
     guint *first_copy;      /* by tensor; one past the end too */
-    Lifetime *lifetimes;    /* by tensor copy: the newest */
+    GArray *lifetimes;      /* Lifetime, in the order of starts */
+    guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
     guint64 *newest_access; /* by tensor x stream, of any copy, plus one */
     guint64 *newest_start;  /* by tensor: its newest lifetime's start, plus one */
     guint8 *conflicts;      /* num_tensors squared */
     gboolean *always;       /* by tensor: shared with nothing */
-    GArray *ended;          /* Lifetime, those that are no longer the newest */
 } Placer;
 
 static gboolean is_shared_memory(const Tensor *tensor)
@@ -66,7 +67,8 @@ static gboolean all_over(const Placer *placer, guint tensor, guint64 instance)
 /* A lifetime of @tensor starts: whatever is not over by then conflicts. */
 static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 instance)
 {
-    Lifetime *lifetime = &placer->lifetimes[placer->first_copy[tensor] + copy];
+    const Lifetime lifetime = {
+        .tensor = tensor, .start = instance + 1, .compared = placer->lifetimes->len + 1};
 
     for (guint t = 0; t < placer->num_tensors; t++) {
         if (t == tensor || !is_shared_memory(program_tensor(placer->program, t)) ||
@@ -75,18 +77,39 @@ static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 ins
         if (!all_over(placer, t, instance))
             conflict(placer, tensor, t);
     }
-    if (lifetime->start != 0)
-        g_array_append_val(placer->ended, *lifetime);
-    *lifetime = (Lifetime){.tensor = tensor, .start = instance + 1};
+    g_array_append_val(placer->lifetimes, lifetime);
+    placer->newest[placer->first_copy[tensor] + copy] = placer->lifetimes->len;
     placer->newest_start[tensor] = instance + 1;
 }
 
-/* A later access of a lifetime: whatever started in between overlaps it. */
-static void continue_lifetime(Placer *placer, guint tensor, const Lifetime *lifetime)
+static Lifetime *lifetime_at(const Placer *placer, guint i)
 {
-    for (guint t = 0; t < placer->num_tensors; t++)
-        if (t != tensor && placer->newest_start[t] > lifetime->start)
-            conflict(placer, tensor, t);
+    return &g_array_index(placer->lifetimes, Lifetime, i);
+}
+
+/* NULL: it has not lived yet. */
+static Lifetime *newest_lifetime(const Placer *placer, guint tensor, guint copy)
+{
+    const guint newest = placer->newest[placer->first_copy[tensor] + copy];
+
+    return newest == 0 ? NULL : lifetime_at(placer, newest - 1);
+}
+
+/* A later access of a lifetime: whatever started in between overlaps it. */
+static void continue_lifetime(Placer *placer, Lifetime *lifetime)
+{
+    const guint starts = placer->lifetimes->len, tensor = lifetime->tensor;
+
+    if (starts - lifetime->compared < placer->num_tensors) {
+        for (guint i = lifetime->compared; i < starts; i++)
+            if (lifetime_at(placer, i)->tensor != tensor)
+                conflict(placer, tensor, lifetime_at(placer, i)->tensor);
+    } else {
+        for (guint t = 0; t < placer->num_tensors; t++)
+            if (t != tensor && placer->newest_start[t] > lifetime->start)
+                conflict(placer, tensor, t);
+    }
+    lifetime->compared = starts;
 }
 
 static void visit_operand(Placer *placer, const Call *call, const Op *op, guint64 instance,
@@ -98,13 +121,14 @@ static void visit_operand(Placer *placer, const Call *call, const Op *op, guint6
     if (!is_shared_memory(tensor))
         return;
     const guint copy = operand_copy(placer->program, call, operand);
-    Lifetime *lifetime = &placer->lifetimes[placer->first_copy[operand->tensor] + copy];
+    Lifetime *lifetime = newest_lifetime(placer, operand->tensor, copy);
     /* Writing one parameter of a unit's gradients does not end the life of the others. */
-    if (lifetime->start == 0 ||
+    if (lifetime == NULL ||
         (access == ACCESS_WRITE && (operand->param == WHOLE_TENSOR || lifetime->consumed)))
         start_lifetime(placer, operand->tensor, copy, instance);
     else
-        continue_lifetime(placer, operand->tensor, lifetime);
+        continue_lifetime(placer, lifetime);
+    lifetime = newest_lifetime(placer, operand->tensor, copy);
     lifetime->last[op->stream] = instance + 1;
     placer->newest_access[operand->tensor * MAX_STREAMS + op->stream] = instance + 1;
     lifetime->consumed = access == ACCESS_READ && operand->param == WHOLE_TENSOR;
@@ -161,12 +185,12 @@ static void placer_init(Placer *placer, const Program *program)
         copies += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
     }
     placer->first_copy[placer->num_tensors] = copies;
-    placer->lifetimes = g_new0(Lifetime, copies);
+    placer->lifetimes = g_array_new(FALSE, FALSE, sizeof(Lifetime));
+    placer->newest = g_new0(guint, copies);
     placer->newest_access = g_new0(guint64, placer->num_tensors * MAX_STREAMS);
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
     placer->always = g_new0(gboolean, placer->num_tensors);
-    placer->ended = g_array_new(FALSE, FALSE, sizeof(Lifetime));
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
     visit_list(placer, &program->prologue);
@@ -177,12 +201,12 @@ static void placer_clear(Placer *placer)
 {
     happens_free(placer->happens);
     g_free(placer->first_copy);
-    g_free(placer->lifetimes);
+    g_array_unref(placer->lifetimes);
+    g_free(placer->newest);
     g_free(placer->newest_access);
     g_free(placer->newest_start);
     g_free(placer->conflicts);
     g_free(placer->always);
-    g_array_unref(placer->ended);
 }
 
 /* ---- offsets ---- */
@@ -338,25 +362,6 @@ typedef struct {
     gboolean *members; /* by tensor */
 } Peak;
 
-static gint by_start(gconstpointer a, gconstpointer b)
-{
-    const Lifetime *left = a, *right = b;
-
-    return left->start < right->start ? -1 : left->start > right->start;
-}
-
-static GArray *all_lifetimes(const Placer *placer)
-{
-    GArray *all = g_array_copy(placer->ended);
-    const guint num_copies = placer->first_copy[placer->num_tensors];
-
-    for (guint c = 0; c < num_copies; c++)
-        if (placer->lifetimes[c].start != 0)
-            g_array_append_val(all, placer->lifetimes[c]);
-    g_array_sort(all, by_start);
-    return all;
-}
-
 /* Of the tensors that are not over, @first and then, the largest first, those that conflict with
  * all before them: two that follow each other on a stream may both lie beside this moment, but only
  * one at a time.  So no arena is smaller than their sum. */
@@ -384,24 +389,44 @@ static guint64 sum_members(const Placer *placer, const GArray *order, const gboo
     return bytes;
 }
 
-static void note_peak(const Placer *placer, const GArray *order, const gboolean *alive,
-                      const Lifetime *started, Peak *peak)
+/* The newest lifetimes by tensor, and what is alive when @started starts. */
+typedef struct {
+    const GArray *order; /* of tensors, the largest first */
+    const Lifetime *newest;
+    const Lifetime *started;
+    gboolean *alive; /* by tensor */
+} Moment;
+
+/* FALSE as soon as what may be alive is not more than @bytes. */
+static gboolean find_alive(const Placer *placer, const Moment *moment, guint64 bytes)
 {
-    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
+    const Program *program = placer->program;
     guint64 most = 0;
 
-    for (guint i = 0; i < order->len; i++) {
-        const guint t = g_array_index(order, guint, i);
+    for (guint i = 0; i < moment->order->len; i++)
+        most +=
+            tensor_bytes(program, program_tensor(program, g_array_index(moment->order, guint, i)));
+    for (guint i = 0; i < moment->order->len && most > bytes; i++) {
+        const guint t = g_array_index(moment->order, guint, i);
 
-        most += alive[t] ? tensor_bytes(placer->program, program_tensor(placer->program, t)) : 0;
+        moment->alive[t] = t == moment->started->tensor || placer->always[t] ||
+                           !lifetime_over(placer, &moment->newest[t], moment->started->start - 1);
+        most -= moment->alive[t] ? 0 : tensor_bytes(program, program_tensor(program, t));
     }
-    if (most <= peak->bytes)
+    return most > bytes;
+}
+
+static void note_peak(const Placer *placer, const Moment *moment, Peak *peak)
+{
+    if (!find_alive(placer, moment, peak->bytes))
         return;
-    const guint64 bytes = sum_members(placer, order, alive, started->tensor, members);
+    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
+    const guint64 bytes =
+        sum_members(placer, moment->order, moment->alive, moment->started->tensor, members);
     if (bytes <= peak->bytes)
         return;
     peak->bytes = bytes;
-    peak->instance = started->start - 1;
+    peak->instance = moment->started->start - 1;
     memcpy(peak->members, members, placer->num_tensors * sizeof *members);
 }
 
@@ -410,24 +435,19 @@ static void note_peak(const Placer *placer, const GArray *order, const gboolean 
  * newest access there stands for all of them. */
 static void find_peak(const Placer *placer, Peak *peak)
 {
-    g_autoptr(GArray) all = all_lifetimes(placer);
     g_autoptr(GArray) order = shared_by_extent(placer->program);
     g_autofree Lifetime *newest = g_new0(Lifetime, placer->num_tensors);
     g_autofree gboolean *alive = g_new(gboolean, placer->num_tensors);
 
-    for (guint i = 0; i < all->len; i++) {
-        const Lifetime *started = &g_array_index(all, Lifetime, i);
-        const guint64 instance = started->start - 1;
+    for (guint i = 0; i < placer->lifetimes->len; i++) {
+        const Lifetime *started = lifetime_at(placer, i);
+        const Moment moment = {order, newest, started, alive};
         Lifetime *own = &newest[started->tensor];
 
         for (guint s = 0; s < placer->happens->num_streams; s++)
             own->last[s] = MAX(own->last[s], started->last[s]);
-        if (instance < placer->happens->ops_per_step)
-            continue;
-        for (guint t = 0; t < placer->num_tensors; t++)
-            alive[t] = t == started->tensor || placer->always[t] ||
-                       !lifetime_over(placer, &newest[t], instance);
-        note_peak(placer, order, alive, started, peak);
+        if (started->start > placer->happens->ops_per_step)
+            note_peak(placer, &moment, peak);
     }
 }
 

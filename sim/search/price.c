@@ -2,7 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/cost/device_cost.h"
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 
 #include <string.h>
 

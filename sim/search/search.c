@@ -1,7 +1,7 @@
 #include "sim/search/search.h"
 
 #include "sim/base/error.h"
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 #include "sim/search/price.h"
 
 #include <string.h>
@@ -22,6 +22,7 @@ typedef struct {
     SearchResult *result;
     GArray *candidates; /* Candidate that passed legality */
     guint gpus;
+    Summariser *summariser;
 } Search;
 
 guint search_seq_len(const SearchRequest *request)
@@ -102,7 +103,9 @@ static void add_candidate(Search *search, Candidate candidate)
     const ProgramSpec spec = plan_spec(&plan);
     const SimulateContext context = plan_context(&plan);
     candidate.order = search->candidates->len;
-    candidate.summary = summarise(&spec, &context);
+    if (search->summariser == NULL)
+        search->summariser = summariser_new(&context);
+    candidate.summary = summarise(search->summariser, &spec);
     search->result->candidates++;
     g_array_append_val(search->candidates, candidate);
 }

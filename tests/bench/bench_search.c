@@ -2,7 +2,7 @@
 #include "tests/bench/bench.h"
 
 #include "sim/base/data_dirs.h"
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
 

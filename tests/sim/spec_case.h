@@ -1,7 +1,7 @@
 /* Small models and choices for the tests of sim/, and what one must expect of them, by hand. */
 #pragma once
 
-#include "sim/cost/summary.h"
+#include "sim/cost/simulate.h"
 #include "sim/layout/legality.h"
 #include "sim/program/check.h"
 #include "sim/program/compile.h"

@@ -404,7 +404,8 @@ START_TEST(where_no_number_fits_the_answer_is_none)
 }
 END_TEST
 
-/* 16 Psi / 8 = 141 GB of state do not fit in 80 GB; norms are whole on every rank of tp. */
+/* 16 Psi / 8 = 141 GB of state do not fit in 80 GB; norms are whole on every rank of
+ * tp, and stages are not all of one size. */
 START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
 {
     g_autoptr(GError) error = NULL;
@@ -415,7 +416,7 @@ START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
     ck_assert_msg(model != NULL && topology != NULL, "%s", error == NULL ? "" : error->message);
     SearchRequest request = request_of(model, topology, 8);
     request.seq_len = 0;
-    request.fixed[AXIS_TP] = (guint)_i; /* 0: any */
+    request.fixed[AXIS_TP] = request.fixed[AXIS_PP] = (guint)_i; /* 0: any */
     g_autoptr(SearchResult) result = search(&request);
     ck_assert_uint_eq(result->plans->len, 0);
     ck_assert_uint_eq(result->rejected[VERDICT_MEMORY], result->candidates);

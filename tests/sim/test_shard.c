@@ -1,5 +1,5 @@
 #include "sim/base/data_dirs.h"
-#include "sim/cost/summary.h"
+#include "sim/summary/summary.h"
 #include "tests/sim/spec_case.h"
 
 /* vocabulary 257, hidden 24, ffn 40, 4 heads, 2 kv heads, 3 layers, worked by hand:

@@ -1,0 +1,198 @@
+#include "sim/summary/flow.h"
+
+/* Copies of a ring. */
+typedef struct {
+    guint now, most;
+} Count;
+
+static void take(Count *count)
+{
+    count->now++;
+    count->most = MAX(count->most, count->now);
+}
+
+/* One stage, action by action, as the program's build_step() takes and gives copies. */
+typedef struct {
+    const Schedule *schedule;
+    guint pp, chunks;
+    Count in_flight, until_weights, backward_apart, gradients, inboxes;
+    Flow *flow;
+    StageFlow *stage;
+    guint *open[2]; /* by chunk */
+    guint first_forwards;
+    gboolean backward_begun;
+} Counter;
+
+static gboolean splits(const Counter *counter)
+{
+    return counter->schedule->kind == SCHEDULE_ZB_H1;
+}
+
+static void count_forward(Counter *counter, guint chunk)
+{
+    take(&counter->in_flight);
+    take(&counter->until_weights);
+    if (chunk > 0)
+        counter->inboxes.now--;
+    for (guint i = 0; i < 2; i++)
+        counter->flow->opened[i][chunk] += counter->open[i][chunk]++ == 0;
+    if (chunk < counter->pp && counter->backward_begun)
+        counter->stage->refills = TRUE;
+}
+
+static void give_weights(Counter *counter, guint chunk)
+{
+    counter->until_weights.now--;
+    counter->backward_apart.now--;
+    counter->open[1][chunk]--;
+}
+
+static void count_backward(Counter *counter, guint chunk)
+{
+    counter->backward_begun = TRUE;
+    take(&counter->backward_apart);
+    if (chunk + 1 == counter->chunks)
+        take(&counter->gradients);
+    if (chunk == 0)
+        counter->gradients.now--;
+    counter->in_flight.now--;
+    counter->open[0][chunk]--;
+    if (!splits(counter))
+        give_weights(counter, chunk);
+}
+
+static void count_exchange(Counter *counter, const Transfer *transfers, guint num)
+{
+    StageFlow *stage = counter->stage;
+
+    stage->exchanges++;
+    for (guint i = 0; i < num; i++) {
+        if (transfers[i].send)
+            continue;
+        take(transfers[i].gradient ? &counter->gradients : &counter->inboxes);
+        stage->gradients_received += transfers[i].gradient ? 1 : 0;
+        stage->activations_received += transfers[i].gradient ? 0 : 1;
+    }
+    for (guint i = 0; i < num; i++)
+        if (transfers[i].send && transfers[i].gradient)
+            counter->gradients.now--;
+}
+
+static void count_action(Counter *counter, const Timetable *table, const Action *action)
+{
+    switch (action->kind) {
+    case ACTION_FORWARD:
+        count_forward(counter, action->chunk);
+        break;
+    case ACTION_BACKWARD:
+        count_backward(counter, action->chunk);
+        break;
+    case ACTION_WEIGHTS:
+        give_weights(counter, action->chunk);
+        break;
+    case ACTION_EXCHANGE:
+    default:
+        count_exchange(counter, &g_array_index(table->transfers, Transfer, action->first_transfer),
+                       action->num_transfers);
+    }
+}
+
+static void count_stage(Counter *counter, const Timetable *table)
+{
+    StageFlow *stage = counter->stage;
+
+    for (guint a = 0; a < table->actions->len; a++)
+        count_action(counter, table, &g_array_index(table->actions, Action, a));
+    stage->in_flight = counter->in_flight.most;
+    stage->until_weights = counter->until_weights.most;
+    stage->backward_apart = counter->backward_apart.most;
+    stage->gradients = counter->gradients.most;
+    stage->inboxes = counter->inboxes.most;
+}
+
+static Flow *flow_alloc(guint pp, guint chunks)
+{
+    Flow *flow = g_new0(Flow, 1);
+
+    flow->pp = pp;
+    flow->stages = g_new0(StageFlow, pp);
+    for (guint i = 0; i < 2; i++)
+        flow->opened[i] = g_new0(guint, chunks);
+    return flow;
+}
+
+/* All micro-batches, one by one. */
+static Flow *flow_listed(const Schedule *schedule, guint pp)
+{
+    const guint chunks = schedule_chunks(schedule, pp);
+    Flow *flow = flow_alloc(pp, chunks);
+    Timetable *tables = timetables_new(schedule, pp);
+    g_autofree guint *open = g_new0(guint, 2 * chunks);
+
+    for (guint s = 0; s < pp; s++) {
+        Counter counter = {.schedule = schedule,
+                           .pp = pp,
+                           .chunks = chunks,
+                           .flow = flow,
+                           .stage = &flow->stages[s],
+                           .open = {open, open + chunks}};
+
+        count_stage(&counter, &tables[s]);
+    }
+    timetables_free(tables, pp);
+    return flow;
+}
+
+static void extend(guint *count, guint before, guint times)
+{
+    *count += (*count - before) * times;
+}
+
+/* @flow becomes what as many micro-batches more as it has than @before, and that @times, make of
+ * it. */
+static void flow_extend(Flow *flow, const Flow *before, guint chunks, guint times)
+{
+    for (guint s = 0; s < flow->pp; s++) {
+        StageFlow *to = &flow->stages[s];
+        const StageFlow *from = &before->stages[s];
+
+        extend(&to->in_flight, from->in_flight, times);
+        extend(&to->until_weights, from->until_weights, times);
+        extend(&to->backward_apart, from->backward_apart, times);
+        extend(&to->gradients, from->gradients, times);
+        extend(&to->inboxes, from->inboxes, times);
+        extend(&to->activations_received, from->activations_received, times);
+        extend(&to->gradients_received, from->gradients_received, times);
+        extend(&to->exchanges, from->exchanges, times);
+    }
+    for (guint i = 0; i < 2; i++)
+        for (guint c = 0; c < chunks; c++)
+            extend(&flow->opened[i][c], before->opened[i][c], times);
+}
+
+/* Once the pipeline has filled, each further group of pp micro-batches is like the one before. */
+Flow *flow_new(const Schedule *schedule, guint pp)
+{
+    const guint filled = 3 * pp + schedule->micro_batches % pp;
+    Schedule some = *schedule;
+
+    if (schedule->micro_batches <= filled + pp)
+        return flow_listed(schedule, pp);
+    some.micro_batches = filled;
+    g_autoptr(Flow) before = flow_listed(&some, pp);
+    some.micro_batches = filled + pp;
+    Flow *flow = flow_listed(&some, pp);
+    flow_extend(flow, before, schedule_chunks(schedule, pp),
+                (schedule->micro_batches - some.micro_batches) / pp);
+    return flow;
+}
+
+void flow_free(Flow *flow)
+{
+    if (flow == NULL)
+        return;
+    g_free(flow->stages);
+    g_free(flow->opened[0]);
+    g_free(flow->opened[1]);
+    g_free(flow);
+}

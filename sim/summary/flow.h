@@ -1,0 +1,25 @@
+/* What passes through the stages of a pipeline, counted: micro-batches in flight, exchanges. */
+#pragma once
+
+#include "sim/layout/pipeline.h"
+
+/* Most copies that are taken of each kind of ring (program/builder.h), and what a step moves. */
+typedef struct {
+    guint in_flight;      /* chunks between forward and backward */
+    guint until_weights;  /* between forward and backward for weights */
+    guint backward_apart; /* between backward and that for weights; 1 where they are one */
+    guint gradients, inboxes;
+    guint activations_received, gradients_received, exchanges;
+    gboolean refills; /* a forward of the first chunk follows the first backward */
+} StageFlow;
+
+typedef struct {
+    guint pp;
+    StageFlow *stages;
+    guint *opened[2]; /* by chunk: how often a micro-batch starts to be in flight while none is:
+                         until its backward, until its backward for weights */
+} Flow;
+
+Flow *flow_new(const Schedule *schedule, guint pp);
+void flow_free(Flow *flow);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Flow, flow_free)

@@ -1,0 +1,284 @@
+#include "sim/summary/known.h"
+
+#include "sim/cost/collective.h"
+
+#include <string.h>
+
+enum { KEY_PARTS = 8 };
+
+/* What a cost depends on; unused parts are 0. */
+typedef struct {
+    guint64 part[KEY_PARTS];
+} Key;
+
+typedef struct {
+    Key key;
+    gpointer value;
+} Entry;
+
+/* Layouts are asked about in order, so most ask for what the one before did. */
+typedef struct {
+    GHashTable *entries; /* Key -> Entry, which starts with it */
+    const Entry *newest;
+    GDestroyNotify free;
+} Table;
+
+struct Known {
+    SimulateContext context;
+    Table stages, shards, shapes, extremes, flows, scalars, exchanges;
+};
+
+static guint key_hash(gconstpointer data)
+{
+    const Key *key = data;
+    guint64 hash = 0;
+
+    for (guint i = 0; i < KEY_PARTS; i++)
+        hash = (hash ^ key->part[i]) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15);
+    return (guint)(hash >> 32);
+}
+
+static gboolean key_equal(gconstpointer a, gconstpointer b)
+{
+    return memcmp(a, b, sizeof(Key)) == 0;
+}
+
+static void table_init(Table *table, GDestroyNotify free)
+{
+    *table =
+        (Table){.entries = g_hash_table_new_full(key_hash, key_equal, NULL, g_free), .free = free};
+}
+
+static void table_clear(Table *table)
+{
+    GHashTableIter iter;
+    gpointer entry;
+
+    g_hash_table_iter_init(&iter, table->entries);
+    while (g_hash_table_iter_next(&iter, NULL, &entry))
+        table->free(((Entry *)entry)->value);
+    g_hash_table_unref(table->entries);
+}
+
+/* NULL: not yet there. */
+static gpointer table_find(Table *table, const Key *key)
+{
+    if (table->newest == NULL || !key_equal(&table->newest->key, key)) {
+        const Entry *entry = g_hash_table_lookup(table->entries, key);
+
+        if (entry == NULL)
+            return NULL;
+        table->newest = entry;
+    }
+    return table->newest->value;
+}
+
+static gpointer table_add(Table *table, const Key *key, gpointer value)
+{
+    Entry *entry = g_new(Entry, 1);
+
+    *entry = (Entry){*key, value};
+    g_hash_table_insert(table->entries, &entry->key, entry);
+    table->newest = entry;
+    return value;
+}
+
+Known *known_new(const SimulateContext *context)
+{
+    Known *known = g_new0(Known, 1);
+
+    known->context = *context;
+    table_init(&known->stages, g_free);
+    table_init(&known->shards, g_free);
+    table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
+    table_init(&known->extremes, g_free);
+    table_init(&known->flows, (GDestroyNotify)flow_free);
+    table_init(&known->scalars, g_free);
+    table_init(&known->exchanges, g_free);
+    return known;
+}
+
+void known_free(Known *known)
+{
+    if (known == NULL)
+        return;
+    table_clear(&known->stages);
+    table_clear(&known->shards);
+    table_clear(&known->shapes);
+    table_clear(&known->extremes);
+    table_clear(&known->flows);
+    table_clear(&known->scalars);
+    table_clear(&known->exchanges);
+    g_free(known);
+}
+
+/* ---- costs ---- */
+
+/* The last stage's block stands for one between. */
+static StagePlace looked_at(StagePlace place)
+{
+    return place == STAGE_MIDDLE ? STAGE_LAST : place;
+}
+
+const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const Schedule *schedule = &spec->schedule;
+    const Key key = {{looked_at(place), spec->layout.size[AXIS_TP], spec->layout.size[AXIS_CP],
+                      schedule->micro_batch, schedule->recompute, spec->context,
+                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+    StageCost *cost = table_find(&known->stages, &key);
+
+    if (cost != NULL)
+        return cost;
+    cost = g_new(StageCost, 1);
+    *cost = probe_stage(spec, &known->context, looked_at(place));
+    return table_add(&known->stages, &key, cost);
+}
+
+const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
+                             Strategy strategy)
+{
+    const guint several = MIN(spec->schedule.micro_batches, 3);
+    const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
+                      layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
+                      spec->sharding->accumulate_sharded ? 1 : 0, several,
+                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+    ShardCost *cost = table_find(&known->shards, &key);
+
+    if (cost != NULL)
+        return cost;
+    cost = g_new(ShardCost, 1);
+    *cost = probe_shard(spec, &known->context, looked_at(place), strategy);
+    return table_add(&known->shards, &key, cost);
+}
+
+const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage)
+{
+    const Key key = {{stage, spec->layout.size[AXIS_PP], schedule_virtual_stages(&spec->schedule),
+                      spec->sharding->strategy}};
+    StageShape *shape = table_find(&known->shapes, &key);
+
+    return shape != NULL ? shape : table_add(&known->shapes, &key, stage_shape_new(spec, stage));
+}
+
+/* Which stages have most layers. */
+static guint *find_extremes(const ProgramSpec *spec)
+{
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
+    g_autofree guint *layers = g_new0(guint, pp);
+    guint *found = g_new0(guint, NUM_EXTREMES);
+    guint most = 0;
+
+    for (guint c = 0; c < chunks; c++)
+        layers[c % pp] += schedule_chunk(&spec->schedule, spec->model->layers, pp, c).count;
+    for (guint s = 0; s < pp; s++)
+        most = MAX(most, layers[s]);
+    found[EXTREME_LAST] = pp - 1;
+    for (guint s = pp; s-- > 0;)
+        if (layers[s] == most)
+            found[EXTREME_FIRST_LARGEST] = s;
+    for (guint s = 0; s < pp; s++)
+        if (layers[s] == most)
+            found[EXTREME_LAST_LARGEST] = s;
+    return found;
+}
+
+const guint *known_extremes(Known *known, const ProgramSpec *spec)
+{
+    const Key key = {{spec->layout.size[AXIS_PP], schedule_virtual_stages(&spec->schedule)}};
+    guint *found = table_find(&known->extremes, &key);
+
+    return found != NULL ? found : table_add(&known->extremes, &key, find_extremes(spec));
+}
+
+const Flow *known_flow(Known *known, const ProgramSpec *spec)
+{
+    const Schedule *schedule = &spec->schedule;
+    const Key key = {{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
+                      schedule->micro_batches}};
+    Flow *flow = table_find(&known->flows, &key);
+
+    return flow != NULL
+               ? flow
+               : table_add(&known->flows, &key, flow_new(schedule, spec->layout.size[AXIS_PP]));
+}
+
+/* ---- scalars and exchanges ---- */
+
+static void add_scalar(Known *known, const ProgramSpec *spec, const char *purpose, ScalarCost *cost,
+                       gboolean of_norm)
+{
+    const CollectiveContext where = {
+        .topology = known->context.topology,
+        .ranks = purpose_size(spec, purpose),
+        .span = purpose_span(spec, purpose),
+        .ranks_per_node = known->context.ranks_per_node,
+    };
+    const guint64 bytes = dtype_bytes(DTYPE_FP64);
+    const double seconds = collective_seconds(VOLUME_ALL_REDUCE, bytes, DTYPE_FP64, &where);
+
+    cost->all_s += seconds;
+    cost->norm_s = of_norm ? seconds : 0;
+    cost->volume_bytes += 2 * (where.ranks - 1) * bytes;
+}
+
+static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
+{
+    const guint units = spec->sharding->num_overrides == 0 ? 1 : spec->model->layers + 1;
+
+    for (guint u = 0; u < units; u++)
+        if ((sharding_unit_strategy(spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+            return TRUE;
+    return FALSE;
+}
+
+/* As pass_shard() and pass_optimizer() add them.  Groups of ranks on several stages are not equally
+ * far apart: their time is left out. */
+static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
+{
+    const guint pp = spec->layout.size[AXIS_PP];
+    const gboolean alone = pp == 1 && spec->layout.size[AXIS_TP] == 1;
+    ScalarCost cost = {0};
+
+    add_scalar(known, spec, "data", &cost, FALSE);
+    add_scalar(known, spec, pp == 1 ? "data" : "loss", &cost, FALSE);
+    if (any_unit(spec, FALSE) && !alone)
+        add_scalar(known, spec, "model", &cost, TRUE);
+    if (any_unit(spec, TRUE))
+        add_scalar(known, spec, alone ? "shard" : "norm", &cost, TRUE);
+    if (pp > 1)
+        cost.all_s = cost.norm_s = 0;
+    return cost;
+}
+
+const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec)
+{
+    const guint *size = spec->layout.size;
+    const Key key = {{size[AXIS_PP], size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD], size[AXIS_CP],
+                      size[AXIS_TP], any_unit(spec, FALSE) ? 1 : 0, any_unit(spec, TRUE) ? 1 : 0}};
+    ScalarCost *cost = table_find(&known->scalars, &key);
+
+    if (cost != NULL)
+        return cost;
+    cost = g_new(ScalarCost, 1);
+    *cost = scalar_cost(known, spec);
+    return table_add(&known->scalars, &key, cost);
+}
+
+double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
+{
+    const Key key = {{layout_world(&spec->layout), spec->layout.size[AXIS_PP], bytes}};
+    double *seconds = table_find(&known->exchanges, &key);
+
+    if (seconds != NULL)
+        return *seconds;
+    const CollectiveContext where = {
+        .topology = known->context.topology,
+        .ranks = spec->layout.size[AXIS_PP],
+        .span = purpose_span(spec, "pp"),
+        .ranks_per_node = known->context.ranks_per_node,
+    };
+    seconds = g_new(double, 1);
+    *seconds = collective_seconds(VOLUME_EXCHANGE, bytes, spec->workload->recipe->compute, &where);
+    return *(double *)table_add(&known->exchanges, &key, seconds);
+}

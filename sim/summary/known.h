@@ -1,0 +1,34 @@
+/* Private to summaries: what has been looked at, by what it depends on. */
+#pragma once
+
+#include "sim/summary/flow.h"
+#include "sim/summary/shape.h"
+
+/* The sums of single numbers over all ranks that a step needs. */
+typedef struct {
+    double all_s;  /* 0 with several stages */
+    double norm_s; /* of the last one, which comes after the norms of all units */
+    guint64 volume_bytes;
+} ScalarCost;
+
+typedef struct Known Known;
+
+Known *known_new(const SimulateContext *context);
+void known_free(Known *known);
+
+/* All are the cache's own and stay. */
+const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place);
+const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
+                             Strategy strategy);
+const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage);
+
+/* Stages that say most about all of them; some may be equal.  The first has most in flight, the
+ * last most before it. */
+enum { EXTREME_FIRST, EXTREME_LAST, EXTREME_FIRST_LARGEST, EXTREME_LAST_LARGEST, NUM_EXTREMES };
+const guint *known_extremes(Known *known, const ProgramSpec *spec);
+
+const Flow *known_flow(Known *known, const ProgramSpec *spec);
+const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec);
+
+/* Seconds of one message of @bytes to the next stage. */
+double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes);

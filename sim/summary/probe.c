@@ -1,0 +1,257 @@
+#include "sim/summary/probe.h"
+
+#include <string.h>
+
+StagePlace stage_place(guint stage, guint pp)
+{
+    if (pp == 1)
+        return STAGE_ONLY;
+    return stage == 0 ? STAGE_FIRST : stage + 1 == pp ? STAGE_LAST : STAGE_MIDDLE;
+}
+
+/* A program of one block a stage, and the seconds of its ops. */
+typedef struct {
+    Sketch *sketch;
+    const Program *program;
+    double **durations;
+} Probe;
+
+/* Two stages stand for several: the first and the last; one between is the last without its root.
+ */
+static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                       Model *model)
+{
+    const guint pp = place == STAGE_ONLY ? 1 : 2;
+    Probe probe;
+
+    *model = *spec->model;
+    model->layers = pp;
+    spec->model = model;
+    spec->layout.size[AXIS_PP] = pp;
+    spec->schedule.chunk_layers = NULL;
+    spec->schedule.virtual_stages = 1;
+    if (spec->schedule.kind != SCHEDULE_ZB_H1)
+        spec->schedule.kind = SCHEDULE_1F1B;
+    probe.sketch = program_sketch(spec, place == STAGE_FIRST ? 0 : pp - 1);
+    probe.program = probe.sketch->program;
+    g_autofree guint *spans = program_spans(probe.program, spec);
+    probe.durations = simulate_durations(probe.program, context, spans);
+    return probe;
+}
+
+static void probe_clear(Probe *probe)
+{
+    simulate_durations_free(probe->durations, probe->program);
+    sketch_free(probe->sketch);
+}
+
+enum { NO_SEGMENT = G_MAXUINT };
+
+static guint find_segment(const Probe *probe, const char *unit, const char *what)
+{
+    const gsize length = strlen(unit);
+
+    for (guint s = 0; s < probe->program->segments->len; s++) {
+        const char *name = program_segment(probe->program, s)->name;
+
+        if (strncmp(name, unit, length) == 0 && strcmp(name + length, what) == 0)
+            return s;
+    }
+    return NO_SEGMENT;
+}
+
+static SegmentRun run_of(const Probe *probe, guint first, guint then)
+{
+    SegmentRun run = {.program = probe->program, .durations = probe->durations};
+
+    if (first != NO_SEGMENT)
+        run.segments[run.num++] = first;
+    if (then != NO_SEGMENT)
+        run.segments[run.num++] = then;
+    return run;
+}
+
+static SegmentSums sums_of(const Probe *probe, const char *unit, const char *what)
+{
+    const SegmentRun run = run_of(probe, find_segment(probe, unit, what), NO_SEGMENT);
+
+    return segment_sums(&run);
+}
+
+/* ---- stages ---- */
+
+static guint find_space(const Program *program, const char *name)
+{
+    for (guint s = 1; s < program->spaces->len; s++)
+        if (strcmp(g_array_index(program->spaces, Space, s).name, name) == 0)
+            return s;
+    return NO_SPACE;
+}
+
+static guint64 space_bytes(const Program *program, const char *name)
+{
+    const guint space = find_space(program, name);
+    guint64 bytes = 0;
+
+    for (guint t = 0; space != NO_SPACE && t < program->tensors->len; t++)
+        if (program_tensor(program, t)->space == space)
+            bytes += tensor_copy_bytes(program_tensor(program, t));
+    return bytes;
+}
+
+/* Which spaces' tensors are counted with what lives in a call: always what is computed again, and
+ * @alone the activations of the only copy. */
+static gboolean *counted_spaces(const Program *program, gboolean alone)
+{
+    static const char *const of_a_block[] = {"saved", "kept", "again_kept", "weights"};
+    gboolean *counted = g_new0(gboolean, program->spaces->len);
+
+    counted[find_space(program, "again")] = TRUE;
+    for (guint i = 0; alone && i < G_N_ELEMENTS(of_a_block); i++)
+        counted[find_space(program, of_a_block[i])] = TRUE;
+    return counted;
+}
+
+static PassCost pass_cost(const Probe *probe, guint first, guint then)
+{
+    const SegmentRun run = run_of(probe, first, then);
+
+    if (run.num == 0)
+        return (PassCost){0};
+    g_autofree gboolean *counted = counted_spaces(probe->program, FALSE);
+    g_autofree gboolean *alone = counted_spaces(probe->program, TRUE);
+    return (PassCost){
+        .sums = segment_sums(&run),
+        .path = segment_path(&run),
+        .peak = segment_peak(&run, counted),
+        .alone_peak = segment_peak(&run, alone),
+    };
+}
+
+static PassCost root_cost(const Probe *probe, const char *segment)
+{
+    return pass_cost(probe, find_segment(probe, segment, ""), NO_SEGMENT);
+}
+
+static void sum_inputs(const Program *program, StageCost *cost)
+{
+    const guint micro_batches = find_space(program, "micro_batch");
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (tensor->persistence != PERSIST_STATE || tensor->unit != NO_UNIT)
+            continue;
+        if (tensor->space == micro_batches)
+            cost->micro_batch_bytes += tensor_copy_bytes(tensor);
+        else
+            cost->input_bytes += tensor_bytes(program, tensor);
+    }
+}
+
+static StageCost stage_cost(const Probe *probe, StagePlace place)
+{
+    const Program *program = probe->program;
+    StageCost cost = {
+        .forward = pass_cost(probe, find_segment(probe, "block", ".forward"), NO_SEGMENT),
+        .backward = pass_cost(probe, find_segment(probe, "block", ".recompute"),
+                              find_segment(probe, "block", ".backward")),
+        .weights = pass_cost(probe, find_segment(probe, "block", ".weights"), NO_SEGMENT),
+        .ring = {.residual = space_bytes(program, "residual"),
+                 .saved = space_bytes(program, "saved"),
+                 .kept = space_bytes(program, "kept"),
+                 .again_kept = space_bytes(program, "again_kept"),
+                 .weights = space_bytes(program, "weights"),
+                 .gradient = space_bytes(program, "gradient"),
+                 .inbox = space_bytes(program, "inbox")},
+        .input = root_cost(probe, "input"),
+        .count_valid = sums_of(probe, "count_valid", ""),
+    };
+
+    sum_inputs(program, &cost);
+    if (place == STAGE_MIDDLE)
+        return cost;
+    cost.embed = root_cost(probe, "embed.forward");
+    cost.head = root_cost(probe, "head");
+    cost.embed_backward = root_cost(probe, "embed.backward");
+    return cost;
+}
+
+StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
+{
+    Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .live_units = 1};
+    ProgramSpec least = *spec;
+    Model model;
+
+    least.layout.size[AXIS_DP_REPLICATE] = least.layout.size[AXIS_DP_SHARD] = 1;
+    least.sharding = &sharding;
+    least.schedule.micro_batches = 1;
+    Probe probe = probe_new(&least, context, place, &model);
+    const StageCost cost = stage_cost(&probe, place);
+    probe_clear(&probe);
+    return cost;
+}
+
+/* ---- shards ---- */
+
+static guint64 copy_bytes(const Program *program, gint tensor)
+{
+    return tensor == NO_TENSOR ? 0 : tensor_copy_bytes(program_tensor(program, (guint)tensor));
+}
+
+static UnitCost unit_cost(const Probe *probe, guint index)
+{
+    const Program *program = probe->program;
+    const UnitClass *unit = program_unit(program, index);
+    const guint gather = find_segment(probe, unit->name, ".gather");
+    UnitCost cost = {
+        .state_bytes = copy_bytes(program, unit->parameter) + copy_bytes(program, unit->gradient) +
+                       copy_bytes(program, unit->master) + copy_bytes(program, unit->moment[0]) +
+                       copy_bytes(program, unit->moment[1]),
+        .gathered_bytes = copy_bytes(program, unit->gathered),
+        .gradient_bytes = copy_bytes(program, unit->unit_gradient),
+        .gather = sums_of(probe, unit->name, ".gather"),
+        .update_gather = sums_of(probe, unit->name, ".update_gather"),
+        .norm = sums_of(probe, unit->name, ".norm"),
+        .update = sums_of(probe, unit->name, ".update"),
+        .reduce_first = sums_of(probe, unit->name, ".reduce"),
+        .reduce_add = sums_of(probe, unit->name, ".reduce.add"),
+        .reduce_last = sums_of(probe, unit->name, ".reduce.add.last"),
+    };
+
+    if (find_segment(probe, unit->name, ".reduce.add.last") == NO_SEGMENT)
+        cost.reduce_last = sums_of(probe, unit->name,
+                                   unit->unit_gradient == NO_TENSOR ? ".reduce" : ".reduce.last");
+    if (gather != NO_SEGMENT)
+        cost.gathers = (guint)probe->sketch->calls[gather];
+    return cost;
+}
+
+ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      Strategy strategy)
+{
+    enum { SEVERAL = 3 }; /* a first, one between, a last */
+    Sharding sharding = *spec->sharding;
+    ProgramSpec least = *spec;
+    Model model;
+
+    sharding.strategy = strategy;
+    sharding.keep_root = sharding.keep_last = FALSE;
+    sharding.num_overrides = 0;
+    least.sharding = &sharding;
+    least.layout.size[AXIS_DP_SHARD] = layout_shard_ranks(&spec->layout);
+    least.layout.size[AXIS_CP] = 1;
+    least.schedule.micro_batch = 1;
+    least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
+    least.schedule.recompute = RECOMPUTE_NONE;
+    Probe probe = probe_new(&least, context, place, &model);
+    ShardCost cost = {.block = unit_cost(&probe, 1),
+                      .tied_reduce = sums_of(&probe, "root.tied_reduce", ""),
+                      .clip = sums_of(&probe, "clip", "")};
+
+    cost.block.gathers /= least.schedule.micro_batches;
+    if (place != STAGE_MIDDLE)
+        cost.root = unit_cost(&probe, 0);
+    probe_clear(&probe);
+    return cost;
+}

@@ -1,0 +1,58 @@
+/* What segments cost that many layouts have in common, from the smallest programs that contain
+ * them: one block a stage.  Nothing here knows what a block is made of or how a unit is sharded:
+ * that is the program's. */
+#pragma once
+
+#include "sim/cost/simulate.h"
+#include "sim/program/compile.h"
+#include "sim/summary/segment.h"
+
+/* Of a stage among others; those between have neither embedding nor head. */
+typedef enum { STAGE_ONLY, STAGE_FIRST, STAGE_LAST, STAGE_MIDDLE, NUM_STAGE_PLACES } StagePlace;
+
+StagePlace stage_place(guint stage, guint pp);
+
+/* One pass over a block, or a call of the root. */
+typedef struct {
+    SegmentSums sums;
+    SegmentPath path;
+    SegmentPeak peak;       /* beside rings */
+    SegmentPeak alone_peak; /* where a ring of activations has a single copy: with that one */
+} PassCost;
+
+/* Bytes of one copy of the rings (builder.h), by what a copy is of. */
+typedef struct {
+    guint64 residual, saved, kept, again_kept, weights, gradient, inbox;
+} RingBytes;
+
+/* Of one micro-batch; absent passes are zeros. */
+typedef struct {
+    PassCost forward, backward, weights; /* of a block; backward with what is computed again */
+    RingBytes ring;
+    PassCost embed, head, embed_backward, input; /* of the root */
+    SegmentSums count_valid;
+    guint64 input_bytes, micro_batch_bytes; /* what the host binds: in all, and for a micro-batch */
+} StageCost;
+
+/* One unit under a strategy; absent segments are zeros. */
+typedef struct {
+    guint64 state_bytes;                    /* parameters, gradients, master, moments */
+    guint64 gathered_bytes, gradient_bytes; /* a whole copy, where the unit is sharded */
+    SegmentSums gather, update_gather, norm, update;
+    SegmentSums reduce_first, reduce_add, reduce_last; /* of micro-batches; in place: the last */
+    guint gathers;                                     /* of a micro-batch, where it is not kept */
+} UnitCost;
+
+typedef struct {
+    UnitCost block, root;
+    SegmentSums tied_reduce; /* of an embedding on two stages */
+    SegmentSums clip;
+} ShardCost;
+
+/* @spec's block and root under its axes tp, cp, its micro-batch, recomputation, context, with or
+ * without other stages, backward in one or two parts. */
+StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);
+
+/* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
+ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      Strategy strategy);

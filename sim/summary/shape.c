@@ -1,0 +1,87 @@
+#include "sim/summary/shape.h"
+
+static void note_size(StageShape *shape, guint layers)
+{
+    const EqualChunks one = {layers, 1};
+
+    for (guint i = 0; i < shape->sizes->len; i++) {
+        EqualChunks *size = &g_array_index(shape->sizes, EqualChunks, i);
+
+        if (size->layers != layers)
+            continue;
+        size->chunks++;
+        return;
+    }
+    g_array_append_val(shape->sizes, one);
+}
+
+static void note_kept(StageShape *shape, guint chunk, Strategy strategy)
+{
+    const KeptUnits one = {chunk, 1, strategy};
+
+    shape->kept_units[strategy]++;
+    for (guint i = 0; i < shape->kept->len; i++) {
+        KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
+
+        if (kept->chunk != chunk || kept->strategy != strategy)
+            continue;
+        kept->units++;
+        return;
+    }
+    g_array_append_val(shape->kept, one);
+}
+
+static gboolean can_be_kept(Strategy strategy)
+{
+    return strategy == STRATEGY_FULL_SHARD || strategy == STRATEGY_HYBRID_SHARD;
+}
+
+static void note_block(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block)
+{
+    const Strategy strategy = sharding_unit_strategy(spec->sharding, block + 1);
+
+    shape->units[strategy]++;
+    if (can_be_kept(strategy) && sharding_unit_kept(spec->sharding, block + 1, spec->model->layers))
+        note_kept(shape, chunk, strategy);
+}
+
+static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
+{
+    const LayerRange range =
+        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
+
+    shape->layers += range.count;
+    shape->most_layers = MAX(shape->most_layers, range.count);
+    note_size(shape, range.count);
+    for (guint i = 0; i < range.count; i++)
+        note_block(shape, spec, chunk, range.first + i);
+}
+
+StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
+{
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
+    const LayerRange first = schedule_chunk(&spec->schedule, spec->model->layers, pp, stage);
+    StageShape *shape = g_new0(StageShape, 1);
+
+    shape->stage = stage;
+    shape->place = stage_place(stage, pp);
+    shape->sizes = g_array_new(FALSE, FALSE, sizeof(EqualChunks));
+    shape->kept = g_array_new(FALSE, FALSE, sizeof(KeptUnits));
+    shape->first_layers = first.count;
+    shape->layers_before = first.first;
+    shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
+    shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
+    for (guint chunk = stage; chunk < chunks; chunk += pp)
+        note_chunk(shape, spec, chunk);
+    shape->uniform = shape->units[shape->first_strategy] == shape->layers;
+    return shape;
+}
+
+void stage_shape_free(StageShape *shape)
+{
+    if (shape == NULL)
+        return;
+    g_array_unref(shape->sizes);
+    g_array_unref(shape->kept);
+    g_free(shape);
+}

@@ -1,0 +1,126 @@
+#include "sim/summary/stage.h"
+
+Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+{
+    const StageShape *shape = known_shape(known, spec, index);
+    const Flow *flow = known_flow(known, spec);
+    Stage stage = {
+        .spec = spec,
+        .micro_batches = spec->schedule.micro_batches,
+        .shape = shape,
+        .cost = known_stage(known, spec, shape->place),
+        .flow = &flow->stages[index],
+        .flows = flow,
+        .scalars = known_scalars(known, spec),
+    };
+
+    if (spec->layout.size[AXIS_PP] > 1)
+        stage.exchange_s = known_exchange_s(known, spec, stage.cost->ring.residual);
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (shape->units[s] > 0 || s == shape->root_strategy)
+            stage.shards[s] = known_shard(known, spec, shape->place, (Strategy)s);
+    return stage;
+}
+
+/* ---- calls ---- */
+
+/* Kept ones are gathered anew when none of their micro-batches is in flight; the others for
+ * forward and for backward, each time. */
+guint64 stage_block_gathers(const Stage *stage, Strategy strategy)
+{
+    const StageShape *shape = stage->shape;
+    const guint gathers = stage_block(stage, strategy)->gathers;
+    guint64 calls = 0;
+
+    if (strategy < STRATEGY_SHARD_GRAD_OP)
+        return 0;
+    if (strategy == STRATEGY_SHARD_GRAD_OP)
+        return shape->units[strategy];
+    for (guint i = 0; i < shape->kept->len; i++) {
+        const KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
+
+        if (kept->strategy == strategy)
+            calls += (guint64)kept->units * stage->flows->opened[gathers > 2][kept->chunk];
+    }
+    return calls + (guint64)(shape->units[strategy] - shape->kept_units[strategy]) * gathers *
+                       stage->micro_batches;
+}
+
+/* For the embedding, and for the head. */
+guint64 stage_root_gathers(const Stage *stage)
+{
+    const Sharding *sharding = stage->spec->sharding;
+    const Strategy strategy = stage->shape->root_strategy;
+
+    if (stage->shape->place == STAGE_MIDDLE || strategy < STRATEGY_SHARD_GRAD_OP)
+        return 0;
+    if (strategy == STRATEGY_SHARD_GRAD_OP)
+        return 1;
+    return stage->shape->place == STAGE_ONLY &&
+                   !sharding_unit_kept(sharding, ROOT_UNIT, stage->spec->model->layers)
+               ? 2 * (guint64)stage->micro_batches
+               : stage->micro_batches;
+}
+
+/* ---- state and volume ---- */
+
+guint64 stage_state_bytes(const Stage *stage)
+{
+    guint64 bytes = stage_root(stage) == NULL ? 0 : stage_root(stage)->state_bytes;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (stage->shape->units[s] > 0)
+            bytes += stage->shape->units[s] * stage_block(stage, (Strategy)s)->state_bytes;
+    return bytes;
+}
+
+static void add_volume(guint64 bytes[NUM_VOLUMES], const SegmentSums *sums, guint64 calls)
+{
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        bytes[v] += calls * sums->volume_bytes[v];
+}
+
+static void add_unit_volume(const Stage *stage, const UnitCost *unit, guint64 units,
+                            guint64 gathers, guint64 bytes[NUM_VOLUMES])
+{
+    const guint micro_batches = stage->micro_batches;
+
+    add_volume(bytes, &unit->gather, gathers);
+    add_volume(bytes, &unit->update_gather, units);
+    add_volume(bytes, &unit->reduce_last, units);
+    if (unit->gradient_bytes == 0 || micro_batches == 1)
+        return;
+    add_volume(bytes, &unit->reduce_first, units);
+    add_volume(bytes, &unit->reduce_add, units * (micro_batches - 2));
+}
+
+void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
+{
+    const StageCost *cost = stage->cost;
+    const StageShape *shape = stage->shape;
+    const guint64 micro_batches = stage->micro_batches, passes = micro_batches * shape->layers;
+
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        bytes[v] = 0;
+    add_volume(bytes, &cost->forward.sums, passes);
+    add_volume(bytes, &cost->backward.sums, passes);
+    add_volume(bytes, &cost->weights.sums, passes);
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (shape->units[s] > 0)
+            add_unit_volume(stage, stage_block(stage, (Strategy)s), shape->units[s],
+                            stage_block_gathers(stage, (Strategy)s), bytes);
+    if (stage_root(stage) != NULL) {
+        add_unit_volume(stage, stage_root(stage), 1, stage_root_gathers(stage), bytes);
+        add_volume(bytes, &stage->shards[shape->root_strategy]->tied_reduce, 1);
+    }
+    if (stage_has_embedding(shape)) {
+        add_volume(bytes, &cost->embed.sums, micro_batches);
+        add_volume(bytes, &cost->embed_backward.sums, micro_batches);
+    }
+    if (stage_has_head(shape))
+        add_volume(bytes, &cost->head.sums, micro_batches);
+    bytes[VOLUME_ALL_REDUCE] += stage->scalars->volume_bytes;
+    bytes[VOLUME_EXCHANGE] +=
+        (guint64)(stage->flow->activations_received + stage->flow->gradients_received) *
+        cost->ring.residual;
+}

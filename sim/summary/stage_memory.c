@@ -1,0 +1,153 @@
+/* How little memory a stage can do with: at some moment all that is counted is alive, and a ring
+ * counts whole while any of its copies is. */
+#include "sim/summary/stage.h"
+
+/* What the units' whole weights and whole gradients take while a block of them is at work. */
+typedef struct {
+    guint64 weights, gradients;
+} UnitRings;
+
+/* As pass_shard() counts copies: a last block that is kept needs none of its own where its backward
+ * follows at once. */
+static guint gathered_copies(const Stage *stage, Strategy strategy)
+{
+    const StageShape *shape = stage->shape;
+    const gboolean at_once = stage->spec->schedule.kind == SCHEDULE_1F1B;
+    const Sharding *sharding = stage->spec->sharding;
+    const guint last = stage->spec->model->layers;
+    guint kept = shape->kept_units[strategy];
+
+    if (strategy == STRATEGY_SHARD_GRAD_OP)
+        return shape->units[strategy];
+    if (at_once && stage_has_head(shape) && kept > 0 &&
+        sharding_unit_strategy(sharding, last) == strategy &&
+        sharding_unit_kept(sharding, last, last))
+        kept--;
+    return MIN(shape->units[strategy], stage->spec->sharding->live_units + kept);
+}
+
+static UnitRings block_rings(const Stage *stage)
+{
+    UnitRings rings = {0, 0};
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++) {
+        if (stage->shape->units[s] == 0)
+            continue;
+        const UnitCost *block = stage_block(stage, (Strategy)s);
+        const guint64 weights = gathered_copies(stage, (Strategy)s) * block->gathered_bytes;
+        const guint64 gradients = MIN(stage->shape->units[s], 2) * block->gradient_bytes;
+
+        if (weights + gradients > rings.weights + rings.gradients)
+            rings = (UnitRings){weights, gradients};
+    }
+    return rings;
+}
+
+static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
+{
+    guint64 bytes = 0;
+
+    for (guint w = 0; w < 2; w++)
+        for (guint g = 0; g < 2; g++) {
+            const guint64 units = (w ? rings->weights : 0) + (g ? rings->gradients : 0);
+
+            if (peak->bytes[w][g] > 0)
+                bytes = MAX(bytes, peak->bytes[w][g] + units);
+        }
+    return bytes;
+}
+
+/* Rings of activations: of chunks in flight; of those whose weights' gradients are still to come.
+ */
+typedef struct {
+    guint64 residual, saved, apart, gradient;
+    gboolean alone; /* a ring has one copy: it is not alive all the time */
+} ActivationRings;
+
+static ActivationRings activation_rings(const Stage *stage)
+{
+    const RingBytes *ring = &stage->cost->ring;
+    const StageFlow *flow = stage->flow;
+    const guint64 layers = stage->shape->most_layers;
+
+    return (ActivationRings){
+        .residual = flow->in_flight * (layers + 1) * ring->residual,
+        .saved = flow->in_flight * layers * ring->saved + flow->until_weights * layers * ring->kept,
+        .apart = flow->backward_apart * layers * ring->weights +
+                 (flow->backward_apart * layers + 1) * ring->again_kept,
+        .gradient = flow->gradients * ring->gradient,
+        .alone = flow->in_flight * layers < 2 || flow->until_weights * layers < 2 ||
+                 (ring->weights + ring->again_kept > 0 && flow->backward_apart * layers < 2),
+    };
+}
+
+/* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
+static guint64 root_beside_blocks(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const UnitCost *root = stage_root(stage);
+    guint64 bytes = 0;
+
+    if (root == NULL || shape->most_layers < 2)
+        return 0;
+    if (shape->root_strategy == STRATEGY_SHARD_GRAD_OP &&
+        (shape->place == STAGE_FIRST ? stage->flow->refills : stage->micro_batches > 1))
+        bytes += root->gathered_bytes;
+    if (shape->place == STAGE_ONLY)
+        bytes += root->gradient_bytes;
+    return bytes;
+}
+
+/* From a pass's second block on, the gradients of the one before are still being reduced. */
+static guint64 backward_bytes(const Stage *stage, const ActivationRings *rings,
+                              const UnitRings *units)
+{
+    const PassCost *backward = &stage->cost->backward;
+    const guint64 alive = rings->residual + rings->gradient;
+    const gboolean reduced = stage->shape->uniform && stage->shape->most_layers > 1;
+    SegmentPeak peak = backward->peak;
+
+    if (rings->alone)
+        return alive + most(&backward->alone_peak, units);
+    for (guint w = 0; w < 2 && reduced; w++)
+        peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
+    return alive + rings->saved + rings->apart + most(&peak, units) + root_beside_blocks(stage);
+}
+
+static guint64 forward_bytes(const Stage *stage, const ActivationRings *rings,
+                             const UnitRings *units)
+{
+    const PassCost *forward = &stage->cost->forward;
+
+    if (rings->alone)
+        return rings->residual + most(&forward->alone_peak, units);
+    return rings->residual + rings->saved + most(&forward->peak, units);
+}
+
+/* Between forward and backward: blocks that stay gathered are there. */
+static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, const UnitRings *units)
+{
+    const StageShape *shape = stage->shape;
+
+    if (!stage_has_head(shape))
+        return 0;
+    const UnitCost *root = stage_root(stage);
+    const UnitRings of_root = {root->gathered_bytes, root->gradient_bytes};
+    const gboolean stay =
+        shape->uniform && (shape->units[STRATEGY_SHARD_GRAD_OP] > 0 || shape->kept->len > 0);
+    return rings->residual + rings->saved + (stay ? units->weights : 0) +
+           most(&stage->cost->head.peak, &of_root);
+}
+
+guint64 stage_floor_bytes(const Stage *stage)
+{
+    const ActivationRings rings = activation_rings(stage);
+    const UnitRings units = block_rings(stage);
+    const guint64 backward = backward_bytes(stage, &rings, &units);
+    const guint64 forward = forward_bytes(stage, &rings, &units);
+    const guint64 head = head_bytes(stage, &rings, &units);
+
+    return stage_state_bytes(stage) + stage->cost->input_bytes +
+           stage->micro_batches * stage->cost->micro_batch_bytes +
+           MAX(backward, MAX(forward, head));
+}

@@ -1,0 +1,360 @@
+/* How short a step can be.  Streams run side by side, so a step is never shorter than any path
+ * through what must follow each other: ops of a stream, ops that wait for one another. */
+#include "sim/summary/stage.h"
+
+/* ---- all that a stage does ---- */
+
+typedef struct {
+    double all_s, moving_s;
+    double gather_s, reduce_s, replicate_s; /* by stream */
+} Work;
+
+static void add_work(Work *work, const SegmentSums *sums, double calls)
+{
+    work->all_s += calls * sums->all_s;
+    work->moving_s += calls * sums->moving_s;
+}
+
+static void add_reduce(Work *work, const SegmentSums *sums, double calls)
+{
+    add_work(work, sums, calls);
+    work->reduce_s += calls * sums->shard_s;
+    work->replicate_s += calls * sums->replicate_s;
+}
+
+static void add_unit_work(Work *work, const Stage *stage, const UnitCost *unit, double units,
+                          guint64 gathers)
+{
+    const double micro_batches = stage->micro_batches;
+
+    add_work(work, &unit->gather, (double)gathers);
+    add_work(work, &unit->update_gather, units);
+    work->gather_s += (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
+    add_work(work, &unit->norm, units);
+    add_work(work, &unit->update, units);
+    add_reduce(work, &unit->reduce_last, units);
+    if (unit->gradient_bytes == 0 || stage->micro_batches == 1)
+        return;
+    add_reduce(work, &unit->reduce_first, units);
+    add_reduce(work, &unit->reduce_add, units * (micro_batches - 2));
+}
+
+static Work stage_work(const Stage *stage)
+{
+    const StageCost *cost = stage->cost;
+    const StageShape *shape = stage->shape;
+    const double micro_batches = stage->micro_batches, passes = micro_batches * shape->layers;
+    Work work = {0};
+
+    add_work(&work, &cost->forward.sums, passes);
+    add_work(&work, &cost->backward.sums, passes);
+    add_work(&work, &cost->weights.sums, passes);
+    add_work(&work, &cost->count_valid, micro_batches);
+    if (stage_has_embedding(shape)) {
+        add_work(&work, &cost->embed.sums, micro_batches);
+        add_work(&work, &cost->embed_backward.sums, micro_batches);
+    }
+    if (stage_has_head(shape))
+        add_work(&work, &cost->head.sums, micro_batches);
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (shape->units[s] > 0)
+            add_unit_work(&work, stage, stage_block(stage, (Strategy)s), shape->units[s],
+                          stage_block_gathers(stage, (Strategy)s));
+    if (stage_root(stage) != NULL)
+        add_unit_work(&work, stage, stage_root(stage), 1, stage_root_gathers(stage));
+    add_work(&work, &stage->shards[shape->root_strategy]->clip, 1);
+    work.all_s += stage->scalars->all_s;
+    work.moving_s += stage->scalars->all_s;
+    return work;
+}
+
+/* Where nothing overlaps all follows each other; a queue runs one op of communication at a time;
+ * else a stream does. */
+double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
+{
+    const Work work = stage_work(stage);
+
+    if (!overlaps)
+        return work.all_s;
+    if (one_queue)
+        return work.moving_s;
+    return MAX(work.gather_s, MAX(work.reduce_s, work.replicate_s));
+}
+
+/* ---- a pass over a chunk, from its first compute op to its last ---- */
+
+/* Gathered for each pass: after the first few, whose copies may have been free before, a unit's
+ * gather follows the release of another of the same pass. */
+static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint layers)
+{
+    const StageShape *shape = stage->shape;
+    const Strategy strategy = shape->first_strategy;
+    const guint kept = shape->kept_units[strategy]; /* not gathered, and with copies of their own */
+    const guint ready = stage->spec->sharding->live_units + 2 * kept;
+
+    if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP || layers <= ready)
+        return 0;
+    return path->weights_until_s + path->weights_tail_s +
+           (layers - ready) * stage_block(stage, strategy)->gather.shard_s;
+}
+
+static double least_reduce_s(const Stage *stage, const UnitCost *unit)
+{
+    double least = unit->reduce_last.shard_s;
+
+    if (stage->micro_batches > 1)
+        least = MIN(least, unit->reduce_first.shard_s);
+    return stage->micro_batches > 2 ? MIN(least, unit->reduce_add.shard_s) : least;
+}
+
+/* Reduced after each pass: of two copies of whole gradients the one is written that was reduced. */
+static double reduced_pass_s(const Stage *stage, const SegmentPath *path, guint layers)
+{
+    enum { COPIES = 2 };
+    const UnitCost *unit = stage_block(stage, stage->shape->first_strategy);
+
+    if (!stage->shape->uniform || unit->gradient_bytes == 0 || layers <= COPIES)
+        return 0;
+    return path->gradients_until_s + path->gradients_tail_s +
+           (layers - COPIES) * least_reduce_s(stage, unit);
+}
+
+static double forward_pass_s(const Stage *stage, guint layers)
+{
+    const SegmentPath *path = &stage->cost->forward.path;
+
+    return MAX(layers * path->whole_s, gathered_pass_s(stage, path, layers));
+}
+
+/* The gradient that a pass starts from may have come long before: from another stage. */
+static double backward_pass_s(const Stage *stage, guint layers)
+{
+    const SegmentPath *path = &stage->cost->backward.path;
+    const double first = stage->shape->place == STAGE_ONLY ? path->whole_s : path->stream_s;
+    const double plain = first + (layers - 1) * path->whole_s;
+
+    return MAX(plain,
+               MAX(gathered_pass_s(stage, path, layers), reduced_pass_s(stage, path, layers)));
+}
+
+static double weights_pass_s(const Stage *stage, guint layers)
+{
+    return layers * stage->cost->weights.path.stream_s;
+}
+
+/* ---- a step ---- */
+
+/* Compute of all micro-batches, from the first forward to the last backward. */
+static double passes_s(const Stage *stage)
+{
+    const StageCost *cost = stage->cost;
+    const StageShape *shape = stage->shape;
+    double micro_batch_s = 0;
+
+    for (guint i = 0; i < shape->sizes->len; i++) {
+        const EqualChunks *size = &g_array_index(shape->sizes, EqualChunks, i);
+
+        micro_batch_s += size->chunks * (forward_pass_s(stage, size->layers) +
+                                         backward_pass_s(stage, size->layers) +
+                                         weights_pass_s(stage, size->layers));
+    }
+    if (stage_has_embedding(shape))
+        micro_batch_s += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
+    if (stage_has_head(shape))
+        micro_batch_s += cost->head.path.stream_s;
+    return stage->micro_batches * micro_batch_s;
+}
+
+static double updates_s(const Stage *stage)
+{
+    double seconds = stage_root(stage) == NULL ? 0 : stage_root(stage)->update.all_s;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (stage->shape->units[s] > 0)
+            seconds += stage->shape->units[s] * stage_block(stage, (Strategy)s)->update.all_s;
+    return seconds;
+}
+
+static double embed_s(const Stage *stage)
+{
+    return stage_has_embedding(stage->shape) ? stage->cost->embed.path.stream_s : 0;
+}
+
+/* Before the first block's first forward comes what the stream of compute has to do: all updates.
+ */
+static double ready_s(const Stage *stage)
+{
+    return stage->shards[stage->shape->root_strategy]->clip.all_s + updates_s(stage) +
+           stage->micro_batches * stage->cost->count_valid.all_s + embed_s(stage);
+}
+
+/* The first chunk's first forward is done: by the stream of compute; and after its units, one after
+ * the other, are updated and gathered. */
+static double first_forward_s(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const UnitCost *root = stage_root(stage);
+    const double computed_s = ready_s(stage) + forward_pass_s(stage, shape->first_layers);
+
+    if (!shape->uniform || !stage_has_embedding(shape) ||
+        shape->root_strategy != shape->first_strategy)
+        return computed_s;
+    const UnitCost *block = stage_block(stage, shape->first_strategy);
+    const double each_s = block->gather.shard_s + block->update_gather.shard_s;
+    const double gathered_s = stage->shards[shape->root_strategy]->clip.all_s + root->update.all_s +
+                              root->gather.shard_s + root->update_gather.shard_s +
+                              shape->first_layers * each_s +
+                              stage->cost->forward.path.weights_tail_s;
+    return MAX(computed_s, gathered_s);
+}
+
+/* The root's norm comes first; only where its reduction comes last does it wait for that. */
+static double norms_s(const Stage *stage, gboolean root_last)
+{
+    const UnitCost *block = stage_block(stage, stage->shape->first_strategy);
+
+    return stage->shape->layers * block->norm.all_s +
+           (root_last ? stage_root(stage)->norm.all_s : 0);
+}
+
+/* From the last backward to the clip: the last unit's reduction, then all norms.  Or, where
+ * reductions take longer than backward, those of the last pass, less what backward they hide. */
+static double end_s(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const UnitCost *block = stage_block(stage, shape->first_strategy), *root = stage_root(stage);
+    const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
+    const gboolean root_last = stage_has_embedding(shape) && !apart;
+    const UnitCost *last = root_last ? root : block;
+    const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
+                                  : backward_pass_s(stage, shape->first_layers);
+    const SegmentPath *path = apart ? &stage->cost->weights.path : &stage->cost->backward.path;
+    double chain =
+        path->gradients_until_s + shape->first_layers * block->reduce_last.shard_s - hidden_s;
+
+    if (!shape->uniform || (root_last && shape->root_strategy != shape->first_strategy))
+        return stage->scalars->norm_s;
+    if (root_last)
+        chain += root->reduce_last.shard_s - stage->cost->embed_backward.path.stream_s;
+    return MAX(last->reduce_last.all_s, chain + last->reduce_last.replicate_s) +
+           norms_s(stage, root_last) + stage->scalars->norm_s;
+}
+
+/* Back to the first stage: a chunk each, the first block of which is only waited for from where
+ * its gradient comes. */
+static double back_s(const Stage *stage, const Stage *first)
+{
+    const StageShape *shape = stage->shape;
+    const SegmentPath *path = &stage->cost->backward.path;
+    const double before = shape->stage;
+    const double weights = weights_pass_s(first, first->shape->first_layers);
+
+    return before * (stage->exchange_s + path->entry_s) +
+           (shape->layers_before - before) * path->whole_s +
+           first->cost->embed_backward.path.stream_s + weights + end_s(first);
+}
+
+/* Backward for weights that may come after the last backward for inputs. */
+static double put_off_s(const Stage *stage)
+{
+    const guint most = MIN(stage->micro_batches, stage->spec->layout.size[AXIS_PP]);
+
+    return most * weights_pass_s(stage, stage->shape->layers);
+}
+
+/* Of what is gathered for each pass, all but what had free copies waits for the first pass's first
+ * release, one after the other. */
+static double gathers_s(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const Strategy strategy = shape->first_strategy;
+    const StageCost *cost = stage->cost;
+
+    if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
+        stage->spec->schedule.kind == SCHEDULE_ZB_H1)
+        return 0;
+    const double gathers = (double)stage_block_gathers(stage, strategy);
+    const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
+    return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
+           (gathers - ready) * stage_block(stage, strategy)->gather.shard_s;
+}
+
+/* The first micro-batch's way to the end of the model: through all chunks but the last. */
+static double way_s(const Stage *stage, const Stage *first)
+{
+    const ProgramSpec *spec = stage->spec;
+    const guint chunks = schedule_chunks(&spec->schedule, spec->layout.size[AXIS_PP]);
+    const guint last =
+        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunks - 1)
+            .count;
+
+    if (chunks == 1)
+        return 0;
+    return first_forward_s(first) + (chunks - 1) * stage->exchange_s +
+           (spec->model->layers - last - first->shape->first_layers) *
+               stage->cost->forward.path.whole_s;
+}
+
+/* Reductions of every micro-batch, one after the other, from the first backward on. */
+static double reductions_s(const Stage *stage, const Stage *first)
+{
+    const StageShape *shape = stage->shape;
+    const UnitCost *block = stage_block(stage, shape->first_strategy);
+    const double start_s =
+        shape->place == STAGE_ONLY ? first_forward_s(stage) : way_s(stage, first);
+    double each_s = block->reduce_last.shard_s;
+
+    if (!shape->uniform || block->gradient_bytes == 0)
+        return 0;
+    if (stage->micro_batches > 1)
+        each_s +=
+            block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
+    return start_s + stage->cost->backward.path.gradients_until_s + shape->layers * each_s +
+           block->norm.all_s + stage->scalars->norm_s;
+}
+
+/* The last stage's last chunk: once the first micro-batch is there all of them pass it, and the
+ * last one goes back through all chunks. */
+static double last_chunk_s(const Stage *stage, const Stage *first)
+{
+    const ProgramSpec *spec = stage->spec;
+    const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
+    const SegmentPath *path = &stage->cost->backward.path;
+    const guint layers = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunks - 1).count;
+    const double each_s = forward_pass_s(stage, layers) + stage->cost->head.path.stream_s +
+                          backward_pass_s(stage, layers);
+
+    return way_s(stage, first) + stage->micro_batches * each_s +
+           (chunks - 1) * (stage->exchange_s + path->entry_s - path->whole_s) +
+           (spec->model->layers - layers) * path->whole_s +
+           first->cost->embed_backward.path.stream_s + end_s(first);
+}
+
+/* When the first micro-batch comes from the stage before. */
+static double arrival_s(const Stage *stage, const Stage *first)
+{
+    const guint between = stage->shape->layers_before - first->shape->first_layers;
+
+    return first_forward_s(first) + stage->shape->stage * stage->exchange_s +
+           between * stage->cost->forward.path.whole_s;
+}
+
+double stage_path_s(const Stage *stage, const Stage *first)
+{
+    const StageShape *shape = stage->shape;
+    const double own_forward_s = forward_pass_s(stage, shape->first_layers);
+    const double rest_s = passes_s(stage) - own_forward_s - embed_s(stage);
+    const double start_s = first_forward_s(stage), reduced_s = reductions_s(stage, first);
+
+    if (shape->stage == 0) {
+        const double gathered_s = ready_s(stage) + gathers_s(stage);
+
+        return MAX(reduced_s, MAX(start_s + rest_s, gathered_s) + end_s(stage));
+    }
+    const double arrived_s = arrival_s(stage, first);
+    const double computed_s = MAX(start_s, arrived_s + own_forward_s) + rest_s;
+    const double back = back_s(stage, first);
+    const double path_s = MAX(MAX(computed_s + end_s(stage), computed_s - put_off_s(stage) + back),
+                              MAX(reduced_s, arrived_s + gathers_s(stage) + back));
+    return stage_has_head(shape) ? MAX(path_s, last_chunk_s(stage, first)) : path_s;
+}

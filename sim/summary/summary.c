@@ -1,0 +1,78 @@
+#include "sim/summary/summary.h"
+
+#include "sim/summary/stage.h"
+
+struct Summariser {
+    Known *known;
+    gboolean overlaps, one_queue;
+};
+
+Summariser *summariser_new(const SimulateContext *context)
+{
+    Summariser *summariser = g_new(Summariser, 1);
+
+    *summariser = (Summariser){
+        .known = known_new(context),
+        .overlaps = simulate_overlaps(context),
+        .one_queue = context->topology->gpu.kind == DEVICE_CPU,
+    };
+    return summariser;
+}
+
+void summariser_free(Summariser *summariser)
+{
+    if (summariser == NULL)
+        return;
+    known_free(summariser->known);
+    g_free(summariser);
+}
+
+StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint index)
+{
+    const Stage stage = stage_of(summariser->known, spec, index);
+    StageSummary summary = {.state_bytes = stage_state_bytes(&stage),
+                            .floor_bytes = stage_floor_bytes(&stage)};
+
+    stage_volume(&stage, summary.volume_bytes);
+    return summary;
+}
+
+static void look_at(Summariser *summariser, Summary *summary, const Stage *stage,
+                    const Stage *first)
+{
+    const guint64 floor_bytes = stage_floor_bytes(stage);
+    const double path_s = stage_path_s(stage, first);
+    const double busy_s = stage_busy_s(stage, summariser->overlaps, summariser->one_queue);
+
+    summary->bound_s = MAX(summary->bound_s, MAX(path_s, busy_s));
+    if (floor_bytes <= summary->floor_bytes)
+        return;
+    summary->floor_bytes = floor_bytes;
+    summary->stage = stage->shape->stage;
+}
+
+static gboolean is_new(const guint *stages, guint i)
+{
+    for (guint j = 0; j < i; j++)
+        if (stages[j] == stages[i])
+            return FALSE;
+    return TRUE;
+}
+
+/* A step takes as long as any path through it, and all stages must fit. */
+Summary summarise(Summariser *summariser, const ProgramSpec *spec)
+{
+    const guint *stages = known_extremes(summariser->known, spec);
+    const Stage first = stage_of(summariser->known, spec, stages[EXTREME_FIRST]);
+    Summary summary = {0};
+
+    look_at(summariser, &summary, &first, &first);
+    for (guint i = 1; i < NUM_EXTREMES; i++) {
+        if (!is_new(stages, i))
+            continue;
+        const Stage stage = stage_of(summariser->known, spec, stages[i]);
+
+        look_at(summariser, &summary, &stage, &first);
+    }
+    return summary;
+}

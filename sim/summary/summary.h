@@ -1,0 +1,32 @@
+/* What a layout costs, by arithmetic on its segments: no calls are listed, nothing is simulated.
+ * What many layouts share is looked at once: a block under one tp, cp, micro-batch; a unit under
+ * one sharding; the flow of micro-batches through stages. */
+#pragma once
+
+#include "sim/cost/simulate.h"
+#include "sim/program/compile.h"
+
+/* Of all stages. */
+typedef struct {
+    guint64 floor_bytes; /* the largest arena is never smaller */
+    guint stage;         /* whose that is */
+    double bound_s;      /* no simulated step is shorter */
+} Summary;
+
+/* Of one stage. */
+typedef struct {
+    guint64 state_bytes; /* exact: parameters, gradients, master, moments, by copies */
+    guint64 floor_bytes; /* the arena is never smaller */
+    guint64 volume_bytes[NUM_VOLUMES]; /* exact */
+} StageSummary;
+
+/* What was looked at so far.  All layouts that one is asked about differ only in the axes,
+ * strategy and accumulation, schedule, kind of context parallelism, global batch. */
+typedef struct Summariser Summariser;
+
+Summariser *summariser_new(const SimulateContext *context);
+void summariser_free(Summariser *summariser);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
+
+Summary summarise(Summariser *summariser, const ProgramSpec *spec);
+StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);
