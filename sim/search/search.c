@@ -1,8 +1,8 @@
 #include "sim/search/search.h"
 
 #include "sim/base/error.h"
-#include "sim/summary/summary.h"
 #include "sim/search/price.h"
+#include "sim/summary/summary.h"
 
 #include <string.h>
 

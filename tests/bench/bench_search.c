@@ -2,9 +2,9 @@
 #include "tests/bench/bench.h"
 
 #include "sim/base/data_dirs.h"
-#include "sim/summary/summary.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
+#include "sim/summary/summary.h"
 
 #include <stdlib.h>
 

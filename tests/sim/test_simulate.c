@@ -1,6 +1,6 @@
 #include "sim/cost/simulate.h"
-#include "sim/summary/summary.h"
 #include "sim/program/builder.h"
+#include "sim/summary/summary.h"
 #include "tests/sim/spec_case.h"
 
 static const double tolerance_s = 1e-12;
