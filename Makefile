@@ -47,7 +47,7 @@ PROGRAMS := $(BUILD)/fsdp-plan $(BUILD)/fsdp-run $(BUILD)/fsdp-report
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(BENCH_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench install clean help
+.PHONY: all deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
 .PHONY: tests benches no-libraries FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -138,22 +138,24 @@ demo: deps ## plan, train and compare a tiny model on this machine (minutes)
 	$(MAKE) all
 	scripts/demo.sh
 
+TSAN_TESTS := $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
+
 # Libraries may have been installed a line before, so the rest is another make's.
-check: deps ## every test, under ASan and UBSan, and the queue under TSan
+check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
-	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
+	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
 	$(MAKE) cudasim
 	scripts/check.sh unit mpi e2e tsan cudasim
 
-check-all: check ## the same, and many more schedules of the simulated CUDA device
-	SEEDS=50 scripts/check.sh cudasim
+check-all: check ## beside all of check, what takes long: every pair of features, many schedules
+	SEEDS=50 scripts/check.sh all cudasim
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests
 	scripts/check.sh $(@:check-%=%)
 
 check-tsan:
-	$(MAKE) BUILD=build/tsan build/tsan/tests/exec/test_comm_queue
+	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
 	scripts/check.sh tsan
 
 lint: ## format, include floors, lengths, shell scripts
@@ -162,6 +164,10 @@ lint: ## format, include floors, lengths, shell scripts
 bench: ## medians of the kernels, collectives and searches, and the machine
 	$(MAKE) all benches
 	scripts/bench.sh
+
+bench-peers: ## tokens/s beside PyTorch's, where python3 (or PYTHON) has it
+	$(MAKE) all build/tests/bench/bench_executor
+	scripts/bench_peers.sh
 
 install: all ## into PREFIX (DESTDIR is honoured): programs, models, topologies
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/fsdp

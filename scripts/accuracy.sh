@@ -29,6 +29,14 @@ layouts=(
     "12|dp_shard=4|full_shard|micro_batch=2,recompute=none"
     "13|dp_replicate=4|no_shard|micro_batch=2,recompute=none"
     "14|dp_replicate=2,dp_shard=2|hybrid_shard|micro_batch=2,recompute=none"
+    "15|tp=2|no_shard|micro_batch=8,recompute=none"
+    "16|tp=2,dp_shard=2|full_shard|micro_batch=4,recompute=none,sequence=false"
+    "17|cp=2|full_shard|micro_batch=8,recompute=none,context=ring"
+    "18|cp=2|full_shard|micro_batch=8,recompute=none,context=all_gather"
+    "19|pp=2|no_shard|micro_batch=1,recompute=none,schedule=1f1b"
+    "20|pp=2|no_shard|micro_batch=1,recompute=none,schedule=zb_h1"
+    "21|pp=2|no_shard|micro_batch=2,recompute=selective,schedule=gpipe"
+    "22|pp=2,dp_shard=2|full_shard|micro_batch=1,recompute=none,schedule=interleaved,virtual_stages=2"
 )
 
 mkdir -p "$out"

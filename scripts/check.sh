@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim.  Two at a
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim, all.  Two at a
 # time; a program's output is shown whole when it fails, its last line when it passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -70,6 +70,15 @@ check_mpi() {
     done
 }
 
+# What takes too long for every change: every pair of features that can meet.
+check_all() {
+    for ranks in 1 2 3 4 6 8; do
+        run "layouts of all axes -np $ranks" 1800 \
+            "${no_leaks[@]}" LAYOUTS=all OMP_NUM_THREADS=1 "${mpirun[@]}" -np "$ranks" \
+            "$build/tests/exec/test_layouts_4d_mpi"
+    done
+}
+
 check_e2e() {
     for script in tests/e2e/*.sh; do
         [ ! -e "$script" ] || run "${script#tests/}" 300 "${no_leaks[@]}" BUILD="$build" bash "$script"
@@ -81,8 +90,10 @@ check_e2e() {
 check_tsan() {
     local fixed=(setarch "$(uname -m)" -R)
     "${fixed[@]}" true 2>/dev/null || fixed=()
-    run "exec/test_comm_queue (tsan)" 300 \
-        env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" build/tsan/tests/exec/test_comm_queue
+    for program in exec/test_comm_queue exec/test_watchdog; do
+        run "$program (tsan)" 300 \
+            env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" "build/tsan/tests/$program"
+    done
 }
 
 # What runs on the simulated CUDA device (tests/cudasim/cudasim.h): its own tests, and those of the

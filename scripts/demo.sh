@@ -22,6 +22,8 @@ others=(
     "dp_shard=4 full_shard"
     "dp_replicate=2,dp_shard=2 hybrid_shard"
     "tp=2 no_shard"
+    "pp=2 no_shard"
+    "cp=2 full_shard"
 )
 
 title() { printf '\n\033[1m%s\033[0m\n' "$*"; }

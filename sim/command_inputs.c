@@ -16,8 +16,10 @@ static void add_tensor(JsonBuilder *json, const ParamShape *tensor)
     json_builder_add_string_value(json, tensor->name);
     json_builder_set_member_name(json, "shape");
     json_builder_begin_array(json);
+    if (tensor->dims == 3)
+        json_builder_add_int_value(json, (gint64)tensor->stack);
     json_builder_add_int_value(json, (gint64)tensor->rows);
-    if (tensor->dims == 2)
+    if (tensor->dims >= 2)
         json_builder_add_int_value(json, (gint64)tensor->cols);
     json_builder_end_array(json);
     json_builder_end_object(json);
@@ -33,7 +35,7 @@ static void print_model_json(const Model *model, const GArray *tensors)
     json_builder_set_member_name(json, "parameters");
     json_builder_add_int_value(json, (gint64)model_parameters(model));
     json_builder_set_member_name(json, "active_parameters");
-    json_builder_add_int_value(json, (gint64)model_parameters(model));
+    json_builder_add_int_value(json, (gint64)model_active_parameters(model));
     json_builder_set_member_name(json, "tensors");
     json_builder_begin_array(json);
     for (guint i = 0; i < tensors->len; i++)
@@ -45,8 +47,21 @@ static void print_model_json(const Model *model, const GArray *tensors)
     g_print("%s\n", text);
 }
 
+static void print_tensor(const ParamShape *tensor)
+{
+    g_print("  %-56s (", tensor->name);
+    if (tensor->dims == 3)
+        g_print("%" G_GUINT64_FORMAT ", ", tensor->stack);
+    g_print("%" G_GUINT64_FORMAT, tensor->rows);
+    if (tensor->dims >= 2)
+        g_print(", %" G_GUINT64_FORMAT, tensor->cols);
+    g_print(")\n");
+}
+
 static void print_model(const Model *model, const GArray *tensors)
 {
+    g_autofree char *untrainable = model_untrainable(model);
+
     g_print("%s (%s): %" G_GUINT64_FORMAT " parameters in %u tensors%s\n", model->name,
             model->model_type, model_parameters(model), tensors->len,
             model->tied ? ", embedding and head tied" : "");
@@ -54,15 +69,13 @@ static void print_model(const Model *model, const GArray *tensors)
             "tokens\n",
             model->layers, model->hidden, model->heads, model->head_dim, model->kv_heads,
             model->ffn, model->vocab, model->max_seq);
-    for (guint i = 0; i < tensors->len; i++) {
-        const ParamShape *tensor = &g_array_index(tensors, ParamShape, i);
-
-        if (tensor->dims == 2)
-            g_print("  %-56s (%" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT ")\n", tensor->name,
-                    tensor->rows, tensor->cols);
-        else
-            g_print("  %-56s (%" G_GUINT64_FORMAT ")\n", tensor->name, tensor->rows);
-    }
+    if (model->experts.count > 0)
+        g_print("%u experts, %u a token: %" G_GUINT64_FORMAT " active parameters\n",
+                model->experts.count, model->experts.top_k, model_active_parameters(model));
+    if (untrainable != NULL)
+        g_print("counted only; not yet planned or trained: %s\n", untrainable);
+    for (guint i = 0; i < tensors->len; i++)
+        print_tensor(&g_array_index(tensors, ParamShape, i));
 }
 
 int command_model(int argc, char **argv, GError **error)

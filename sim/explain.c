@@ -1,60 +1,12 @@
 #include "sim/explain.h"
 
 #include "sim/base/text.h"
+#include "sim/explain_cost.h"
+#include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "sim/table.h"
 
 #include <math.h>
-
-static guint bytes_per_parameter(const Plan *plan, guint *stored, guint *gradient, guint *rest)
-{
-    const Recipe *recipe = plan->workload.recipe;
-
-    *stored = dtype_bytes(recipe->stored);
-    *gradient = dtype_bytes(recipe->gradient);
-    *rest = (recipe->master ? 4 : 0) + 4 * optimizer_moments(plan->workload.optimizer);
-    return *stored + *gradient + *rest;
-}
-
-/* The table of DESIGN 4 for this plan's strategy, before padding. */
-static void print_state_formula(const Plan *plan)
-{
-    const double psi = (double)model_parameters(plan->model);
-    const double d =
-        plan->sharding.strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
-    guint stored, gradient, rest;
-    const guint all = bytes_per_parameter(plan, &stored, &gradient, &rest);
-    const gboolean zero1 = plan->sharding.strategy == STRATEGY_SHARD_OPTIMIZER;
-    const gboolean whole_gradients = zero1 || !plan->sharding.accumulate_sharded;
-    const double bytes = psi * (zero1 ? stored : stored / d) +
-                         psi * (whole_gradients ? gradient : gradient / d) + psi * rest / d;
-    g_autofree char *state = bytes_text((guint64)bytes);
-    g_autofree char *whole = bytes_text((guint64)(psi * all));
-
-    g_print("\nstate, by formula: Psi = %.0f parameters, d = %.0f; %u + %u + %u bytes a parameter "
-            "(parameter, gradient, master and moments)\n  %s%s%s: %s a rank (unsharded: %s)\n",
-            psi, d, stored, gradient, rest, zero1 ? "parameters whole, " : "parameters / d, ",
-            whole_gradients ? "gradients whole, " : "gradients / d, ", "the rest / d", state,
-            whole);
-}
-
-static void print_volume_formula(const Plan *plan)
-{
-    const double psi = (double)model_parameters(plan->model);
-    const double d = layout_shard_ranks(&plan->layout);
-    const guint element = dtype_bytes(plan->workload.recipe->compute);
-    const double unit = element * psi * (d - 1) / d;
-    g_autofree char *bytes = bytes_text((guint64)unit);
-    const Prediction *p = &plan->prediction;
-
-    if (plan->sharding.strategy == STRATEGY_NO_SHARD || d < 2)
-        return;
-    g_print(
-        "\nvolume, by formula: one gather of everything is %u Psi (d-1)/d = %s a rank; this plan "
-        "gathers %.2f and reduce-scatters %.2f times that\n",
-        element, bytes, (double)p->communication_bytes[VOLUME_ALL_GATHER] / unit,
-        (double)p->communication_bytes[VOLUME_REDUCE_SCATTER] / unit);
-}
 
 /* What bounds the step, and what each thing that could go away is worth. */
 static void print_bound(const Plan *plan)
@@ -63,7 +15,8 @@ static void print_bound(const Plan *plan)
     g_autofree char *bound = plan_bound_text(plan);
     const double hidden = p->exposed_communication_seconds / p->step_seconds;
 
-    g_print("\nbound by %s of the step.  Hiding all communication would gain %.1f%%", bound,
+    g_print("\nbound by %s of the step.  Hiding all communication%s would gain %.1f%%", bound,
+            plan->layout.size[AXIS_PP] > 1 ? ", and no waiting for other stages," : "",
             100 * hidden);
     if (plan->schedule.recompute == RECOMPUTE_FULL)
         g_print("; not recomputing would gain up to %.1f%% (a quarter of the block's compute)",
@@ -72,6 +25,96 @@ static void print_bound(const Plan *plan)
             100 * (p->time_seconds[OP_CLASS_MEMORY_BOUND] + p->time_seconds[OP_CLASS_OPTIMIZER]) /
                 p->step_seconds);
 }
+
+/* ---- one change ---- */
+
+/* A change to a copy of the plan; FALSE where there is nothing to change. */
+typedef struct {
+    const char *name;
+    gboolean (*apply)(Plan *plan);
+} Change;
+
+static gboolean double_batch(Plan *plan)
+{
+    plan->workload.global_batch *= 2;
+    plan->schedule.micro_batches *= 2;
+    return TRUE;
+}
+
+static gboolean halve_micro_batch(Plan *plan)
+{
+    if (plan->schedule.micro_batch % 2 != 0)
+        return FALSE;
+    plan->schedule.micro_batch /= 2;
+    plan->schedule.micro_batches *= 2;
+    return TRUE;
+}
+
+static gboolean double_chunks(Plan *plan)
+{
+    if (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED)
+        return FALSE;
+    plan->schedule.kind = SCHEDULE_INTERLEAVED;
+    plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
+    plan->schedule.chunk_layers = NULL;
+    return TRUE;
+}
+
+static gboolean split_backward(Plan *plan)
+{
+    if (plan->schedule.kind != SCHEDULE_1F1B)
+        return FALSE;
+    plan->schedule.kind = SCHEDULE_ZB_H1;
+    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
+    return TRUE;
+}
+
+static const Change changes[] = {
+    {"twice the batch", double_batch},
+    {"half the micro-batch", halve_micro_batch},
+    {"twice the chunks a stage", double_chunks},
+    {"zb_h1", split_backward},
+};
+
+/* The plan with that change, priced; NULL where it is none, or illegal. */
+static Plan *change_plan(const Plan *plan, const Change *change)
+{
+    g_autofree char *text = plan_print(plan);
+    g_autoptr(Plan) changed = plan_parse(text, "plan", NULL);
+
+    if (changed == NULL || !change->apply(changed))
+        return NULL;
+    const Choice choice = plan_choice(changed);
+    if (legality_check(&choice, NULL) != VERDICT_OK)
+        return NULL;
+    plan_price(changed);
+    return g_steal_pointer(&changed);
+}
+
+/* What makes the bubble smaller, each alone. */
+static void print_changes(const Plan *plan)
+{
+    const double own = plan->prediction.tokens_per_second;
+
+    if (plan->layout.size[AXIS_PP] == 1)
+        return;
+    g_print("\none change against the bubble, simulated:\n");
+    for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
+        g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
+
+        if (changed == NULL)
+            continue;
+        g_autofree char *memory = bytes_text(changed->prediction.memory_total);
+        g_autofree char *micro = g_strdup_printf("(%u x %u)", changed->schedule.micro_batches,
+                                                 changed->schedule.micro_batch);
+        g_print("  %-25s %-10s %+6.1f%% tokens/s, bubble %.1f%%, %s%s\n", changes[i].name, micro,
+                100 * (changed->prediction.tokens_per_second / own - 1),
+                100 * changed->prediction.bubble_fraction, memory,
+                changed->reasons->len > 0 ? ": does not fit" : "");
+    }
+}
+
+/* ---- other choices ---- */
 
 static SearchRequest request_of(const Plan *plan)
 {
@@ -109,13 +152,13 @@ static void print_others(const Plan *plan, const SearchResult *result)
     for (guint i = 0; i < result->plans->len; i++) {
         const Plan *other = g_ptr_array_index(result->plans, i);
         const double ratio = other->prediction.step_seconds / own - 1;
-        g_autofree char *layout = layout_text(&other->layout);
+        g_autofree char *layout = plan_layout_text(other);
         g_autofree char *memory = bytes_text(other->prediction.memory_total);
         g_autofree char *bound = plan_bound_text(other);
 
         if (same_choice(plan, other))
             continue;
-        g_print("  %-26s %-15s %3u x %-3u recompute %-5s %+6.1f%% time, %s, bound by %s%s\n",
+        g_print("  %-33s %-15s %3u x %-3u recompute %-9s %+6.1f%% time, %s, bound by %s%s\n",
                 layout, strategy_name(other->sharding.strategy), other->schedule.micro_batches,
                 other->schedule.micro_batch, recompute_name(other->schedule.recompute), 100 * ratio,
                 memory, bound, fabs(ratio) < NOISE ? "  (within noise)" : "");
@@ -141,9 +184,9 @@ gboolean explain_print(const Plan *plan, GError **error)
     if (set == NULL)
         return FALSE;
     table_print_plan(plan);
-    print_state_formula(plan);
-    print_volume_formula(plan);
+    explain_cost_print(plan, set);
     print_bound(plan);
+    print_changes(plan);
     g_autoptr(SearchResult) result = search(&request);
     print_others(plan, result);
     g_print("\nof %" G_GUINT64_FORMAT " candidates, refused:\n", result->candidates);

@@ -2,6 +2,8 @@
 
 #include "sim/base/text.h"
 
+#include <string.h>
+
 char *plan_bound_text(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
@@ -29,10 +31,11 @@ static void print_inputs(const SearchRequest *request)
             optimizer_name(request->optimizer));
 }
 
-static void print_row(guint rank, const Plan *plan)
+/* @width: of the widest layout. */
+static void print_row(guint rank, const Plan *plan, gint width)
 {
     const Prediction *p = &plan->prediction;
-    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *step = seconds_text(p->step_seconds);
     g_autofree char *total = bytes_text(p->memory_total);
     g_autofree char *limit = bytes_text(p->memory_limit);
@@ -41,7 +44,7 @@ static void print_row(guint rank, const Plan *plan)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-33s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, layout,
+    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
 }
@@ -59,14 +62,28 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
+static gint widest_layout(const SearchResult *result)
+{
+    gsize width = 24;
+
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
+
+        width = MAX(width, strlen(layout));
+    }
+    return (gint)width;
+}
+
 void table_print_search(const SearchRequest *request, const SearchResult *result)
 {
+    const gint width = widest_layout(result);
+
     print_inputs(request);
-    g_print("\nrank  layout                            strategy        micro-batches  recompute    "
-            "step  "
-            "tokens/s/GPU     MFU  memory                bound by\n");
+    g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
+            "memory                bound by\n",
+            width, "layout");
     for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i));
+        print_row(i + 1, g_ptr_array_index(result->plans, i), width);
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
@@ -74,10 +91,35 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
             dtype_name(request->recipe->compute));
 }
 
+char *table_stage_layers(const Plan *plan, guint stage)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    GString *text = g_string_new(NULL);
+
+    for (guint c = stage; c < schedule_chunks(&plan->schedule, pp); c += pp) {
+        const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
+
+        g_string_append_printf(text, "%s%u", c == stage ? "" : " ", range.first);
+        if (range.count > 1)
+            g_string_append_printf(text, "-%u", range.first + range.count - 1);
+    }
+    return g_string_free(text, FALSE);
+}
+
+static void print_stages(const Plan *plan)
+{
+    for (guint stage = 0; stage < plan->layout.size[AXIS_PP]; stage++) {
+        g_autofree char *layers = table_stage_layers(plan, stage);
+
+        g_print("%s%s", stage == 0 ? "stages have layers " : " | ", layers);
+    }
+    g_print("\n");
+}
+
 static void print_choices(const Plan *plan)
 {
     const Sharding *s = &plan->sharding;
-    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *layout = plan_layout_text(plan);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -92,10 +134,18 @@ static void print_choices(const Plan *plan)
             plan->schedule.micro_batches, plan->schedule.micro_batch, plan->workload.recipe->name,
             optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
             plan->threads);
+    if (plan->layout.size[AXIS_PP] > 1)
+        print_stages(plan);
+    if (plan->layout.size[AXIS_TP] > 1)
+        g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
+                plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
 }
 
-static void print_time(const Prediction *p)
+static void print_time(const Plan *plan)
 {
+    const Prediction *p = &plan->prediction;
+    const char *exposed =
+        plan->layout.size[AXIS_PP] > 1 ? "communication, waiting" : "exposed communication";
     g_autofree char *step = seconds_text(p->step_seconds);
 
     g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
@@ -105,9 +155,11 @@ static void print_time(const Prediction *p)
         g_autofree char *time = seconds_text(p->time_seconds[t]);
 
         g_print("  %-24s %10s %6.1f%%\n",
-                t == OP_CLASS_COMMUNICATION ? "exposed communication" : op_class_name((OpClass)t),
-                time, 100 * p->time_seconds[t] / p->step_seconds);
+                t == OP_CLASS_COMMUNICATION ? exposed : op_class_name((OpClass)t), time,
+                100 * p->time_seconds[t] / p->step_seconds);
     }
+    if (plan->layout.size[AXIS_PP] > 1)
+        g_print("  of it the bubble of a pipeline: %.1f%%\n", 100 * p->bubble_fraction);
 }
 
 static void print_memory(const Plan *plan)
@@ -139,7 +191,7 @@ static void print_volume(const Prediction *p)
 void table_print_plan(const Plan *plan)
 {
     print_choices(plan);
-    print_time(&plan->prediction);
+    print_time(plan);
     print_memory(plan);
     print_volume(&plan->prediction);
     for (guint i = 0; i < plan->reasons->len; i++)

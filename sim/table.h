@@ -15,3 +15,6 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
 
 /* "gemm 62%": the largest part of the step. */
 char *plan_bound_text(const Plan *plan);
+
+/* "0-3 16-19": the layers of each chunk of a stage. */
+char *table_stage_layers(const Plan *plan, guint stage);

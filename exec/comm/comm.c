@@ -25,6 +25,13 @@ void comm_note(Comm *comm, const char *what)
     g_strlcpy(comm->last_op, what, sizeof comm->last_op);
 }
 
+Comm *comm_peer(Comm *comm, guint rank)
+{
+    if (rank == comm->rank)
+        return comm;
+    return comm->ops == &comm_mpi ? comm_mpi_peer(comm, rank) : NULL;
+}
+
 const char *comm_describe(const Comm *comm)
 {
     if (comm->ops->takes_device_memory)

@@ -2,6 +2,7 @@
  * rank), comm_mpi.c (MPI; shared windows within a node, rings between nodes). */
 #pragma once
 
+#include "exec/comm/comm_progress.h"
 #include "sim/base/dtype.h"
 #include "sim/layout/sharding.h"
 #include "sim/program/program.h"
@@ -74,7 +75,10 @@ struct Comm {
     guint rank, size;
     guint node_ranks;              /* ranks on this node */
     guint64 bytes_in[NUM_VOLUMES]; /* received so far, counted where they are copied */
-    char last_op[96];              /* what this rank last started; peers of the node can read it */
+    int pid;
+    /* what peers of the machine read, see comm_peer() */
+    char last_op[96]; /* what this rank last started */
+    CommProgress progress;
 };
 
 struct CommGroup {
@@ -85,6 +89,8 @@ struct CommGroup {
 };
 
 extern const CommOps comm_self, comm_mpi;
+
+#define COMM_DEATH_S 0.1 /* a peer of this machine that died is noticed so soon */
 
 /* @transport: "self" or "mpi".  For mpi this initialises MPI (call it on the communication thread).
  * @ranks_per_node 0: as the machine is; else consecutive ranks are taken as if on nodes of that
@@ -97,6 +103,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Comm, comm_free)
 /* Says what this rank is about to do ("step 12 block.backward layers.3 linear"); a peer that finds
  * this rank dead reports it.  Async-signal-safe cost: one bounded copy. */
 void comm_note(Comm *comm, const char *what);
+
+/* What that rank shares with its machine: rank, pid, last_op and progress, nothing else; NULL for
+ * one of another machine.  Any thread may ask, until the communicator is freed. */
+Comm *comm_peer(Comm *comm, guint rank);
 
 /* What a transport would say in the run's record: "shared windows", "rings over MPI", "one rank".
  */

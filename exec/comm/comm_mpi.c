@@ -372,8 +372,8 @@ static void fill(MpiComm *comm)
                         .rank = (guint)rank,
                         .size = (guint)size,
                         .node_ranks = (guint)node_ranks,
+                        .pid = getpid(),
                         .last_op = "start"};
-    comm->pid = getpid();
     comm->max_tag = found ? (guint)*max_tag : 32767; /* what the standard promises */
     comm->board = comm_control_board(&comm->control);
     comm->crowded = comm->control.num > g_get_num_processors();
@@ -396,6 +396,16 @@ Comm *comm_mpi_open(guint ranks_per_node, GError **error)
     if (!find_places(comm, error) || !comm_segments_unlink(comm, error))
         return NULL;
     return &comm->base;
+}
+
+Comm *comm_mpi_peer(Comm *base, guint rank)
+{
+    const MpiComm *comm = (const MpiComm *)base;
+    const CommPlace *place = &comm->places[rank];
+
+    if (place->machine != comm->places[base->rank].machine)
+        return NULL;
+    return (Comm *)(void *)comm->control.peer[place->machine_position];
 }
 
 guint64 comm_mpi_foreign_bytes(const Comm *base)

@@ -47,7 +47,6 @@ enum { COMM_PLACE_INTS = sizeof(CommPlace) / sizeof(int) };
  * dead rank did last, and the board. */
 typedef struct {
     Comm base;
-    int pid;
     guint published_window; /* G_MAXUINT: not from alloc() */
     gsize published_offset;
 
@@ -85,6 +84,7 @@ guint64 comm_window_foreign_bytes(const CommWindow *window);
 char *comm_control_staging(const MpiComm *comm, guint machine_position);
 gboolean comm_control_open(MPI_Comm machine, CommWindow *control, GError **error);
 CommBoard *comm_control_board(const CommWindow *control);
+Comm *comm_control_first(const MpiComm *comm); /* of the machine */
 /* Open MPI keeps files for its messages within a machine until MPI_Finalize; a killed job would
  * leave them.  Collective over the machine: connects all pairs, so that all have attached, and
  * unlinks.  MPI_Finalize complains about a missing file: restore puts empty ones in place. */

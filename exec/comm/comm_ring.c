@@ -14,6 +14,7 @@ static gboolean pass(MpiGroup *group, const CommTransfer *transfer, gsize elemen
     CommMessage send = {comm->ring[0], bytes, (rank + 1) % size, 0, TRUE};
     CommMessage receive = {comm->ring[1], bytes, (rank + size - 1) % size, 0, FALSE};
 
+    progress_move(&comm->base.progress);
     if (!comm_post(comm, group->mpi, &receive, error) ||
         !comm_post(comm, group->mpi, &send, error) || !comm_complete(comm, error))
         return FALSE;

@@ -169,7 +169,7 @@ Comm *comm_self_open(void)
 {
     SelfComm *self = g_new0(SelfComm, 1);
 
-    self->base = (Comm){.ops = &comm_self, .size = 1, .node_ranks = 1};
+    self->base = (Comm){.ops = &comm_self, .size = 1, .node_ranks = 1, .pid = getpid()};
     self->memory = g_ptr_array_new_with_free_func(free);
     self->groups = g_ptr_array_new_with_free_func(g_free);
     return &self->base;

@@ -24,7 +24,7 @@ enum {
     CROWDED_POLLS = 10,
     FIRST_SLEEP_NS = 50 * 1000,
     LAST_SLEEP_NS = 500 * 1000,
-    WATCH_INTERVAL_NS = 100 * 1000 * 1000,
+    WATCH_INTERVAL_NS = (int)(COMM_DEATH_S * 1e9),
     MESSAGE_BYTES = 1 << 30 /* MPI counts in int */
 };
 
@@ -68,15 +68,17 @@ static gboolean rank_died(MpiComm *comm, const MpiComm *peer, GError **error)
     g_strlcpy(last_op, peer->base.last_op, sizeof last_op);
     if (atomic_compare_exchange_strong(&comm->board->stopped, &running, peer->base.rank + 1))
         fprintf(stderr, "fsdp-run: rank %u (pid %d on host %s) died; its last op: \"%s\"\n",
-                peer->base.rank, peer->pid, g_get_host_name(), last_op);
+                peer->base.rank, peer->base.pid, g_get_host_name(), last_op);
     return fail(error, ERROR_RUNTIME, "rank %u (pid %d on host %s) died; its last op: \"%s\"",
-                peer->base.rank, peer->pid, g_get_host_name(), last_op);
+                peer->base.rank, peer->base.pid, g_get_host_name(), last_op);
 }
 
 gboolean comm_watch(MpiComm *comm, GError **error)
 {
     unsigned stopped = atomic_load(&comm->board->stopped);
 
+    if (atomic_load(&comm_control_first(comm)->progress.alarm) != 0)
+        return TRUE; /* the watchdog says what it found, and ends this process */
     if (stopped == COMM_ABORTED)
         return fail(error, ERROR_RUNTIME, "another rank has stopped the job");
     if (stopped != 0)
@@ -84,7 +86,7 @@ gboolean comm_watch(MpiComm *comm, GError **error)
     for (guint i = 0; i < comm->control.num; i++) {
         const MpiComm *peer = (const MpiComm *)(const void *)comm->control.peer[i];
 
-        if (i != comm->control.own && process_dead(peer->pid))
+        if (i != comm->control.own && process_dead(peer->base.pid))
             return rank_died(comm, peer, error);
     }
     return TRUE;
@@ -136,6 +138,7 @@ gboolean comm_barrier(MpiGroup *group, GError **error)
 
     if (group->base.size == 1)
         return TRUE;
+    progress_move(&group->base.comm->progress);
     unsigned generation = atomic_load_explicit(&barrier->generation, memory_order_acquire);
     if (atomic_fetch_add(&barrier->arrived, 1) + 1 < group->base.size)
         return wait_change((MpiComm *)group->base.comm, &barrier->generation, generation, error);

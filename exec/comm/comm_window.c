@@ -143,6 +143,11 @@ CommBoard *comm_control_board(const CommWindow *control)
     return (CommBoard *)(void *)(control->peer[0] + CONTROL_BOARD);
 }
 
+Comm *comm_control_first(const MpiComm *comm)
+{
+    return (Comm *)(void *)comm->control.peer[0];
+}
+
 char *comm_control_staging(const MpiComm *comm, guint machine_position)
 {
     return comm->control.peer[machine_position] + CONTROL_STAGING;

@@ -5,8 +5,8 @@
  *     s = a q k^T    p = softmax(s)    o = p v    lse = log sum_j e^s_ij
  *
  * over the keys j that query i sees.  Running maximum and sum over tiles of keys (Milakov,
- * Gimelshein, arXiv 1805.02867; tiled as in Dao, FlashAttention-2, arXiv 2307.08691, alg. 1).  An
- * update starts from what is there: maximum lse, sum 1.
+ * Gimelshein, arXiv 1805.02867; tiled as in Dao, FlashAttention-2, arXiv 2307.08691, alg. 1).  They
+ * start from what is there: o with maximum lse and sum 1, nothing being 0 with -inf.
  *
  * Everything inside is fp32.  Each result is computed by one thread in a fixed order, so the bits
  * do not depend on the number of threads. */
@@ -74,12 +74,12 @@ static void softmax_rows(const ForwardTile *tile, RowRange queries, const KeyTil
         const guint64 seen = attention_seen(&tile->mask, queries.first + i, keys);
         const float own = row_max(s, seen), old = tile->max[i];
         const float max = own > old ? own : old;
-        const float factor = tile->sum[i] == 0 ? 1 : cpu_exp(old - max);
+        const float factor = max == old ? 1 : cpu_exp(old - max); /* both may be -inf */
 
         tile->max[i] = max;
         tile->sum[i] = tile->sum[i] * factor + exponentials(s, seen, keys->count, max);
-        if (factor == 1)
-            continue;
+        if (old == -INFINITY)
+            continue; /* o is 0, or nothing yet */
 #pragma omp simd
         for (guint64 d = 0; d < dim; d++)
             o[d] *= factor;
@@ -93,11 +93,11 @@ static void start_rows(const ForwardTile *tile, HeadRows of, RowRange queries, c
 
     if (updates)
         attention_load(launch, O, launch->op->dtype_out, of, queries, tile->o);
-    else
+    else if (tile->mask.of_queries != NULL)
         memset(tile->o, 0, queries.count * launch->op->sizes.head_dim * sizeof *tile->o);
     for (guint64 i = 0; i < queries.count; i++) {
         tile->max[i] = updates ? lse[i] : -INFINITY;
-        tile->sum[i] = tile->max[i] == -INFINITY ? 0 : 1;
+        tile->sum[i] = 1;
     }
 }
 
@@ -108,7 +108,7 @@ static void finish_rows(const ForwardTile *tile, HeadRows of, RowRange queries, 
 
     for (guint64 i = 0; i < queries.count; i++) {
         float *o = tile->o + i * dim;
-        const float factor = tile->sum[i] == 0 ? 0 : 1 / tile->sum[i];
+        const float factor = 1 / tile->sum[i];
 #pragma omp simd
         for (guint64 d = 0; d < dim; d++)
             o[d] *= factor;
@@ -150,7 +150,7 @@ static void add_keys(const ForwardTile *tile, View q, RowRange queries, HeadRows
                         .ldb = v.stride,
                         .ldc = s->head_dim,
                         .alpha = 1,
-                        .beta = 1});
+                        .beta = keys->fresh && !launch_adds(tile->launch, O) ? 0 : 1});
 }
 
 /* Queries first .. of one head of one sequence. */

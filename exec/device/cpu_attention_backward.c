@@ -63,6 +63,7 @@ typedef struct {
 /* The part of a tile of scores that is computed: its rows from the first that sees a key on. */
 typedef struct {
     guint64 rows, columns;
+    gboolean fresh; /* dq is to be written */
     View q, dout;
     float *p, *dp, *dq;     /* of its first row */
     float *k, *v, *dk, *dv; /* of its first key */
@@ -76,6 +77,7 @@ static ScoreTile score_tile(const BackwardTile *tile, const QueryTile *rows, con
     return (ScoreTile){
         .rows = rows->queries.count - hidden,
         .columns = keys->count,
+        .fresh = keys->fresh,
         .q = {rows->q.data + hidden * rows->q.stride, rows->q.stride},
         .dout = {rows->dout.data + hidden * rows->dout.stride, rows->dout.stride},
         .p = tile->p + hidden * keys->count,
@@ -162,7 +164,7 @@ static void backward_sums(const ScoreTile *at, const OpSizes *s)
                         .ldb = s->head_dim,
                         .ldc = s->head_dim,
                         .alpha = attention_scale(s),
-                        .beta = 1});
+                        .beta = at->fresh ? 0 : 1});
 }
 
 static void backward_rows(const BackwardTile *tile, guint64 sequence, guint64 head, guint64 first)
@@ -179,7 +181,8 @@ static void backward_rows(const BackwardTile *tile, guint64 sequence, guint64 he
     KeyTile keys = {0};
 
     row_deltas(tile, rows.dout, attention_view(launch, O, of, queries, tile->o), queries.count);
-    memset(tile->dq, 0, queries.count * s->head_dim * sizeof *tile->dq);
+    if (tile->mask.of_queries != NULL)
+        memset(tile->dq, 0, queries.count * s->head_dim * sizeof *tile->dq);
     while (attention_next_keys(&tile->mask, queries, &keys)) {
         const ScoreTile at = score_tile(tile, &rows, &keys);
 

@@ -155,6 +155,7 @@ gboolean attention_next_keys(const Mask *mask, RowRange queries, KeyTile *tile)
     if (tile->next >= end)
         return FALSE;
     tile->first = tile->next;
+    tile->fresh = tile->first == 0;
     tile->count = MIN(KEYS, end - tile->first);
     tile->next += tile->count;
     return TRUE;

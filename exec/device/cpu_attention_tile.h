@@ -59,6 +59,8 @@ typedef struct {
     guint64 block, first, count;
     guint64 hidden; /* queries at the start of their tile that see none of these keys */
     guint64 next;   /* key of the block where the search goes on */
+    gboolean fresh; /* nothing needs to be there before sums over these keys: without positions, the
+                       first tile, which all queries see */
 } KeyTile;
 
 /* The next keys that some of @queries see; FALSE when there are no more. */

@@ -71,6 +71,24 @@ static void bind_positions(const Binding *binding)
     }
 }
 
+/* Positions of the residual stream's tokens: all of a micro-batch, or of them this rank's where the
+ * tp group splits them. */
+static void bind_row_positions(const Binding *binding)
+{
+    const gint tensor = interpreter_find(binding->interpreter, "positions");
+    const Program *program = interpreter_program(binding->interpreter);
+    guint tp;
+    const guint tp_rank = interpreter_position(binding->interpreter, "tp", &tp);
+
+    if (tensor == NO_TENSOR)
+        return;
+    gint32 *rows = interpreter_tensor(binding->interpreter, (guint)tensor, 0);
+    const guint64 count = program_tensor(program, (guint)tensor)->elements;
+    const guint64 first = binding->spec.sequence_parallel ? tp_rank * count : 0;
+    for (guint64 i = 0; i < count; i++)
+        rows[i] = binding->positions[(first + i) % binding->count];
+}
+
 Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec)
 {
     Binding *binding = g_new0(Binding, 1);
@@ -88,6 +106,7 @@ Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec)
     binding->labels = interpreter_find(interpreter, "labels");
     bind_rope_table(binding);
     bind_positions(binding);
+    bind_row_positions(binding);
     return binding;
 }
 

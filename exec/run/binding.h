@@ -7,8 +7,9 @@
 
 typedef struct Binding Binding;
 
-/* Finds the tensors and writes what stays: the rotary table of this rank's positions, and where its
- * tokens and those of the ranks it shares a sequence with lie.  Pointers of @spec are borrowed. */
+/* Finds the tensors and writes what stays: the rotary table of this rank's positions, where its
+ * tokens and those of the ranks it shares a sequence with lie, and which learned positions it
+ * reads.  Pointers of @spec are borrowed. */
 Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec);
 void binding_free(Binding *binding);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Binding, binding_free)

@@ -10,7 +10,10 @@
 #include "exec/run/interpreter.h"
 
 #include "exec/base/process.h"
+#include "exec/run/agreement.h"
+#include "exec/run/checker.h"
 #include "exec/run/op_events.h"
+#include "exec/run/op_number.h"
 #include "exec/run/staging.h"
 #include "exec/run/stream_groups.h"
 #include "exec/run/transfer.h"
@@ -25,6 +28,7 @@ typedef struct {
     Interpreter *interpreter;
     Launch launch;
     guint stream, micro_batch;
+    guint64 at;       /* progress_at() */
     OpTime *time;     /* NULL: not sampled */
     const Call *call; /* NULL: not in a step */
     guint op;         /* in its segment */
@@ -33,6 +37,7 @@ typedef struct {
 } Job;
 
 struct Interpreter {
+    InterpreterOptions options;
     Runtime *runtime;
     const ProgramSet *set;
     const Program *program;
@@ -40,11 +45,18 @@ struct Interpreter {
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
     guint8 *arena;                  /* the device's memory */
-    OpEvents *events;               /* NULL: the device has no queues */
-    gboolean on_device;             /* the communicator only enqueues */
-    Staging *staging;               /* NULL: the communicator takes the device's memory */
+    guint64 arena_bytes;
+    guint64 *offset;   /* by tensor; the program's, unless there is a guard */
+    ArenaGuard *guard; /* these three: of check mode, else NULL */
+    Checker *checker;
+    Agreement *agreement;
+    GError *found;        /* by check mode, on the main thread */
+    OpEvents *events;     /* NULL: the device has no queues */
+    gboolean on_device;   /* the communicator only enqueues */
+    Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */
+    OpNumbers numbers;
     guint64 ops_per_step;
     guint64
         *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
@@ -61,7 +73,7 @@ void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
 {
     const Tensor *at = program_tensor(interpreter->program, tensor);
 
-    return interpreter->arena + at->offset + copy * at->stride;
+    return interpreter->arena + interpreter->offset[tensor] + copy * at->stride;
 }
 
 void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
@@ -121,7 +133,7 @@ static gboolean is_skipped(Interpreter *interpreter, const Op *op)
 /* ---- the communication thread ---- */
 
 /* A cast before a gather or a sum after a reduction is the device's. */
-static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
+static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
 {
     const Transfer transfer = {interpreter->program, interpreter->groups[job->stream],
                                interpreter->own_chunks, job->micro_batch};
@@ -146,11 +158,30 @@ static gboolean run_between_events(const Interpreter *interpreter, const Job *jo
     op_events_wait(events, job->step, job->call, job->op);
     if (job->time != NULL)
         op_events_begin(events, job->number, job->stream);
-    if (!run_op(interpreter, job, error))
+    if (!run_transfer(interpreter, job, error))
         return FALSE;
     if (job->time != NULL)
         op_events_end(events, job->number, job->stream);
     op_events_record(events, job->step, job->number, job->stream);
+    return TRUE;
+}
+
+/* In check mode, members first compare what they are about to do.  Those that differ do nothing:
+ * the main thread says so when it looks next. */
+static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    gboolean same = TRUE;
+
+    if (interpreter->checker == NULL)
+        return run_transfer(interpreter, job, error);
+    checker_delay(interpreter->checker, job->at, 0);
+    if (op_kind_is_communication(job->launch.op->kind) &&
+        !agreement_reach(interpreter->agreement, interpreter->groups[job->stream], job->at, &same,
+                         error))
+        return FALSE;
+    if (same && !run_transfer(interpreter, job, error))
+        return FALSE;
+    checker_delay(interpreter->checker, job->at, 1);
     return TRUE;
 }
 
@@ -162,11 +193,12 @@ static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
     const double step_start = job->interpreter->step_start_s;
     const double start = clock_s();
 
-    (void)comm;
+    progress_begin(&comm->progress, LANE_COMMUNICATION, job->at);
     if (!(has_events ? run_between_events : run_op)(interpreter, job, error)) {
         g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
         return FALSE;
     }
+    progress_end(&comm->progress, LANE_COMMUNICATION);
     if (job->time != NULL)
         *job->time = (OpTime){start - step_start, clock_s() - step_start};
     return TRUE;
@@ -185,13 +217,16 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
     Interpreter *interpreter = *(Interpreter *const *)job;
 
     Device *device = runtime_device(interpreter->runtime);
-    const guint64 bytes = interpreter->program->arena_bytes[TIER_DEVICE];
+    const guint64 bytes = interpreter->arena_bytes;
     const DeviceQueueOps *queues = device_queues(device);
 
+    progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
     interpreter->arena =
         queues == NULL ? comm->ops->alloc(comm, bytes, error) : queues->alloc(device, bytes, error);
-    if (interpreter->arena == NULL ||
-        !stream_groups_open(interpreter->set, comm, interpreter->groups, error))
+    const gboolean ok = interpreter->arena != NULL &&
+                        stream_groups_open(interpreter->set, comm, interpreter->groups, error);
+    progress_end(&comm->progress, LANE_COMMUNICATION);
+    if (!ok)
         return FALSE;
     for (guint s = 0; s < MAX_STREAMS; s++)
         if (interpreter->groups[s] != NULL)
@@ -206,6 +241,7 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
 static void count_ops(Interpreter *interpreter)
 {
     interpreter->first_op = program_first_ops(interpreter->program);
+    interpreter->numbers = op_numbers(interpreter->program);
     interpreter->ops_per_step = interpreter->first_op[interpreter->program->step.calls->len];
     interpreter->ordinals[0] = g_new0(guint64, interpreter->ops_per_step);
     interpreter->ordinals[1] = g_new0(guint64, interpreter->ops_per_step);
@@ -218,7 +254,7 @@ static void fill_arena(Interpreter *interpreter)
     const Program *program = interpreter->program;
     Device *device = runtime_device(interpreter->runtime);
 
-    device_fill(device, interpreter->arena, POISON, program->arena_bytes[TIER_DEVICE]);
+    device_fill(device, interpreter->arena, POISON, interpreter->arena_bytes);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
         const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
@@ -227,6 +263,26 @@ static void fill_arena(Interpreter *interpreter)
             device_fill(device, interpreter_tensor(interpreter, t, c), 0,
                         tensor_copy_bytes(tensor));
     }
+}
+
+/* Where tensors lie, and what check mode needs. */
+static void lay_out(Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+    const gboolean check = interpreter->options.check;
+
+    if (check) {
+        interpreter->guard = arena_guard_new(program);
+        interpreter->checker =
+            checker_new(program, interpreter->guard, interpreter->rank, interpreter->options.seed);
+        interpreter->agreement = agreement_new(interpreter->set, interpreter->rank);
+    }
+    interpreter->arena_bytes =
+        check ? arena_guard_bytes(interpreter->guard) : program->arena_bytes[TIER_DEVICE];
+    interpreter->offset = g_new(guint64, program->tensors->len);
+    for (guint t = 0; t < program->tensors->len; t++)
+        interpreter->offset[t] =
+            check ? arena_guard_offset(interpreter->guard, t) : program_tensor(program, t)->offset;
 }
 
 static gboolean open_events(Interpreter *interpreter, GError **error)
@@ -241,15 +297,28 @@ static gboolean open_events(Interpreter *interpreter, GError **error)
 
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
 {
+    const InterpreterOptions options = {0};
+
+    return interpreter_new_with(runtime, set, &options, error);
+}
+
+Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
+                                  const InterpreterOptions *options, GError **error)
+{
     g_autoptr(Interpreter) interpreter = g_new0(Interpreter, 1);
     Interpreter *self = interpreter;
 
+    interpreter->runtime = runtime;
     if (runtime_size(runtime) != set->num_ranks) {
         fail(error, ERROR_INPUT, "the plan has %u ranks, this job %u", set->num_ranks,
              runtime_size(runtime));
         return NULL;
     }
-    interpreter->runtime = runtime;
+    interpreter->options = *options;
+    if (options->check && device_queues(runtime_device(runtime)) != NULL) {
+        fail(error, ERROR_INPUT, "--check follows what a CPU does; this plan's device is another");
+        return NULL;
+    }
     interpreter->set = set;
     interpreter->rank = runtime_rank(runtime);
     interpreter->program = set->classes[set->class_of[interpreter->rank]];
@@ -257,10 +326,13 @@ Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **e
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
     interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
+    lay_out(interpreter);
     if (!runtime_do(runtime, open_arena, &self, sizeof self, error) ||
         !open_events(interpreter, error))
         return NULL;
     fill_arena(interpreter);
+    if (interpreter->guard != NULL)
+        arena_guard_attach(interpreter->guard, interpreter->arena, POISON);
     return g_steal_pointer(&interpreter);
 }
 
@@ -290,25 +362,36 @@ void interpreter_free(Interpreter *interpreter)
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
     g_free(interpreter->times);
+    g_free(interpreter->offset);
+    checker_free(interpreter->checker);
+    arena_guard_free(interpreter->guard);
+    agreement_free(interpreter->agreement);
+    g_clear_error(&interpreter->found);
     g_free(interpreter);
 }
 
 /* ---- running ---- */
 
-/* Of a call of the step, before its op @op. */
-static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op)
+/* For op @number of this step or (@back = 1) the one before.  Only what computes waits: the queue
+ * keeps the order of issue. */
+static gboolean wait_event_of(Interpreter *interpreter, const Op *op, guint back, guint32 number)
+{
+    if (interpreter->checker != NULL)
+        checker_join(interpreter->checker, progress_at(interpreter->step - back, number));
+    return op->stream != COMPUTE_STREAM ||
+           runtime_wait(interpreter->runtime, interpreter->ordinals[back][number]);
+}
+
+/* Of a call of the step, before its op @i. */
+static gboolean wait_for(Interpreter *interpreter, const Call *call, const Op *op, guint i)
 {
     const GArray *waits = interpreter->program->step.waits;
 
     for (guint w = 0; w < call->num_waits; w++) {
         const Wait *wait = &g_array_index(waits, Wait, call->first_wait + w);
 
-        if (wait->before != op)
-            continue;
-        const guint32 event = wait_event(interpreter->first_op, wait);
-        const guint64 ordinal = interpreter->ordinals[wait->back][event];
-
-        if (!runtime_wait(interpreter->runtime, ordinal))
+        if (wait->before == i &&
+            !wait_event_of(interpreter, op, wait->back, wait_event(interpreter->first_op, wait)))
             return FALSE;
     }
     return TRUE;
@@ -316,16 +399,36 @@ static gboolean wait_for(Interpreter *interpreter, const Call *call, guint op)
 
 static gboolean wait_within(Interpreter *interpreter, const Op *op, guint32 first)
 {
-    for (guint w = 0; w < op->num_waits; w++) {
-        const guint64 ordinal = interpreter->ordinals[0][first + op->waits[w]];
-
-        if (!runtime_wait(interpreter->runtime, ordinal))
+    for (guint w = 0; w < op->num_waits; w++)
+        if (!wait_event_of(interpreter, op, 0, first + op->waits[w]))
             return FALSE;
-    }
     return TRUE;
 }
 
-static void compute(Interpreter *interpreter, const Call *call, const Op *op, OpTime *time)
+/* Check mode: what the op touches, with the waits that were made.  FALSE with the problem in
+ * `found`. */
+static gboolean access_is_safe(Interpreter *interpreter, const Call *call, const Op *op, guint64 at)
+{
+    return agreement_holds(interpreter->agreement, &interpreter->found) &&
+           checker_access(interpreter->checker, at, call, op, &interpreter->found);
+}
+
+static gboolean begin_op(Interpreter *interpreter, const Call *call, guint i, guint32 first)
+{
+    const Op *op = &program_segment(interpreter->program, call->segment)->ops[i];
+    Checker *checker = interpreter->checker;
+
+    if (checker != NULL)
+        checker_begin(checker, op->stream);
+    if ((checker != NULL || op->stream == COMPUTE_STREAM) &&
+        (!wait_for(interpreter, call, op, i) || !wait_within(interpreter, op, first)))
+        return FALSE;
+    return checker == NULL ||
+           access_is_safe(interpreter, call, op, progress_at(interpreter->step, first + i));
+}
+
+static void compute(Interpreter *interpreter, const Call *call, const Op *op, guint64 at,
+                    OpTime *time)
 {
     Device *device = runtime_device(interpreter->runtime);
     Launch launch;
@@ -333,6 +436,8 @@ static void compute(Interpreter *interpreter, const Call *call, const Op *op, Op
     if (is_skipped(interpreter, op))
         return;
     resolve(interpreter, call, op, &launch);
+    if (interpreter->checker != NULL)
+        checker_delay(interpreter->checker, at, 0);
     if (time == NULL) {
         device_run(device, &launch);
         return;
@@ -373,6 +478,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         Job job = {.interpreter = interpreter,
                    .stream = op->stream,
                    .micro_batch = call->micro_batch,
+                   .at = progress_at(interpreter->step, first + i),
                    .time = time,
                    .call = call,
                    .op = i,
@@ -381,21 +487,40 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
-            if (!wait_for(interpreter, call, i) || !wait_within(interpreter, op, first))
+            runtime_begin(interpreter->runtime, job.at);
+            if (!begin_op(interpreter, call, i, first))
                 return FALSE;
             if (interpreter->events != NULL)
                 enqueue(interpreter, call, i, first + i, sample);
             else
-                compute(interpreter, call, op, time);
+                compute(interpreter, call, op, job.at, time);
+            runtime_end(interpreter->runtime);
             continue;
         }
+        if (!begin_op(interpreter, call, i, first))
+            return FALSE;
         if (is_skipped(interpreter, op))
             continue;
         resolve(interpreter, call, op, &job.launch);
         interpreter->ordinals[0][first + i] = post(interpreter, &job);
-        if (interpreter->ordinals[0][first + i] == 0)
+        if (interpreter->ordinals[0][first + i] == 0 ||
+            (interpreter->options.no_overlap &&
+             !runtime_wait(interpreter->runtime, interpreter->ordinals[0][first + i])))
             return FALSE;
     }
+    return TRUE;
+}
+
+/* Check mode: one op of a list, which runs alone. */
+static gboolean check_alone(Interpreter *interpreter, const Call *call, const Op *op, guint64 at)
+{
+    if (interpreter->checker == NULL)
+        return TRUE;
+    checker_quiet(interpreter->checker);
+    checker_begin(interpreter->checker, op->stream);
+    if (!access_is_safe(interpreter, call, op, at))
+        return FALSE;
+    checker_quiet(interpreter->checker);
     return TRUE;
 }
 
@@ -415,8 +540,19 @@ static gboolean quiet(Interpreter *interpreter, GError **error)
     return interpreter->events == NULL || op_events_sync(interpreter->events, error);
 }
 
-/* A prologue or an epilogue: once in a run, so one op after the other. */
-static gboolean run_list(Interpreter *interpreter, const CallList *list, GError **error)
+/* Why a step could not go on. */
+static gboolean stopped(Interpreter *interpreter, GError **error)
+{
+    if (interpreter->found == NULL)
+        return runtime_failed(interpreter->runtime, error);
+    g_propagate_error(error, g_steal_pointer(&interpreter->found));
+    return FALSE;
+}
+
+/* A prologue or an epilogue: once in a run, so one op after the other.  @number: of its first op.
+ */
+static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32 number,
+                         GError **error)
 {
     for (guint c = 0; c < list->calls->len; c++) {
         const Call *call = &g_array_index(list->calls, Call, c);
@@ -425,17 +561,22 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, GError 
         for (guint i = 0; i < segment->num_ops; i++) {
             Job job = {.interpreter = interpreter,
                        .stream = segment->ops[i].stream,
-                       .micro_batch = call->micro_batch};
+                       .micro_batch = call->micro_batch,
+                       .at = progress_at(interpreter->step, number++)};
 
+            if (!check_alone(interpreter, call, &segment->ops[i], job.at))
+                return stopped(interpreter, error);
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
             resolve(interpreter, call, &segment->ops[i], &job.launch);
+            runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
             else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
                 return runtime_failed(interpreter->runtime, error);
             if (interpreter->events != NULL && !op_events_sync(interpreter->events, error))
                 return FALSE;
+            runtime_end(interpreter->runtime);
         }
     }
     return TRUE;
@@ -465,6 +606,14 @@ static gboolean watch_device(Comm *comm, gconstpointer job, GError **error)
     return TRUE;
 }
 
+/* Check mode, once a step has been issued. */
+static gboolean check_step(Interpreter *interpreter, GError **error)
+{
+    return interpreter->checker == NULL ||
+           (agreement_holds(interpreter->agreement, error) &&
+            checker_step_end(interpreter->checker, interpreter->step, error));
+}
+
 /* Until all compute of the step is done. */
 static gboolean finish_compute(Interpreter *interpreter, GError **error)
 {
@@ -491,7 +640,8 @@ static gboolean begin_step(Interpreter *interpreter, gboolean sample, GError **e
 {
     guint64 *previous = interpreter->ordinals[1];
 
-    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue, error))
+    if (!interpreter->primed && !run_list(interpreter, &interpreter->program->prologue,
+                                          interpreter->numbers.prologue, error))
         return FALSE;
     interpreter->primed = TRUE;
     interpreter->ordinals[1] = interpreter->ordinals[0];
@@ -513,9 +663,9 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
     for (guint c = 0; c < calls->len; c++) {
         note_call(interpreter, &g_array_index(calls, Call, c));
         if (!run_call(interpreter, c, sample))
-            return runtime_failed(interpreter->runtime, error);
+            return stopped(interpreter, error);
     }
-    if (!finish_compute(interpreter, error))
+    if (!finish_compute(interpreter, error) || !check_step(interpreter, error))
         return FALSE;
     return !sample || finish_sample(interpreter, error);
 }
@@ -524,10 +674,11 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
     if (!quiet(interpreter, error))
         return FALSE;
-    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue, error))
+    if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue,
+                                         interpreter->numbers.epilogue, error))
         return FALSE;
     interpreter->primed = FALSE;
-    return TRUE;
+    return check_step(interpreter, error);
 }
 
 /* ---- measuring ---- */
@@ -569,7 +720,7 @@ static guint64 touched(const Interpreter *interpreter, const guint8 *from, guint
 
 guint64 interpreter_touched_arena(const Interpreter *interpreter)
 {
-    return touched(interpreter, interpreter->arena, interpreter->program->arena_bytes[TIER_DEVICE]);
+    return touched(interpreter, interpreter->arena, interpreter->arena_bytes);
 }
 
 guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
@@ -579,8 +730,9 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
     guint64 count = 0;
 
     for (guint c = 0; c < copies; c++)
-        count += touched(interpreter, interpreter->arena + at->offset + c * at->stride,
-                         tensor_copy_bytes(at));
+        count +=
+            touched(interpreter, interpreter->arena + interpreter->offset[tensor] + c * at->stride,
+                    tensor_copy_bytes(at));
     return count;
 }
 

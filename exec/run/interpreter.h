@@ -11,11 +11,20 @@ typedef struct {
     double start_s, end_s; /* since the step began; both 0: skipped */
 } OpTime;
 
+typedef struct {
+    gboolean check;      /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
+    guint64 seed;        /* of the delays */
+    gboolean no_overlap; /* each communication is waited for at once */
+} InterpreterOptions;
+
 /* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
  * order on each.  @set and @runtime are borrowed; the arena lives as long as the runtime.
  * ERROR_INPUT when the job has another number of ranks than the set. */
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
+                                  const InterpreterOptions *options,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void interpreter_free(Interpreter *interpreter);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Interpreter, interpreter_free)
 

@@ -14,14 +14,19 @@ char *parameters_name(const Program *program, guint unit, guint param)
     const char *name = unit_class->param_names[param];
 
     return unit == ROOT_UNIT ? g_strdup(name)
-                             : g_strdup_printf("model.layers.%u.%s", unit - 1, name);
+                             : g_strdup_printf("%s%u.%s", unit_class->prefix, unit - 1, name);
 }
 
-static double init_std(const Model *model, const UnitClass *unit, guint param)
+static double init_std(const Model *model, ParamRole role)
 {
-    const gboolean residual = unit->kind == UNIT_BLOCK && (param == PARAM_O || param == PARAM_DOWN);
+    const gboolean residual = role == PARAM_O || role == PARAM_DOWN;
 
     return residual ? model->init_std / sqrt(2.0 * model->layers) : model->init_std;
+}
+
+static gboolean is_norm(ParamRole role)
+{
+    return role == PARAM_INPUT_NORM || role == PARAM_POST_NORM || role == PARAM_FINAL_NORM;
 }
 
 /* One parameter of one unit. */
@@ -81,14 +86,15 @@ static void fill(const Target *target, float *values, guint64 start, guint64 ele
     const UnitClass *unit =
         program_unit(program, program_unit_ref(program, target->unit)->unit_class);
     g_autofree char *name = parameters_name(program, target->unit, target->param);
-    const Draw draw = {target->seed, name, init_std(target->model, unit, target->param)};
+    const Draw draw = {target->seed, name,
+                       init_std(target->model, unit->map->params[target->param].role)};
 
     if (unit->map->params[target->param].dims > 1) {
         fill_split(target, &draw, values, start, elements);
         return;
     }
     for (guint64 i = 0; i < elements; i++)
-        values[i] = 1.0f;
+        values[i] = is_norm(unit->map->params[target->param].role) ? 1.0f : 0.0f;
 }
 
 /* A bf16 tensor's values are rounded where they are. */
@@ -145,7 +151,8 @@ static void init_param(const Target *target, guint map_rank)
 static void bind_vocab_range(Interpreter *interpreter, const Model *model, guint tp_rank, guint tp)
 {
     const gint tensor = interpreter_find(interpreter, "vocab_range");
-    const TensorSplit split = tensor_split(model, UNIT_ROOT, PARAM_EMBEDDING, tp);
+    const gint embedding = model_param_index(model, UNIT_ROOT, PARAM_EMBEDDING);
+    const TensorSplit split = tensor_split(model, UNIT_ROOT, (guint)embedding, tp);
     const guint64 first = MIN(tp_rank * split.chunk, split.rows);
 
     if (tensor == NO_TENSOR)

@@ -4,8 +4,8 @@
 #include "exec/run/interpreter.h"
 #include "sim/input/model.h"
 
-/* Norms are 1; everything else is normal with the model's init_std, divided by sqrt(2 layers) for
- * the two matrices that add to the residual stream (o_proj, down_proj; Radford et al. 2019, GPT-2,
+/* Norms are 1, biases 0; everything else is normal with the model's init_std, divided by sqrt(2
+ * layers) for the two matrices that add to the residual stream (Radford et al. 2019, GPT-2,
  * sec. 2.3). Values are keyed by (seed, parameter name, global element).  Each rank writes what it
  * stores: parameter (shard or whole) and the master of its own span; under tensor parallelism of
  * its part, and the range of words that is its part of the vocabulary. */

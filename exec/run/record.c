@@ -1,6 +1,7 @@
 #include "exec/run/record.h"
 
 #include "exec/base/process.h"
+#include "exec/run/effective.h"
 #include "exec/run/terms.h"
 #include "sim/base/error.h"
 
@@ -36,14 +37,12 @@ gboolean record_is_sampled(guint step, guint steps)
 
 /* ---- opening ---- */
 
-static gboolean add_run(Record *record, GError **error)
+/* @effective: what the run will do. */
+static gboolean add_run(Record *record, const char *effective, GError **error)
 {
     g_autofree char *plan = plan_print(record->plan);
     g_autoptr(GDateTime) now = g_date_time_new_now_utc();
     g_autofree char *created = g_date_time_format_iso8601(now);
-    g_autofree char *notes =
-        g_strdup_printf("%s; %s", runtime_transport(interpreter_runtime(record->interpreter)),
-                        runtime_library(interpreter_runtime(record->interpreter)));
     const StoreRun run = {
         .created = created,
         .plan_json = plan,
@@ -51,7 +50,7 @@ static gboolean add_run(Record *record, GError **error)
         .device = device_kind_name(record->plan->device),
         .git_revision = FSDP_GIT_REVISION,
         .status = "running",
-        .notes = notes,
+        .notes = effective,
         .ranks = record->plan->gpus,
         .seed = record->options->seed,
     };
@@ -60,10 +59,15 @@ static gboolean add_run(Record *record, GError **error)
     return record->run != 0;
 }
 
-static gboolean open_store(Record *record, GError **error)
+static gboolean open_store(Record *record, const char *effective, GError **error)
 {
-    record->store = store_open(record->options->db_path, FALSE, error);
-    return record->store != NULL && add_run(record, error);
+    const guint watchdog_s = record->options->watchdog_s;
+
+    /* Another writer is waited for less long than the watchdog waits for us. */
+    record->store = store_open_writer(
+        record->options->db_path,
+        watchdog_s == 0 ? STORE_PATIENCE_S : MIN(STORE_PATIENCE_S, watchdog_s / 2.0), error);
+    return record->store != NULL && add_run(record, effective, error);
 }
 
 Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOptions *options,
@@ -76,8 +80,14 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
     record->options = options;
     record->interpreter = interpreter;
     record->seconds = g_array_sized_new(FALSE, FALSE, sizeof(double), options->steps);
-    if (options->db_path != NULL && is_root(record))
-        failed = !open_store(record, error);
+    if (is_root(record)) {
+        g_autofree char *effective =
+            effective_text(plan, options, interpreter_runtime(interpreter));
+
+        failed = options->db_path != NULL && !open_store(record, effective, error);
+        if (!failed)
+            g_printerr("%s", effective);
+    }
     const gint64 own = failed;
     if (!runtime_agree_max(interpreter_runtime(interpreter), &failed, own ? NULL : error))
         return NULL;
@@ -115,7 +125,7 @@ static double peak_flops(const Plan *plan)
 static void print_header(Record *record)
 {
     const Plan *plan = record->plan;
-    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *layout = plan_layout_text(plan);
 
     record->header_printed = TRUE;
     if (record->options->json)

@@ -8,7 +8,8 @@
 
 typedef struct Record Record;
 
-/* Rank 0 opens the store and adds the run; whether that worked is agreed by all ranks. */
+/* Rank 0 says on stderr what the run will do, opens the store and adds the run with that; whether
+ * that worked is agreed by all ranks. */
 Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOptions *options,
                    GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void record_free(Record *record);

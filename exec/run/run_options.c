@@ -1,5 +1,6 @@
 #include "exec/run/run_options.h"
 
+#include "exec/run/watchdog.h"
 #include "sim/base/error.h"
 #include "sim/input/workload.h"
 
@@ -8,12 +9,14 @@
 
 /* As typed: GOption has no way to say "not given" for numbers, so they start where nobody types. */
 typedef struct {
-    gint steps, lr_steps, warmup, log_every;
-    gint64 seed;
+    gint steps, lr_steps, warmup, log_every, watchdog;
+    gint64 seed, check_seed;
     double lr, clip_norm;
 } Typed;
 
 enum { MAX_STEPS = 100000000 };
+
+#define NOT_TYPED G_MININT64
 
 static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GError **error)
 {
@@ -38,6 +41,16 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "Largest global gradient norm; 0 = off (default " G_STRINGIFY(DEFAULT_CLIP_NORM) ")", "X"},
         {"log-every", 0, 0, G_OPTION_ARG_INT, &typed->log_every, "Print one step in N (default 1)",
          "N"},
+        {"check", 0, 0, G_OPTION_ARG_NONE, &o->train.check,
+         "Watch memory, waits and the order of collectives, with delays drawn at random: a race "
+         "becomes an error",
+         NULL},
+        {"check-seed", 0, 0, G_OPTION_ARG_INT64, &typed->check_seed,
+         "--check with the delays of this seed (default: drawn, and printed)", "S"},
+        {"no-overlap", 0, 0, G_OPTION_ARG_NONE, &o->train.no_overlap,
+         "Wait for each communication at once: slower, and no bit may differ", NULL},
+        {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
+         "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Print the version", NULL},
         G_OPTION_ENTRY_NULL,
@@ -74,6 +87,17 @@ static gboolean number_in(const char *name, double value, gboolean zero, GError 
     return TRUE;
 }
 
+/* A dead rank is noticed sooner, so it is called dead and not idle. */
+static gboolean check_watchdog(gint typed, guint *limit_s, GError **error)
+{
+    G_STATIC_ASSERT(WATCHDOG_MIN_S > COMM_DEATH_S);
+    if (typed != 0 && (typed < WATCHDOG_MIN_S || typed > WATCHDOG_MAX_S))
+        return fail(error, ERROR_INPUT, "--watchdog = %d: must be 0 (off) or %d to %d seconds",
+                    typed, WATCHDOG_MIN_S, WATCHDOG_MAX_S);
+    *limit_s = (guint)typed;
+    return TRUE;
+}
+
 static gboolean check_schedule(RunOptions *o, const Typed *typed, GError **error)
 {
     TrainOptions *train = &o->train;
@@ -107,11 +131,18 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     if (!number_in("lr", typed->lr, FALSE, error) ||
         !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
         !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||
-        !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error))
+        !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error) ||
+        !check_watchdog(typed->watchdog, &train->watchdog_s, error))
         return FALSE;
     if (typed->seed < 0)
         return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
                     typed->seed);
+    if (typed->check_seed < 0 && typed->check_seed != NOT_TYPED)
+        return fail(error, ERROR_INPUT, "--check-seed = %" G_GINT64_FORMAT ": must be at least 0",
+                    typed->check_seed);
+    train->check_seed_given = typed->check_seed != NOT_TYPED;
+    train->check_seed = (guint64)typed->check_seed;
+    train->check |= train->check_seed_given;
     train->seed = (guint64)typed->seed;
     train->lr = typed->lr;
     train->clip_norm = typed->clip_norm;
@@ -122,8 +153,13 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
 
 gboolean run_options_parse(RunOptions *options, int *argc, char ***argv, GError **error)
 {
-    Typed typed = {
-        .steps = 20, .log_every = 1, .seed = 1, .lr = 1e-3, .clip_norm = DEFAULT_CLIP_NORM};
+    Typed typed = {.steps = 20,
+                   .check_seed = NOT_TYPED,
+                   .watchdog = WATCHDOG_DEFAULT_S,
+                   .log_every = 1,
+                   .seed = 1,
+                   .lr = 1e-3,
+                   .clip_norm = DEFAULT_CLIP_NORM};
 
     if (!parse(options, &typed, argc, argv, error))
         return FALSE;

@@ -50,13 +50,30 @@ guint64 runtime_post(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize 
 
 gboolean runtime_wait(Runtime *runtime, guint64 ordinal)
 {
-    return ordinal == 0 || comm_queue_wait(runtime->queue, ordinal);
+    atomic_uint *waiting = &runtime->comm->progress.waiting;
+
+    if (ordinal == 0)
+        return TRUE;
+    atomic_store_explicit(waiting, 1, memory_order_relaxed);
+    const gboolean ok = comm_queue_wait(runtime->queue, ordinal);
+    atomic_store_explicit(waiting, 0, memory_order_relaxed);
+    return ok;
 }
 
 gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
                     GError **error)
 {
     const guint64 ordinal = runtime_post(runtime, run, job, bytes);
+
+    if (ordinal == 0 || !runtime_wait(runtime, ordinal))
+        return runtime_failed(runtime, error);
+    return TRUE;
+}
+
+/* The same while there is no communicator. */
+static gboolean do_alone(Runtime *runtime, RuntimeJob run, GError **error)
+{
+    const guint64 ordinal = runtime_post(runtime, run, &runtime, sizeof runtime);
 
     if (ordinal == 0 || !comm_queue_wait(runtime->queue, ordinal))
         return runtime_failed(runtime, error);
@@ -106,8 +123,7 @@ Runtime *runtime_open(const RuntimeOptions *options, GError **error)
     if (runtime->device == NULL)
         return NULL;
     runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
-    Runtime *self = runtime;
-    if (!runtime_do(runtime, open_comm, &self, sizeof self, error))
+    if (!do_alone(runtime, open_comm, error))
         return NULL;
     const gboolean staged = device_queues(runtime->device) != NULL && runtime->comm->size > 1 &&
                             !runtime->comm->ops->takes_device_memory;
@@ -123,7 +139,7 @@ void runtime_close(Runtime *runtime)
     if (runtime->comm != NULL) {
         g_autoptr(GError) why = NULL;
 
-        if (!runtime_do(runtime, close_comm, &runtime, sizeof runtime, &why))
+        if (!do_alone(runtime, close_comm, &why))
             g_debug("closing the communicator: %s", why->message);
     }
     comm_queue_free(runtime->queue);
@@ -164,11 +180,38 @@ void runtime_note(Runtime *runtime, const char *what)
     comm_note(runtime->comm, what);
 }
 
+void runtime_begin(Runtime *runtime, guint64 at)
+{
+    progress_begin(&runtime->comm->progress, LANE_COMPUTE, at);
+}
+
+void runtime_end(Runtime *runtime)
+{
+    progress_end(&runtime->comm->progress, LANE_COMPUTE);
+}
+
+Comm *runtime_peer(Runtime *runtime, guint rank)
+{
+    return comm_peer(runtime->comm, rank);
+}
+
 /* ---- control ---- */
+
+/* On the communication thread: a collective of all ranks that is no op of a program begins. */
+static void begin_control(Comm *comm, guint32 number)
+{
+    const guint64 last =
+        atomic_load_explicit(&comm->progress.lane[LANE_COMMUNICATION].at, memory_order_relaxed);
+
+    progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(last >> 32, number));
+}
 
 static gboolean agree(Comm *comm, gconstpointer job, GError **error)
 {
-    return comm->ops->agree_max(comm, *(gint64 *const *)job, error);
+    begin_control(comm, PROGRESS_AGREE);
+    const gboolean ok = comm->ops->agree_max(comm, *(gint64 *const *)job, error);
+    progress_end(&comm->progress, LANE_COMMUNICATION);
+    return ok;
 }
 
 gboolean runtime_agree_max(Runtime *runtime, gint64 *value, GError **error)
@@ -186,7 +229,10 @@ static gboolean gather(Comm *comm, gconstpointer job, GError **error)
 {
     const Gather *what = job;
 
-    return comm->ops->gather_bytes(comm, what->data, what->bytes, what->all, error);
+    begin_control(comm, PROGRESS_GATHER);
+    const gboolean ok = comm->ops->gather_bytes(comm, what->data, what->bytes, what->all, error);
+    progress_end(&comm->progress, LANE_COMMUNICATION);
+    return ok;
 }
 
 gboolean runtime_gather(Runtime *runtime, gconstpointer data, gsize bytes, GPtrArray *all,

@@ -52,6 +52,11 @@ gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error,
 /* What this rank is about to do; a peer that finds it dead reports it. */
 void runtime_note(Runtime *runtime, const char *what);
 
+/* What the calling thread's lane (the main thread's) works on, see comm_progress.h. */
+void runtime_begin(Runtime *runtime, guint64 at);
+void runtime_end(Runtime *runtime);
+Comm *runtime_peer(Runtime *runtime, guint rank); /* as comm_peer() */
+
 /* ---- control channel, collective over all ranks, not counted as volume ---- */
 
 gboolean runtime_agree_max(Runtime *runtime, gint64 *value,

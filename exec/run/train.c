@@ -4,6 +4,7 @@
 #include "exec/run/binding.h"
 #include "exec/run/parameters.h"
 #include "exec/run/record.h"
+#include "exec/run/watchdog.h"
 #include "sim/base/error.h"
 
 #include <math.h>
@@ -23,6 +24,8 @@ double train_learning_rate(const TrainOptions *options, guint step)
         (double)(step - options->warmup) / (double)(options->lr_steps - options->warmup);
     return floor_rate + (options->lr - floor_rate) * 0.5 * (1 + cos(G_PI * done));
 }
+
+enum { STATUS_STALLED = 3 };
 
 typedef struct {
     const Plan *plan;
@@ -124,6 +127,26 @@ static gboolean run_steps(Trainer *trainer, GError **error)
     return interpreter_drain(trainer->interpreter, error);
 }
 
+/* Rank 0 draws the seed that was not given. */
+static Interpreter *open_interpreter(Runtime *runtime, const ProgramSet *set,
+                                     const TrainOptions *options, GError **error)
+{
+    const gboolean is_root = runtime_rank(runtime) == 0;
+    gint64 seed = 0;
+
+    if (is_root && options->check)
+        seed = options->check_seed_given ? (gint64)options->check_seed : g_random_int();
+    if (options->check && !runtime_agree_max(runtime, &seed, error))
+        return NULL;
+    if (is_root && options->check)
+        g_printerr("  check mode     delays of seed %" G_GINT64_FORMAT
+                   " (--check-seed %" G_GINT64_FORMAT " draws the same)\n",
+                   seed, seed);
+    const InterpreterOptions run = {
+        .check = options->check, .seed = (guint64)seed, .no_overlap = options->no_overlap};
+    return interpreter_new_with(runtime, set, &run, error);
+}
+
 /* A rank whose step failed leaves alone; a loss that is not finite is seen by all ranks alike. */
 static int run_status(Trainer *trainer, GError **error)
 {
@@ -157,10 +180,13 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         data_open(options->data_path, plan->model->vocab, plan->workload.seq_len, error);
     g_autoptr(Interpreter) interpreter = NULL;
     g_autoptr(Record) record = NULL;
+    g_autoptr(Watchdog) watchdog = NULL;
 
     if (data == NULL)
         return error_exit_status(*error);
-    interpreter = interpreter_new(runtime, set, error);
+    if (options->watchdog_s > 0)
+        watchdog = watchdog_start(runtime, set, options->watchdog_s, STATUS_STALLED);
+    interpreter = open_interpreter(runtime, set, options, error);
     if (interpreter == NULL)
         return error_exit_status(*error);
     record = record_new(plan, interpreter, options, error);

@@ -11,5 +11,8 @@ typedef struct {
     gboolean cosine;      /* else the rate is constant */
     guint lr_steps, warmup;
     guint log_every;
-    gboolean json; /* a JSON line a step instead of text */
+    gboolean json;    /* a JSON line a step instead of text */
+    guint watchdog_s; /* 0 = off */
+    gboolean check, check_seed_given, no_overlap;
+    guint64 check_seed;
 } TrainOptions;

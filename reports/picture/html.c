@@ -81,7 +81,7 @@ static void append_head(GString *page, const ReportRun *run)
     append_element(page, "p", machine);
     append_element(page, "p", status);
     if (row->notes != NULL && row->notes[0] != '\0')
-        append_element(page, "p", row->notes);
+        append_element(page, "pre", row->notes);
     g_string_append(page, "</header>\n");
 }
 

@@ -18,8 +18,9 @@ static const PictureKey categories[NUM_CATEGORIES] = {
     [COPY] = {"copies between tiers", PICTURE_YELLOW},
 };
 
-/* By the kind of the op, as programs name them. */
-static guint category_of(const char *kind)
+/* By the kind of the op, as programs name them; one that is not known here is communication where
+ * it received bytes beside compute, and a kernel where it did not. */
+static guint category_of(const StoreOp *op)
 {
     static const struct {
         const char *prefix;
@@ -38,11 +39,12 @@ static guint category_of(const char *kind)
         {"exchange", COMMUNICATION},
         {"copy", COPY},
     };
+    const char *kind = report_op_kind(op->op);
 
     for (guint i = 0; i < G_N_ELEMENTS(known); i++)
         if (g_str_has_prefix(kind, known[i].prefix))
             return known[i].category;
-    return MEMORY_BOUND;
+    return op->bytes > 0 && strcmp(op->stream, "compute") != 0 ? COMMUNICATION : MEMORY_BOUND;
 }
 
 typedef struct {
@@ -78,7 +80,7 @@ static GArray *list_boxes(const GArray *ops, GPtrArray *rows, double unseen_s)
         const StoreOp *op = &g_array_index(ops, StoreOp, i);
         Box box = {.start_s = op->start,
                    .end_s = fmax(op->end, op->start + unseen_s),
-                   .category = category_of(report_op_kind(op->op))};
+                   .category = category_of(op)};
 
         g_ptr_array_find_with_equal_func(rows, op->stream, g_str_equal, &box.row);
         if (box.row >= MAX_ROWS)

@@ -56,6 +56,24 @@ char *plan_text_value(JsonParser *plan, const char *path)
     return json_to_string(node, FALSE);
 }
 
+/* What goes with an axis that is larger than 1: " interleaved x2", " ring". */
+static void append_how(GString *text, JsonParser *plan, const char *axis)
+{
+    static const struct {
+        const char *axis, *path;
+    } hows[] = {{"pp", "schedule.name"}, {"cp", "context_parallel.kind"}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(hows); i++) {
+        g_autofree char *how = plan_text_value(plan, hows[i].path);
+
+        if (g_str_equal(axis, hows[i].axis) && !g_str_equal(how, FORMAT_UNKNOWN))
+            g_string_append_printf(text, " %s", how);
+    }
+    const double chunks = plan_text_number(plan, "schedule.virtual_stages");
+    if (g_str_equal(axis, "pp") && chunks > 1)
+        g_string_append_printf(text, " x%.0f", chunks);
+}
+
 char *plan_text_layout(JsonParser *plan)
 {
     static const char *const axes[] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
@@ -67,8 +85,10 @@ char *plan_text_layout(JsonParser *plan)
         const double size = plan_text_number(plan, path);
 
         known |= !isnan(size);
-        if (size > 1)
-            g_string_append_printf(text, "%s%s=%.0f", text->len > 0 ? " " : "", axes[i], size);
+        if (!(size > 1))
+            continue;
+        g_string_append_printf(text, "%s%s=%.0f", text->len > 0 ? " " : "", axes[i], size);
+        append_how(text, plan, axes[i]);
     }
     if (text->len == 0)
         g_string_append(text, known ? "1 rank" : FORMAT_UNKNOWN);

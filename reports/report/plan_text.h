@@ -16,5 +16,6 @@ gboolean plan_text_is_number(JsonNode *node);
 char *plan_text_value(JsonParser *plan, const char *path);
 double plan_text_number(JsonParser *plan, const char *path); /* NAN when it isn't a number */
 
-/* "dp_shard=8 tp=2": axes larger than 1; "1 rank" when all are 1. */
+/* "pp=4 interleaved x2 dp_shard=8 cp=2 ring": axes larger than 1, with the schedule and the kind of
+ * context parallelism; "1 rank" when all are 1. */
 char *plan_text_layout(JsonParser *plan);

@@ -39,6 +39,17 @@ static void append_steps(GString *out, const ReportRun *run)
                                steps.last_loss);
 }
 
+/* One line, or what fsdp-run says of itself: lines. */
+static void append_notes(GString *out, const char *notes)
+{
+    g_auto(GStrv) lines = g_strsplit(notes, "\n", -1);
+
+    g_string_append_printf(out, "  notes     %s\n", g_strstrip(lines[0]));
+    for (guint i = 1; lines[i] != NULL; i++)
+        if (lines[i][0] != '\0')
+            g_string_append_printf(out, "            %s\n", g_strstrip(lines[i]));
+}
+
 static void append_header(GString *out, const ReportRun *run)
 {
     const StoreRun *row = run->row;
@@ -53,7 +64,7 @@ static void append_header(GString *out, const ReportRun *run)
     g_string_append_printf(out, "  workload  %s\n", run->workload);
     g_string_append_printf(out, "  schedule  %s\n", run->schedule);
     if (row->notes != NULL && row->notes[0] != '\0')
-        g_string_append_printf(out, "  notes     %s\n", row->notes);
+        append_notes(out, row->notes);
     append_steps(out, run);
 }
 

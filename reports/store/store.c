@@ -8,8 +8,6 @@
 #include <math.h>
 #include <sys/vfs.h>
 
-enum { BUSY_TIMEOUT_MS = 30000 };
-
 static const char schema[] =
     "CREATE TABLE runs (id INTEGER PRIMARY KEY AUTOINCREMENT, created TEXT NOT NULL, plan TEXT,"
     " host TEXT, device TEXT, ranks INTEGER NOT NULL, seed INTEGER NOT NULL, git_revision TEXT,"
@@ -107,7 +105,7 @@ gboolean store_db_set_journal(Store *store, gboolean network, GError **error)
         if (result == SQLITE_ROW)
             return fail(error, ERROR_RUNTIME, "%s: the journal mode can't be set to %s",
                         store->path, mode);
-        if ((result & 0xff) != SQLITE_BUSY || waited_ms >= BUSY_TIMEOUT_MS)
+        if ((result & 0xff) != SQLITE_BUSY || waited_ms >= store->busy_timeout_ms)
             return store_db_fail(store, sql, error);
         g_usleep(PAUSE_MS * 1000);
     }
@@ -163,7 +161,7 @@ static gboolean connect_to(Store *store, const char *name, int flags, GError **e
     if (sqlite3_open_v2(name, &store->db, flags, NULL) != SQLITE_OK)
         return store_db_fail(store, "can't be opened", error);
     sqlite3_extended_result_codes(store->db, 1);
-    sqlite3_busy_timeout(store->db, BUSY_TIMEOUT_MS);
+    sqlite3_busy_timeout(store->db, (int)store->busy_timeout_ms);
     return TRUE;
 }
 
@@ -172,6 +170,7 @@ static Store *store_new(const char *path)
     Store *store = g_new0(Store, 1);
 
     store->path = g_strdup(path);
+    store->busy_timeout_ms = STORE_PATIENCE_S * 1000;
     return store;
 }
 
@@ -252,11 +251,16 @@ static gboolean create_schema(Store *store, GError **error)
     return store_db_exec(store, "COMMIT", error);
 }
 
-static Store *open_writer(const char *path, GError **error)
+Store *store_open_writer(const char *path, double patience_s, GError **error)
 {
     g_autoptr(Store) store = store_new(path);
     gboolean is_new;
 
+    store->busy_timeout_ms = (guint)(patience_s * 1000);
+    if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
+        fail(error, ERROR_INPUT, "%s: a folder, not a store of runs", path);
+        return NULL;
+    }
     if (g_file_test(path, G_FILE_TEST_EXISTS)) {
         g_autoptr(Store) lying = open_as_it_lies(path, error);
         if (lying == NULL)
@@ -278,15 +282,17 @@ static Store *open_writer(const char *path, GError **error)
 
 Store *store_open(const char *path, gboolean read_only, GError **error)
 {
+    if (!read_only)
+        return store_open_writer(path, STORE_PATIENCE_S, error);
     if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
         fail(error, ERROR_INPUT, "%s: a folder, not a store of runs", path);
         return NULL;
     }
-    if (read_only && !g_file_test(path, G_FILE_TEST_EXISTS)) {
+    if (!g_file_test(path, G_FILE_TEST_EXISTS)) {
         fail(error, ERROR_INPUT, "%s: no such file", path);
         return NULL;
     }
-    return read_only ? open_reader(path, error) : open_writer(path, error);
+    return open_reader(path, error);
 }
 
 void store_free(Store *store)

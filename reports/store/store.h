@@ -37,6 +37,12 @@ typedef struct {
  * (ERROR_INPUT). WAL on a local disk, DELETE journal with a busy timeout on a network file system.
  */
 Store *store_open(const char *path, gboolean read_only, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* A writer that waits for other writers no longer than @patience_s, now and later; store_open()
+ * has STORE_PATIENCE_S. */
+enum { STORE_PATIENCE_S = 30 };
+Store *store_open_writer(const char *path, double patience_s,
+                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void store_free(Store *store);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Store, store_free)
 

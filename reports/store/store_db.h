@@ -22,6 +22,7 @@ struct Store {
     sqlite3 *db;
     char *path;
     gboolean read_only;
+    guint busy_timeout_ms;
     sqlite3_stmt *statements[NUM_STATEMENTS]; /* prepared when first used */
 };
 

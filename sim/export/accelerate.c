@@ -1,4 +1,5 @@
-/* Plan -> accelerate's YAML configuration: FSDP1 (flat), FSDP2 (per_parameter), DDP. */
+/* Plan -> accelerate's YAML configuration: FSDP1 (flat), FSDP2 (per_parameter), DDP; with FSDP2
+ * tensor and context parallelism.  Looked at: accelerate at commit 16cb6eb80dd9. */
 #include "sim/export/exporter.h"
 
 /* FSDP1: fsdp_sharding_strategy. */
@@ -38,7 +39,15 @@ static const Mapping optimizers[] = {
 
 static const Mapping recomputes[] = {
     {"none", "false", NULL},
+    {"selective", NULL, "fsdp_activation_checkpointing recomputes whole blocks"},
     {"full", "true", NULL},
+    {NULL, NULL, NULL},
+};
+
+/* parallelism_config_cp_comm_strategy */
+static const Mapping contexts[] = {
+    {"ring", "alltoall", NULL},
+    {"all_gather", "allgather", NULL},
     {NULL, NULL, NULL},
 };
 
@@ -46,8 +55,26 @@ static const Mapping recomputes[] = {
 static const Mapping block_classes[] = {
     {"llama", "LlamaDecoderLayer", NULL},
     {"mistral", "MistralDecoderLayer", NULL},
+    {"qwen2", "Qwen2DecoderLayer", NULL},
+    {"phi3", "Phi3DecoderLayer", NULL},
+    {"starcoder2", "Starcoder2DecoderLayer", NULL},
+    {"gpt2", "GPT2Block", NULL},
     {NULL, NULL, NULL},
 };
+
+/* Models of which transformers' tp_plan splits heads and feed-forward as the plan does. */
+#define OTHER_SPLIT "with tp: transformers' plan does not split its blocks by heads"
+static const Mapping tensor_plans[] = {
+    {"llama", "auto", NULL},      {"mistral", "auto", NULL},   {"qwen2", "auto", NULL},
+    {"starcoder2", "auto", NULL}, {"phi3", NULL, OTHER_SPLIT}, {"gpt2", NULL, OTHER_SPLIT},
+    {NULL, NULL, NULL},
+};
+
+/* Has a mesh of its own: parallelism_config, which wants FSDP2. */
+static gboolean is_split(const Plan *plan)
+{
+    return plan->layout.size[AXIS_TP] > 1 || plan->layout.size[AXIS_CP] > 1;
+}
 
 static gboolean is_ddp(const Plan *plan)
 {
@@ -85,6 +112,47 @@ static gboolean check_replicas(const Export *export, GError **error)
                          error);
 }
 
+/* Parameters of a rank of tp or cp are DTensors, which FSDP2 shards further. */
+static gboolean check_split(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint tp = plan->layout.size[AXIS_TP];
+
+    if (!is_split(plan))
+        return TRUE;
+    if (plan->sharding.form == FORM_FLAT)
+        return export_refuse(export, "sharding.form", "flat",
+                             "tp and cp go with FSDP2 (per_parameter)", error);
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD)
+        return export_refuse(export, "sharding.strategy", "no_shard", "tp and cp go with FSDP2",
+                             error);
+    if (layout_shard_ranks(&plan->layout) == 1)
+        return export_refuse_uint(export, "layout.dp_shard", 1,
+                                  "FSDP2 beside tp shards over 2 ranks or more", error);
+    if (tp > 1 && plan->sequence_parallel)
+        return export_refuse(export, "tensor_parallel.sequence", "true",
+                             "transformers' plan splits no sequence", error);
+    return tp == 1 || export_map(export, "model.model_type", plan->model->model_type, tensor_plans,
+                                 error) != NULL;
+}
+
+static void note_split(Export *export)
+{
+    const guint *size = export->plan->layout.size;
+
+    if (size[AXIS_TP] > 1)
+        export_note(export, "in the training script: from_pretrained(..., tp_plan=\"auto\", "
+                            "device_mesh=accelerator.torch_device_mesh); it keeps the embedding "
+                            "whole on every rank, the plan splits it");
+    if (size[AXIS_CP] > 1)
+        export_note(export, "in the training script: every step under "
+                            "accelerator.maybe_context_parallel(...), labels shifted before, "
+                            "attn_implementation sdpa");
+    if (size[AXIS_CP] > 1 && export->plan->context == CONTEXT_ALL_GATHER)
+        export_note(export, "left to PyTorch: gradients of keys and values pass from rank to rank, "
+                            "the plan reduce-scatters them");
+}
+
 /* What belongs into the training script. */
 static void note_script(Export *export, const char *optimizer)
 {
@@ -93,8 +161,9 @@ static void note_script(Export *export, const char *optimizer)
 
     export_note(export,
                 "in the training script: %s, batches "
-                "of %u x %u tokens a process, clip_grad_norm_ at " EXPORT_CLIP_NORM,
-                optimizer, plan->schedule.micro_batch, plan->workload.seq_len);
+                "of %u x %u tokens a %s, clip_grad_norm_ at " EXPORT_CLIP_NORM,
+                optimizer, plan->schedule.micro_batch, plan->workload.seq_len,
+                is_split(plan) ? "data-parallel rank" : "process");
     if (plan->schedule.micro_batches > 1)
         export_note(export,
                     "in the training script: Accelerator(gradient_accumulation_plugin="
@@ -184,19 +253,25 @@ static void write_top(Export *export, const char *precision)
                            plan->device == DEVICE_CPU ? "true" : "false");
 }
 
-static void write_replicas(Export *export)
+static void write_mesh(Export *export, const char *context)
 {
-    const guint *size = export->plan->layout.size;
+    const Plan *plan = export->plan;
+    const guint *size = plan->layout.size;
 
-    if (size[AXIS_DP_REPLICATE] > 1 && export->plan->sharding.form == FORM_PER_PARAMETER)
-        g_string_append_printf(export->text,
-                               "parallelism_config:\n"
-                               "  parallelism_config_cp_size: %u\n"
-                               "  parallelism_config_dp_replicate_size: %u\n"
-                               "  parallelism_config_dp_shard_size: %u\n"
-                               "  parallelism_config_tp_size: %u\n",
-                               size[AXIS_CP], size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD],
-                               size[AXIS_TP]);
+    if (!is_split(plan) &&
+        (size[AXIS_DP_REPLICATE] == 1 || plan->sharding.form != FORM_PER_PARAMETER))
+        return;
+    g_string_append_printf(export->text,
+                           "parallelism_config:\n"
+                           "  parallelism_config_cp_size: %u\n"
+                           "  parallelism_config_dp_replicate_size: %u\n"
+                           "  parallelism_config_dp_shard_size: %u\n"
+                           "  parallelism_config_tp_size: %u\n",
+                           size[AXIS_CP], size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD],
+                           size[AXIS_TP]);
+    if (size[AXIS_CP] > 1)
+        g_string_append_printf(export->text, "  parallelism_config_cp_comm_strategy: %s\n",
+                               context);
 }
 
 static const char *distributed_type(const Plan *plan)
@@ -211,7 +286,7 @@ static const char *distributed_type(const Plan *plan)
 static gboolean accelerate_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
-    const char *strategy, *precision, *optimizer, *recompute, *block;
+    const char *strategy, *precision, *optimizer, *recompute, *block, *context;
 
     if ((strategy =
              export_map(export, "sharding.strategy", strategy_name(plan->sharding.strategy),
@@ -226,9 +301,13 @@ static gboolean accelerate_write(Export *export, GError **error)
                                 recomputes, error)) == NULL ||
         (block = export_map(export, "model.model_type", plan->model->model_type, block_classes,
                             error)) == NULL ||
-        !check_machines(export, error) || !check_replicas(export, error))
+        (context = export_map(export, "context_parallel.kind", context_kind_name(plan->context),
+                              contexts, error)) == NULL ||
+        !check_machines(export, error) || !check_replicas(export, error) ||
+        !check_split(export, error))
         return FALSE;
     note_script(export, optimizer);
+    note_split(export);
     note_hints(export);
     g_string_append_printf(export->text,
                            "compute_environment: LOCAL_MACHINE\n"
@@ -238,7 +317,7 @@ static gboolean accelerate_write(Export *export, GError **error)
                            distributed_type(plan));
     if (!is_ddp(plan)) {
         write_fsdp(export, strategy, recompute, block);
-        write_replicas(export);
+        write_mesh(export, context);
     }
     write_top(export, precision);
     return TRUE;
@@ -247,5 +326,6 @@ static gboolean accelerate_write(Export *export, GError **error)
 const Exporter exporter_accelerate = {
     .name = "accelerate",
     .comments = TRUE,
+    .why_not_axis = {[AXIS_PP] = "its pipeline (PiPPy) is for inference"},
     .write = accelerate_write,
 };

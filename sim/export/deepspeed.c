@@ -1,4 +1,5 @@
-/* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS. */
+/* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS.  Looked at: DeepSpeed at commit
+ * edaa72212672. */
 #include "sim/export/exporter.h"
 
 #include <json-glib/json-glib.h>
@@ -33,6 +34,7 @@ static const Mapping optimizers[] = {
 
 static const Mapping recomputes[] = {
     {"none", "false", NULL},
+    {"selective", NULL, "what is checkpointed is up to the model's code, block by block"},
     {"full", "true", NULL},
     {NULL, NULL, NULL},
 };
@@ -79,7 +81,8 @@ static guint64 unit_elements(const Model *model, UnitKind unit)
  * backward of a recomputed block that block, twice. */
 static guint64 reuse_distance(const Plan *plan, guint64 block)
 {
-    const guint64 end = (guint64)plan->model->hidden * (1 + (guint64)plan->model->vocab);
+    const guint norm = (plan->model->features & FEATURE_NORM_BIAS) != 0 ? 2 : 1;
+    const guint64 end = (guint64)plan->model->hidden * (norm + (guint64)plan->model->vocab);
     const guint64 kept =
         (plan->sharding.keep_root ? 2 * end : 0) + (plan->sharding.keep_last ? 2 * block : 0);
 
@@ -234,5 +237,11 @@ static gboolean deepspeed_write(Export *export, GError **error)
 const Exporter exporter_deepspeed = {
     .name = "deepspeed",
     .comments = FALSE,
+    .why_not_axis =
+        {
+            [AXIS_PP] = "its pipeline is a model's code (PipelineModule), not configuration",
+            [AXIS_CP] = "its sequence parallelism (Ulysses) moves heads, not keys and values",
+            [AXIS_TP] = "what its AutoTP splits is decided by the model's code",
+        },
     .write = deepspeed_write,
 };

@@ -39,6 +39,14 @@ gboolean export_refuse(const Export *export, const char *field, const char *valu
                 value, why);
 }
 
+gboolean export_refuse_uint(const Export *export, const char *field, guint value, const char *why,
+                            GError **error)
+{
+    g_autofree char *text = g_strdup_printf("%u", value);
+
+    return export_refuse(export, field, text, why, error);
+}
+
 const char *export_map(const Export *export, const char *field, const char *value,
                        const Mapping *table, GError **error)
 {
@@ -73,29 +81,35 @@ gboolean export_check_accumulate(const Export *export, gboolean sharded, GError 
                          error);
 }
 
-/* Fields that no framework's file has. */
+guint export_even_layers(const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP], layers = plan->model->layers;
+    const guint chunks = schedule_chunks(&plan->schedule, pp);
+
+    for (guint c = 0; c < chunks; c++)
+        if (schedule_chunk(&plan->schedule, layers, pp, c).count * chunks != layers)
+            return 0;
+    return layers / chunks;
+}
+
+/* Axes that a framework's file lacks, and fields that no framework's file has. */
 static gboolean check_common(const Export *export, const Exporter *exporter, GError **error)
 {
-    static const Axis other_axes[] = {AXIS_PP, AXIS_CP};
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
-    g_autofree char *tp_text = g_strdup_printf("%u", tp);
 
-    for (guint i = 0; i < G_N_ELEMENTS(other_axes); i++) {
-        const guint size = plan->layout.size[other_axes[i]];
+    for (guint axis = 0; axis < NUM_AXES; axis++) {
+        g_autofree char *field = g_strconcat("layout.", axis_name((Axis)axis), NULL);
 
-        if (size != 1)
-            return fail(
-                error, ERROR_INFEASIBLE,
-                "layout.%s = %u: only layouts of dp_replicate, dp_shard and tp are exported",
-                axis_name(other_axes[i]), size);
+        if (plan->layout.size[axis] != 1 && exporter->why_not_axis[axis] != NULL)
+            return export_refuse_uint(export, field, plan->layout.size[axis],
+                                      exporter->why_not_axis[axis], error);
     }
-    if (tp != 1 && !exporter->tensor_parallel)
-        return export_refuse(export, "layout.tp", tp_text,
-                             "its configuration file has no tensor parallelism", error);
     if (plan->model->kv_heads % tp != 0)
-        return export_refuse(export, "layout.tp", tp_text,
-                             "it must divide the model's kv heads there", error);
+        return export_refuse_uint(export, "layout.tp", tp,
+                                  "it must divide the model's kv heads "
+                                  "there",
+                                  error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units", error);
@@ -105,7 +119,7 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 static char *title(const Plan *plan)
 {
     const guint data_ranks = layout_data_ranks(&plan->layout);
-    g_autofree char *layout = layout_text(&plan->layout);
+    g_autofree char *layout = plan_layout_text(plan);
 
     return g_strdup_printf(
         "%s on %u ranks (%s), %s, recipe %s: global batch %u = micro-batch %u x %u "

@@ -14,8 +14,8 @@ typedef struct {
 /* One framework: one file, which ends with its table. */
 typedef struct {
     const char *name;
-    gboolean comments;        /* its format has them, from "#" on */
-    gboolean tensor_parallel; /* its configuration has a degree for it */
+    gboolean comments;                  /* its format has them, from "#" on */
+    const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;
 
@@ -36,6 +36,8 @@ const char *export_map(const Export *export, const char *field, const char *valu
 /* "FRAMEWORK can't express FIELD = VALUE: WHY". */
 gboolean export_refuse(const Export *export, const char *field, const char *value, const char *why,
                        GError **error);
+gboolean export_refuse_uint(const Export *export, const char *field, guint value, const char *why,
+                            GError **error);
 
 void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
 
@@ -43,5 +45,8 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * shards after every micro-batch (@sharded), or whole and reduced once a step.  One micro-batch is
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
+
+/* Blocks of every chunk of the pipeline; 0 when some have more than others. */
+guint export_even_layers(const Plan *plan);
 
 #define EXPORT_CLIP_NORM G_STRINGIFY(DEFAULT_CLIP_NORM)

@@ -1,4 +1,8 @@
-/* Plan -> Megatron-LM's arguments, one option a line: DDP, distributed optimizer, Megatron-FSDP. */
+/* Plan -> Megatron-LM's arguments, one option a line: DDP, distributed optimizer, Megatron-FSDP,
+ * pipelines, context parallelism.
+ *
+ * Options and rules as in Megatron-LM at commit d98e8a64ddf3 (its training/arguments.py, core's
+ * transformer_config.py, pipeline_parallel/schedules.py, pipeline_parallel_layer_layout.py). */
 #include "sim/export/exporter.h"
 
 #include <math.h>
@@ -43,10 +47,30 @@ static const Mapping sharded_optimizers[] = {
 
 static const Mapping recomputes[] = {
     {"none", "", NULL},
+    {"selective", "--recompute-granularity selective\n--recompute-modules core_attn\n", NULL},
     {"full", "--recompute-granularity full\n--recompute-method uniform\n--recompute-num-layers 1\n",
      NULL},
     {NULL, NULL, NULL},
 };
+
+/* It has one schedule a number of chunks, and no option for it. */
+static const Mapping schedules[] = {
+    {"1f1b", "", NULL},
+    {"interleaved", "", NULL},
+    {"gpipe", NULL, "its pipeline runs 1f1b, or interleaved"},
+    {"zb_h1", NULL, "its pipeline runs 1f1b, or interleaved"},
+    {NULL, NULL, NULL},
+};
+
+static const Mapping contexts[] = {
+    {"ring", "--cp-comm-type p2p\n", NULL},
+    {"all_gather", "--cp-comm-type all_gather\n", NULL},
+    {NULL, NULL, NULL},
+};
+
+typedef struct {
+    const char *sharding, *recipe, *optimizer, *recompute, *context;
+} Words;
 
 /* Reduced after every micro-batch, where Megatron-FSDP shards gradients. */
 static gboolean accumulates_sharded(Strategy strategy)
@@ -55,11 +79,17 @@ static gboolean accumulates_sharded(Strategy strategy)
 }
 
 /* Rotary scaling is a factor there; the rest is Llama 3.1's, in its code. */
-static gboolean write_rope(Export *export, GError **error)
+static gboolean write_positions(Export *export, GError **error)
 {
     const Model *model = export->plan->model;
     const RopeScaling *scaling = &model->rope_scaling;
 
+    if ((model->features & FEATURE_ROPE) == 0) {
+        g_string_append_printf(export->text, "--position-embedding-type %s\n",
+                               (model->features & FEATURE_POSITIONS) != 0 ? "learned_absolute"
+                                                                          : "none");
+        return TRUE;
+    }
     if (model->rope_theta != floor(model->rope_theta)) {
         g_autofree char *value = g_strdup_printf("%g", model->rope_theta);
 
@@ -83,6 +113,39 @@ static gboolean write_rope(Export *export, GError **error)
     return TRUE;
 }
 
+/* All matrices have a bias there, or none, or queries, keys and values alone. */
+static gboolean write_biases(Export *export, GError **error)
+{
+    const guint32 all = FEATURE_QKV_BIAS | FEATURE_O_BIAS | FEATURE_MLP_BIAS;
+    const guint32 biases = export->plan->model->features & all;
+
+    if (biases == all)
+        return TRUE;
+    if (biases != 0 && biases != FEATURE_QKV_BIAS)
+        return export_refuse(export, "model.model_type", export->plan->model->model_type,
+                             "biases are on all matrices, on queries, keys and values, or on none",
+                             error);
+    g_string_append(export->text, "--disable-bias-linear\n");
+    if (biases != 0)
+        g_string_append(export->text, "--add-qkv-bias\n");
+    return TRUE;
+}
+
+/* Its GELU has the tanh form where it is fused with a bias. */
+static gboolean write_block(Export *export, GError **error)
+{
+    const Model *model = export->plan->model;
+    const gboolean gated = (model->features & FEATURE_GATED) != 0;
+
+    if (!gated && (model->features & FEATURE_MLP_BIAS) == 0)
+        return export_refuse(export, "model.model_type", model->model_type,
+                             "its GELU without a bias is not the tanh form", error);
+    g_string_append_printf(export->text, "--normalization %s\n--norm-epsilon %g\n%s",
+                           (model->features & FEATURE_LAYER_NORM) != 0 ? "LayerNorm" : "RMSNorm",
+                           model->norm_eps, gated ? "--swiglu\n" : "");
+    return write_biases(export, error);
+}
+
 static gboolean write_model(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
@@ -98,13 +161,12 @@ static gboolean write_model(Export *export, GError **error)
                                model->kv_heads);
     g_string_append_printf(text, "--seq-length %u\n--max-position-embeddings %u\n",
                            plan->workload.seq_len, model->max_seq);
-    if (!write_rope(export, error))
+    if (!write_positions(export, error) || !write_block(export, error))
         return FALSE;
     g_string_append_printf(text,
-                           "--normalization RMSNorm\n--norm-epsilon %g\n--swiglu\n"
-                           "--disable-bias-linear\n--attention-dropout 0.0\n--hidden-dropout 0.0\n"
+                           "--attention-dropout 0.0\n--hidden-dropout 0.0\n"
                            "--init-method-std %g\n",
-                           model->norm_eps, model->init_std);
+                           model->init_std);
     if (!model->tied)
         g_string_append(text, "--untie-embeddings-and-output-weights\n");
     /* Unpadded, as the plan counts it; its default rounds up to a multiple of 128. */
@@ -116,6 +178,7 @@ static gboolean write_model(Export *export, GError **error)
 static void note_hints(Export *export)
 {
     const Sharding *sharding = &export->plan->sharding;
+    const guint *size = export->plan->layout.size;
 
     export_note(export,
                 "use: torchrun --nproc-per-node %u ... pretrain_gpt.py "
@@ -123,6 +186,12 @@ static void note_hints(Export *export)
                 export->plan->ranks_per_node);
     export_note(export, "yours to add: learning rate, iterations, data, tokenizer (NullTokenizer "
                         "adds a token to --vocab-size)");
+    if (export->plan->schedule.recompute == RECOMPUTE_SELECTIVE)
+        export_note(export, "recompute = selective: core_attn keeps what attention gives, the plan "
+                            "makes that again too");
+    if ((size[AXIS_TP] > 1 || size[AXIS_CP] > 1) && !accumulates_sharded(sharding->strategy))
+        export_note(export, "with tp or cp it wants CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs before "
+                            "Blackwell");
     if (sharding->strategy == STRATEGY_NO_SHARD)
         return;
     export_note(export, "left to Megatron-LM: sharding.form = %s (it cuts flat buckets)",
@@ -138,15 +207,39 @@ static void note_hints(Export *export)
                             "the plan shards of them");
 }
 
-static void write_parallel(Export *export, const char *strategy)
+/* Chunks of the model in its order, t a block: "Ett|ttt|ttL". */
+static void write_uneven_chunks(Export *export)
+{
+    const Plan *plan = export->plan;
+    const guint pp = plan->layout.size[AXIS_PP], chunks = schedule_chunks(&plan->schedule, pp);
+
+    g_string_append(export->text, "--pipeline-model-parallel-layout E");
+    for (guint c = 0; c < chunks; c++) {
+        const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
+
+        g_string_append(export->text, c == 0 ? "" : "|");
+        for (guint i = 0; i < range.count; i++)
+            g_string_append_c(export->text, 't');
+    }
+    g_string_append(export->text, "L\n");
+}
+
+static void write_parallel(Export *export, const Words *words)
 {
     const Plan *plan = export->plan;
     const guint *size = plan->layout.size;
+    const guint virtual_stages = schedule_virtual_stages(&plan->schedule);
 
     g_string_append_printf(export->text,
-                           "--tensor-model-parallel-size %u\n--pipeline-model-parallel-size %u\n"
-                           "--context-parallel-size %u\n%s",
-                           size[AXIS_TP], size[AXIS_PP], size[AXIS_CP], strategy);
+                           "--tensor-model-parallel-size %u\n--pipeline-model-parallel-size %u\n",
+                           size[AXIS_TP], size[AXIS_PP]);
+    if (export_even_layers(plan) == 0)
+        write_uneven_chunks(export);
+    else if (virtual_stages > 1)
+        g_string_append_printf(export->text, "--num-virtual-stages-per-pipeline-rank %u\n",
+                               virtual_stages);
+    g_string_append_printf(export->text, "--context-parallel-size %u\n%s%s", size[AXIS_CP],
+                           size[AXIS_CP] > 1 ? words->context : "", words->sharding);
     if (size[AXIS_TP] > 1 && plan->sequence_parallel)
         g_string_append(export->text, "--sequence-parallel\n");
     /* Without it everything is sharded over all data-parallel ranks. */
@@ -155,23 +248,61 @@ static void write_parallel(Export *export, const char *strategy)
                                size[AXIS_DP_REPLICATE]);
 }
 
+/* Its splits are equal, and with a sequence that is split those of one sample's tokens. */
+static gboolean check_tensor_parallel(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint tp = plan->layout.size[AXIS_TP], cp = plan->layout.size[AXIS_CP];
+
+    if (plan->model->ffn % tp != 0)
+        return export_refuse_uint(export, "layout.tp", tp,
+                                  "it must divide the model's intermediate_size there", error);
+    if (tp > 1 && plan->sequence_parallel && plan->workload.seq_len / cp % tp != 0)
+        return export_refuse_uint(export, "workload.seq_len", plan->workload.seq_len,
+                                  "with --sequence-parallel cp x tp must divide it", error);
+    return TRUE;
+}
+
+static gboolean check_pipeline(const Export *export, GError **error)
+{
+    const Schedule *schedule = &export->plan->schedule;
+
+    return schedule->kind != SCHEDULE_INTERLEAVED ||
+           schedule->micro_batches % export->plan->layout.size[AXIS_PP] == 0 ||
+           export_refuse_uint(export, "schedule.micro_batches", schedule->micro_batches,
+                              "interleaved, pp must divide them there", error);
+}
+
+/* The plan's choices in its words. */
+static gboolean find_words(const Export *export, Words *words, GError **error)
+{
+    const Plan *plan = export->plan;
+    const Strategy strategy = plan->sharding.strategy;
+
+    return (words->sharding = export_map(export, "sharding.strategy", strategy_name(strategy),
+                                         strategies, error)) != NULL &&
+           (words->recipe = export_map(export, "workload.recipe", plan->workload.recipe->name,
+                                       recipes, error)) != NULL &&
+           (words->optimizer = export_map(
+                export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
+                strategy == STRATEGY_NO_SHARD ? optimizers : sharded_optimizers, error)) != NULL &&
+           (words->recompute =
+                export_map(export, "recompute", recompute_name(plan->schedule.recompute),
+                           recomputes, error)) != NULL &&
+           export_map(export, "schedule.name", schedule_name(plan->schedule.kind), schedules,
+                      error) != NULL &&
+           (words->context = export_map(export, "context_parallel.kind",
+                                        context_kind_name(plan->context), contexts, error)) != NULL;
+}
+
 static gboolean megatron_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
-    const Workload *workload = &plan->workload;
-    const Strategy strategy = plan->sharding.strategy;
-    const char *sharding, *recipe, *optimizer, *recompute;
+    Words words;
 
-    if ((sharding = export_map(export, "sharding.strategy", strategy_name(strategy), strategies,
-                               error)) == NULL ||
-        (recipe = export_map(export, "workload.recipe", workload->recipe->name, recipes, error)) ==
-            NULL ||
-        (optimizer = export_map(export, "workload.optimizer", optimizer_name(workload->optimizer),
-                                strategy == STRATEGY_NO_SHARD ? optimizers : sharded_optimizers,
-                                error)) == NULL ||
-        (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
-                                recomputes, error)) == NULL ||
-        !export_check_accumulate(export, accumulates_sharded(strategy), error))
+    if (!find_words(export, &words, error) || !check_tensor_parallel(export, error) ||
+        !check_pipeline(export, error) ||
+        !export_check_accumulate(export, accumulates_sharded(plan->sharding.strategy), error))
         return FALSE;
     note_hints(export);
     if (!write_model(export, error))
@@ -179,15 +310,14 @@ static gboolean megatron_write(Export *export, GError **error)
     g_string_append_printf(export->text,
                            "--micro-batch-size %u\n--global-batch-size %u\n"
                            "--clip-grad " EXPORT_CLIP_NORM "\n%s%s%s",
-                           plan->schedule.micro_batch, workload->global_batch, optimizer, recipe,
-                           recompute);
-    write_parallel(export, sharding);
+                           plan->schedule.micro_batch, plan->workload.global_batch, words.optimizer,
+                           words.recipe, words.recompute);
+    write_parallel(export, &words);
     return TRUE;
 }
 
 const Exporter exporter_megatron = {
     .name = "megatron",
     .comments = TRUE,
-    .tensor_parallel = TRUE,
     .write = megatron_write,
 };

@@ -1,4 +1,8 @@
-/* Plan -> torchtitan's job configuration, TOML: FSDP2, DDP. */
+/* Plan -> torchtitan's job configuration, TOML: FSDP2, DDP, pipelines, context parallelism.
+ *
+ * Fields and rules as in torchtitan v0.2.2 (its job_config.py, pipeline_parallel.py, llama3's
+ * parallelize.py), the last version that reads TOML, and in PyTorch's distributed/pipelining at
+ * commit 00722e648b74. */
 #include "sim/export/exporter.h"
 
 /* fsdp_reshard_after_forward; full_shard's is decided by what the plan keeps. */
@@ -33,9 +37,34 @@ static const Mapping optimizers[] = {
 
 static const Mapping recomputes[] = {
     {"none", "none", NULL},
+    {"selective", NULL,
+     "its selective mode is the reverse: it keeps what attention gives and recomputes other ops, "
+     "or whole layers"},
     {"full", "full", NULL},
     {NULL, NULL, NULL},
 };
+
+/* pipeline_parallel_schedule */
+static const Mapping schedules[] = {
+    {"gpipe", "GPipe", NULL},
+    {"1f1b", "1F1B", NULL},
+    {"interleaved", "Interleaved1F1B", NULL},
+    {"zb_h1", NULL,
+     "PyTorch's zero-bubble schedules (InterleavedZeroBubble, ZBVZeroBubble) have several chunks "
+     "on every rank"},
+    {NULL, NULL, NULL},
+};
+
+/* context_parallel_rotate_method */
+static const Mapping contexts[] = {
+    {"ring", "alltoall", NULL},
+    {"all_gather", "allgather", NULL},
+    {NULL, NULL, NULL},
+};
+
+typedef struct {
+    const char *reshard, *precision, *optimizer, *recompute, *schedule, *context;
+} Words;
 
 /* Shapes that torchtitan's llama3 has under a name. */
 static const struct {
@@ -61,6 +90,10 @@ static gboolean check_model(const Export *export, GError **error)
 {
     const Model *model = export->plan->model;
 
+    if ((model->features | FEATURE_UNTIED) != (FEATURE_ROPE | FEATURE_GATED | FEATURE_UNTIED))
+        return export_refuse(export, "model.model_type", model->model_type,
+                             "its llama3 has RMSNorm, rotary embedding, SwiGLU and no biases",
+                             error);
     if (model->tied)
         return export_refuse(export, "model.tie_word_embeddings", "true",
                              "its llama3 has a head of its own", error);
@@ -92,7 +125,7 @@ static void write_model(Export *export)
 }
 
 /* Gathered units that are kept between forward and backward: both of those that FSDP2 would gather
- * again at once, or none. */
+ * again at once, or none.  With a pipeline its default keeps all, as "never" does. */
 static const char *reshard_policy(const Export *export, GError **error)
 {
     const Sharding *sharding = &export->plan->sharding;
@@ -105,6 +138,11 @@ static const char *reshard_policy(const Export *export, GError **error)
     if (sharding->keep_root != sharding->keep_last) {
         export_refuse(export, "sharding.keep", sharding->keep_root ? "[root]" : "[last]",
                       "fsdp_reshard_after_forward keeps both (default) or none (always)", error);
+        return NULL;
+    }
+    if (sharding->keep_root && export->plan->layout.size[AXIS_PP] > 1) {
+        export_refuse(export, "sharding.keep", "[root, last]",
+                      "with a pipeline it keeps all units (shard_grad_op) or none", error);
         return NULL;
     }
     return sharding->keep_root ? policy : "always";
@@ -122,14 +160,84 @@ static void note_hints(Export *export)
                 "left to torchtitan: sharding.prefetch = %u, live_units = %u (FSDP2 gathers the "
                 "next unit while one computes), which of root and last it keeps",
                 plan->sharding.prefetch, plan->sharding.live_units);
-    if (plan->sharding.strategy == STRATEGY_SHARD_GRAD_OP && plan->schedule.micro_batches > 1)
+    if (plan->sharding.strategy == STRATEGY_SHARD_GRAD_OP && plan->schedule.micro_batches > 1 &&
+        plan->layout.size[AXIS_PP] == 1)
         export_note(export, "shard_grad_op: FSDP2 gathers in every micro-batch, the plan once a "
                             "step");
     if (layout_shard_ranks(&plan->layout) == 1 && plan->workload.recipe == &recipe_fsdp2)
         export_note(export, "dp_shard = 1: nothing is sharded, bf16 comes from torch.autocast");
 }
 
-static void write_parallelism(Export *export, const char *reshard)
+/* Of units that FSDP2 shards in a pipeline: when they are gathered. */
+static void note_pipeline(Export *export)
+{
+    const Plan *plan = export->plan;
+
+    export_note(export,
+                "local_batch_size is all of a step's %u micro-batches: a pipeline cuts it into "
+                "pieces of pipeline_parallel_microbatch_size",
+                plan->schedule.micro_batches);
+    if (layout_shard_ranks(&plan->layout) == 1)
+        return;
+    if (plan->schedule.kind == SCHEDULE_INTERLEAVED)
+        export_note(export, "left to PyTorch: it gathers a chunk's units together, before the "
+                            "chunk's first forward or backward pass");
+    else if (plan->sharding.strategy != STRATEGY_SHARD_GRAD_OP)
+        export_note(export, "left to PyTorch: a unit stays gathered from one micro-batch's "
+                            "backward pass to the next one's forward pass");
+}
+
+static void note_context(Export *export)
+{
+    if (export->plan->context == CONTEXT_ALL_GATHER)
+        export_note(export, "left to PyTorch: gradients of keys and values pass from rank to rank, "
+                            "the plan reduce-scatters them");
+}
+
+/* Names of the modules of each chunk, as torchtitan's llama3 calls them. */
+static void write_modules(Export *export)
+{
+    const Plan *plan = export->plan;
+    const guint chunks = schedule_chunks(&plan->schedule, plan->layout.size[AXIS_PP]);
+
+    g_string_append(export->text, "module_fqns_per_model_part = [");
+    for (guint c = 0; c < chunks; c++) {
+        const LayerRange range =
+            schedule_chunk(&plan->schedule, plan->model->layers, plan->layout.size[AXIS_PP], c);
+
+        g_string_append_printf(export->text, "%s[%s", c == 0 ? "" : ", ",
+                               c == 0 ? "\"tok_embeddings\", " : "");
+        for (guint i = range.first; i < range.first + range.count; i++)
+            g_string_append_printf(export->text, "%s\"layers.%u\"", i == range.first ? "" : ", ",
+                                   i);
+        g_string_append(export->text, c + 1 == chunks ? ", \"norm\", \"output\"]" : "]");
+    }
+    g_string_append(export->text, "]\n");
+}
+
+static void write_pipeline(Export *export, const char *schedule)
+{
+    const Plan *plan = export->plan;
+    const guint even_layers = export_even_layers(plan);
+
+    if (plan->layout.size[AXIS_PP] == 1)
+        return;
+    g_string_append_printf(export->text,
+                           "pipeline_parallel_schedule = \"%s\"\n"
+                           "pipeline_parallel_microbatch_size = %u\n",
+                           schedule, plan->schedule.micro_batch);
+    if (even_layers == 0) {
+        write_modules(export);
+        return;
+    }
+    g_string_append_printf(export->text,
+                           "pipeline_parallel_layers_per_stage = %u\n"
+                           "pipeline_parallel_first_stage_less_layers = 0\n"
+                           "pipeline_parallel_last_stage_less_layers = 0\n",
+                           even_layers);
+}
+
+static void write_parallelism(Export *export, const Words *words)
 {
     const guint *size = export->plan->layout.size;
 
@@ -139,42 +247,118 @@ static void write_parallelism(Export *export, const char *reshard)
                            "data_parallel_shard_degree = %u\n"
                            "fsdp_reshard_after_forward = \"%s\"\n"
                            "tensor_parallel_degree = %u\n"
-                           "pipeline_parallel_degree = %u\n"
-                           "context_parallel_degree = %u\n",
-                           size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD], reshard, size[AXIS_TP],
-                           size[AXIS_PP], size[AXIS_CP]);
+                           "pipeline_parallel_degree = %u\n",
+                           size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD], words->reshard,
+                           size[AXIS_TP], size[AXIS_PP]);
+    write_pipeline(export, words->schedule);
+    g_string_append_printf(export->text, "context_parallel_degree = %u\n", size[AXIS_CP]);
+    if (size[AXIS_CP] > 1)
+        g_string_append_printf(export->text, "context_parallel_rotate_method = \"%s\"\n",
+                               words->context);
 }
 
 /* Its plan of a Llama always splits the sequence between matrices. */
 static gboolean check_tensor_parallel(const Export *export, GError **error)
 {
     const Plan *plan = export->plan;
+    const guint *size = plan->layout.size;
 
-    if (plan->layout.size[AXIS_TP] == 1 || plan->sequence_parallel)
-        return TRUE;
-    return export_refuse(export, "tensor_parallel.sequence", "false",
-                         "its tensor parallelism always splits the sequence", error);
+    if (size[AXIS_TP] > 1 && !plan->sequence_parallel)
+        return export_refuse(export, "tensor_parallel.sequence", "false",
+                             "its tensor parallelism always splits the sequence", error);
+    if (plan->workload.seq_len % (2 * size[AXIS_CP] * size[AXIS_TP]) != 0)
+        return export_refuse_uint(export, "workload.seq_len", plan->workload.seq_len,
+                                  "2 x context_parallel_degree x tensor_parallel_degree must "
+                                  "divide it",
+                                  error);
+    return TRUE;
+}
+
+/* Beside other axes its data parallelism is FSDP2, which also casts to bf16. */
+static gboolean check_data_parallel(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint *size = plan->layout.size;
+    const gboolean alone = size[AXIS_PP] == 1 && size[AXIS_TP] == 1;
+
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD &&
+        (size[AXIS_CP] > 1 || (size[AXIS_DP_REPLICATE] > 1 && !alone)))
+        return export_refuse(export, "sharding.strategy", "no_shard",
+                             "its DDP does not go with pp, cp or tp", error);
+    if (plan->workload.recipe == &recipe_fsdp2 && layout_shard_ranks(&plan->layout) == 1 && !alone)
+        return export_refuse(export, "workload.recipe", "fsdp2",
+                             "with pp or tp it casts to bf16 only where dp_shard or cp is larger "
+                             "than 1",
+                             error);
+    return TRUE;
+}
+
+/* Interleaved, PyTorch cuts the micro-batches into m / pp equal groups; the plan's have pp. */
+static gboolean check_pipeline(const Export *export, GError **error)
+{
+    const guint micro_batches = export->plan->schedule.micro_batches;
+    const guint pp = export->plan->layout.size[AXIS_PP];
+    const ScheduleKind kind = export->plan->schedule.kind;
+
+    if (kind == SCHEDULE_1F1B && micro_batches < pp)
+        return export_refuse_uint(export, "schedule.micro_batches", micro_batches,
+                                  "its 1F1B wants at least one for each stage", error);
+    if (kind == SCHEDULE_INTERLEAVED && micro_batches > pp && micro_batches % pp != 0)
+        return export_refuse_uint(export, "schedule.micro_batches", micro_batches,
+                                  "its Interleaved1F1B has groups of pp where pp divides them",
+                                  error);
+    return TRUE;
+}
+
+/* FSDP2 and DDP reduce after every micro-batch, a pipeline once a step. */
+static gboolean check_accumulate(const Export *export, GError **error)
+{
+    const guint *size = export->plan->layout.size;
+
+    if (size[AXIS_DP_REPLICATE] * size[AXIS_DP_SHARD] * size[AXIS_CP] == 1)
+        return TRUE; /* nothing to reduce */
+    return export_check_accumulate(export, size[AXIS_PP] == 1, error);
+}
+
+/* The plan's choices in its words. */
+static gboolean find_words(const Export *export, Words *words, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    return (words->reshard = reshard_policy(export, error)) != NULL &&
+           export_map(export, "sharding.form", form_name(plan->sharding.form), forms, error) !=
+               NULL &&
+           (words->precision = export_map(export, "workload.recipe", plan->workload.recipe->name,
+                                          recipes, error)) != NULL &&
+           (words->optimizer =
+                export_map(export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
+                           optimizers, error)) != NULL &&
+           (words->recompute =
+                export_map(export, "recompute", recompute_name(plan->schedule.recompute),
+                           recomputes, error)) != NULL &&
+           (words->schedule = export_map(export, "schedule.name",
+                                         schedule_name(plan->schedule.kind), schedules, error)) !=
+               NULL &&
+           (words->context = export_map(export, "context_parallel.kind",
+                                        context_kind_name(plan->context), contexts, error)) != NULL;
 }
 
 static gboolean torchtitan_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
-    const Workload *workload = &plan->workload;
-    const char *reshard, *precision, *optimizer, *recompute;
+    const Schedule *schedule = &plan->schedule;
+    const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
+    Words words;
 
-    if ((reshard = reshard_policy(export, error)) == NULL ||
-        export_map(export, "sharding.form", form_name(plan->sharding.form), forms, error) == NULL ||
-        (precision = export_map(export, "workload.recipe", workload->recipe->name, recipes,
-                                error)) == NULL ||
-        (optimizer = export_map(export, "workload.optimizer", optimizer_name(workload->optimizer),
-                                optimizers, error)) == NULL ||
-        (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
-                                recomputes, error)) == NULL ||
-        !check_tensor_parallel(export, error) ||
-        /* Its DDP too: it never suspends the reduction between micro-batches. */
-        !export_check_accumulate(export, TRUE, error) || !check_model(export, error))
+    if (!find_words(export, &words, error) || !check_tensor_parallel(export, error) ||
+        !check_data_parallel(export, error) || !check_pipeline(export, error) ||
+        !check_accumulate(export, error) || !check_model(export, error))
         return FALSE;
     note_hints(export);
+    if (pipeline)
+        note_pipeline(export);
+    if (plan->layout.size[AXIS_CP] > 1)
+        note_context(export);
     g_string_append(export->text, "\n[job]\ndescription = \"from a plan of fsdp-plan\"\n");
     write_model(export);
     g_string_append_printf(export->text,
@@ -186,16 +370,17 @@ static gboolean torchtitan_write(Export *export, GError **error)
                            "max_norm = " EXPORT_CLIP_NORM "\n"
                            "mixed_precision_param = \"%s\"\n"
                            "mixed_precision_reduce = \"float32\"\n",
-                           optimizer, plan->schedule.micro_batch, workload->global_batch,
-                           workload->seq_len, precision);
-    write_parallelism(export, reshard);
-    g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n", recompute);
+                           words.optimizer,
+                           schedule->micro_batch * (pipeline ? schedule->micro_batches : 1),
+                           plan->workload.global_batch, plan->workload.seq_len, words.precision);
+    write_parallelism(export, &words);
+    g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n",
+                           words.recompute);
     return TRUE;
 }
 
 const Exporter exporter_torchtitan = {
     .name = "torchtitan",
     .comments = TRUE,
-    .tensor_parallel = TRUE,
     .write = torchtitan_write,
 };

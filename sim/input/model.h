@@ -7,32 +7,89 @@
  * as where PyTorch's fully_shard() wraps each block and then the model. */
 typedef enum { UNIT_ROOT, UNIT_BLOCK } UnitKind;
 
-/* The tensors of a block and of the root, in the order in which a unit stores them. */
+/* What a parameter tensor does, in the order in which a unit stores them.  A role that a model
+ * lacks is absent from its units. */
 typedef enum {
+    /* root */
     PARAM_EMBEDDING, /* (vocab, hidden); also the head when tied */
+    PARAM_POSITIONS, /* (positions, hidden), learned */
     PARAM_FINAL_NORM,
+    PARAM_FINAL_NORM_BIAS,
     PARAM_HEAD, /* absent when tied */
-    NUM_ROOT_PARAMS
-} RootParam;
+    /* block */
+    PARAM_INPUT_NORM,
+    PARAM_INPUT_NORM_BIAS,
+    PARAM_Q,
+    PARAM_Q_BIAS,
+    PARAM_K,
+    PARAM_K_BIAS,
+    PARAM_V,
+    PARAM_V_BIAS,
+    PARAM_O,
+    PARAM_O_BIAS,
+    PARAM_POST_NORM, /* before the MLP */
+    PARAM_POST_NORM_BIAS,
+    PARAM_GATE,
+    PARAM_GATE_BIAS,
+    PARAM_UP, /* the first matrix of an MLP without gate */
+    PARAM_UP_BIAS,
+    PARAM_DOWN,
+    PARAM_DOWN_BIAS,
+    PARAM_OTHER, /* of models that are counted only */
+    NUM_PARAM_ROLES
+} ParamRole;
+
+/* What a block and the root are made of, beyond a plain pre-norm block with RMS norms, no biases,
+ * an MLP of two matrices, no positions and a tied head. */
+enum {
+    FEATURE_LAYER_NORM = 1 << 0,   /* LayerNorm, not RMSNorm */
+    FEATURE_NORM_BIAS = 1 << 1,    /* norms have a bias */
+    FEATURE_BARE_NORM = 1 << 2,    /* norms have no parameters at all */
+    FEATURE_NORM_OFFSET = 1 << 3,  /* norms multiply by 1 + weight */
+    FEATURE_OUTPUT_NORMS = 1 << 4, /* norms on what attention and MLP give */
+    FEATURE_POST_NORM = 1 << 5,    /* norms after the sum; no final norm */
+    FEATURE_QK_NORM = 1 << 6,      /* norms of queries and keys */
+    FEATURE_QKV_BIAS = 1 << 7,
+    FEATURE_O_BIAS = 1 << 8,
+    FEATURE_MLP_BIAS = 1 << 9,
+    FEATURE_HEAD_BIAS = 1 << 10,
+    FEATURE_ROPE = 1 << 11,
+    FEATURE_PARTIAL_ROPE = 1 << 12, /* only a part of each head is rotated */
+    FEATURE_ROPE_PAIRS = 1 << 13,   /* neighbours are rotated, not halves */
+    FEATURE_ROPE_SCALED = 1 << 14,  /* in another way than Llama 3's */
+    FEATURE_POSITIONS = 1 << 15,    /* learned positions */
+    FEATURE_ALIBI = 1 << 16,
+    FEATURE_PARALLEL = 1 << 17,     /* attention and MLP read the same x and add to it */
+    FEATURE_TWO_NORMS = 1 << 18,    /* in parallel, each with a norm of its own */
+    FEATURE_GATED = 1 << 19,        /* act(gate x) * (up x) */
+    FEATURE_UNTIED = 1 << 20,       /* a head of its own */
+    FEATURE_EMBED_SCALED = 1 << 21, /* by sqrt(hidden) */
+    FEATURE_EMBED_NORM = 1 << 22,
+    FEATURE_EMBED_PROJECTED = 1 << 23, /* to and from another width */
+    FEATURE_LOGITS_CHANGED = 1 << 24,  /* capped or scaled */
+    FEATURE_LATENT = 1 << 25,          /* multi-head latent attention */
+    FEATURE_Q_RANK = 1 << 26,          /* of that, queries of low rank too */
+    FEATURE_EXPERTS = 1 << 27,
+    FEATURE_SHARED_EXPERTS = 1 << 28,
+};
 
 typedef enum {
-    PARAM_INPUT_NORM,
-    PARAM_Q,
-    PARAM_K,
-    PARAM_V,
-    PARAM_O,
-    PARAM_POST_NORM,
-    PARAM_GATE,
-    PARAM_UP,
-    PARAM_DOWN,
-    NUM_BLOCK_PARAMS
-} BlockParam;
+    ACTIVATION_SILU,
+    ACTIVATION_GELU_TANH, /* "gelu_new", "gelu_pytorch_tanh" */
+    ACTIVATION_GELU,
+    ACTIVATION_RELU,
+    ACTIVATION_RELU2,
+    NUM_ACTIVATIONS
+} Activation;
 
-/* One parameter tensor.  A vector has cols = 1 and dims = 1. */
+/* One parameter tensor.  A vector has cols = 1 and dims = 1; with dims = 3 there are @stack
+ * matrices behind each other. */
 typedef struct {
-    char *name; /* as in Hugging Face files; in a block without its "model.layers.N." */
+    char *name; /* as in Hugging Face files; in a unit's block without its "model.layers.N." */
     guint64 rows, cols;
     guint dims;
+    ParamRole role;
+    guint64 stack; /* 1, except with dims = 3 */
 } ParamShape;
 
 /* config.json's rope_scaling of type "llama3"; factor 1 means none. */
@@ -41,15 +98,39 @@ typedef struct {
     guint original_max_seq;
 } RopeScaling;
 
+/* Mixture of experts; count 0 where there is none.  Blocks first, first + every, ... have it, the
+ * others an MLP. */
+typedef struct {
+    guint count, top_k, ffn;
+    guint64 shared_ffn; /* of all shared experts together */
+    guint first, every;
+} Experts;
+
+/* DeepSeek's attention: keys and values from @kv_rank values a token; of a head's query and key,
+ * @plain_dim values are not rotated, @rope_dim are. */
+typedef struct {
+    guint q_rank, kv_rank, plain_dim, rope_dim, value_dim;
+} LatentAttention;
+
+typedef struct ModelFamily ModelFamily;
+
 typedef struct {
     char *name;        /* the folder's name, or model_type where there is none */
-    char *model_type;  /* "llama", "mistral" */
+    char *model_type;  /* "llama", "gpt2", ...: a name that the family goes by */
     char *config_text; /* config.json as read */
+    const ModelFamily *family;
+    guint32 features; /* FEATURE_ */
+    Activation activation;
     guint layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq;
+    guint embedding;      /* width of the embedding; hidden in all models but one */
+    guint position_rows;  /* of learned positions; OPT has two more than max_seq */
     guint sliding_window; /* 0 = none */
+    guint full_every;     /* each such block attends to all in spite of a window; 0 = none does */
     gboolean tied;
     double norm_eps, rope_theta, init_std;
     RopeScaling rope_scaling;
+    Experts experts;
+    LatentAttention latent;
 } Model;
 
 /* @where: a folder with config.json, that file, or a name under @models_dir.  Refuses, by name,
@@ -63,21 +144,39 @@ Model *model_parse(const char *text, const char *source, const char *name,
 void model_free(Model *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Model, model_free)
 
-/* The parameters of a unit in storage order: GArray of ParamShape (which owns the names).
- * The root has 3 (2 when tied), a block NUM_BLOCK_PARAMS; indices are RootParam / BlockParam. */
+/* NULL, or what of this model can't be compiled into a program yet, as in "learned positions,
+ * ALiBi"; the caller's. */
+char *model_untrainable(const Model *model);
+
+/* TRUE where that is NULL, else one line and ERROR_INPUT. */
+gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The parameters of a unit of a trainable model in storage order: GArray of ParamShape (which owns
+ * the names).  What is fused in the file - queries, keys and values, gate and up - is split here,
+ * and all matrices are (out, in): tensor parallelism cuts them apart.  The number of elements is
+ * the file's. */
 GArray *model_unit_params(const Model *model, UnitKind unit);
 
-/* Every tensor of the model, full names, in Hugging Face's order; GArray of ParamShape. */
+/* Where the parameter of that role is in model_unit_params(), -1 where the model has none. */
+gint model_param_index(const Model *model, UnitKind unit, ParamRole role);
+
+/* What stands before "N." in the full name of a block's parameter: "model.layers.". */
+const char *model_block_prefix(const Model *model);
+
+/* Every tensor of the model, full names and shapes as in Hugging Face's files; GArray of
+ * ParamShape.
+ */
 GArray *model_tensors(const Model *model);
 
-/* Psi: every element once, tied ones once. */
+/* Psi: every element once, tied ones once; and of them those that one token's forward pass uses. */
 guint64 model_parameters(const Model *model);
+guint64 model_active_parameters(const Model *model);
 
 /* Inverse frequencies of rotary embedding, (head_dim / 2) values, llama3 scaling applied:
  * theta^(-2i/D).  Source: Su et al., RoFormer, arXiv 2104.09864, sec. 3.2.2. */
 void model_rope_frequencies(const Model *model, double *inverse);
 
 /* Model FLOPs of one training step of @tokens tokens in sequences of @seq_len: matmuls (head
- * included, embedding lookup not) and causal attention at half, forward + backward = 3 x forward;
- * recomputation is not counted. */
+ * included, embedding lookup not, of experts those that a token visits) and causal attention at
+ * half, forward + backward = 3 x forward; recomputation is not counted. */
 double model_step_flops(const Model *model, guint64 tokens, guint64 seq_len);

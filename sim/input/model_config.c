@@ -1,41 +1,24 @@
 /* config.json -> Model. */
 #include "sim/base/error.h"
-#include "sim/base/json.h"
-#include "sim/input/model.h"
+#include "sim/input/model_family.h"
 
 #include <string.h>
 
-/* What the project knows; defaults are those of transformers' LlamaConfig and MistralConfig. */
-typedef struct {
-    const char *model_type, *architecture;
-    guint kv_heads; /* 0: as many as heads */
-    guint max_seq, sliding_window;
-} Family;
-
-static const Family families[] = {
-    {.model_type = "llama", .architecture = "LlamaForCausalLM", .max_seq = 2048},
-    {.model_type = "mistral",
-     .architecture = "MistralForCausalLM",
-     .kv_heads = 8,
-     .max_seq = 131072,
-     .sliding_window = 4096},
-};
-
-#define KNOWN_FAMILIES "llama (LlamaForCausalLM), mistral (MistralForCausalLM)"
-
-/* Each far above any model known in 2026; together they keep products of three below 2^62. */
-enum {
-    MAX_LAYERS = 1 << 14,
-    MAX_HEADS = 1 << 14,
-    MAX_HEAD_DIM = 1 << 14,
-    MAX_HIDDEN = 1 << 20,
-    MAX_FFN = 1 << 22,
-    MAX_VOCAB = 1 << 26,
-    MAX_SEQ = 1 << 30,
-};
 static const double max_parameters = 1e15;
 
-static gboolean has_architecture(const JsonText *json, const char *architecture)
+static const ModelFamily *const tables[] = {llama_families, gpt_families, expert_families};
+
+/* ---- family ---- */
+
+static gboolean is_one_of(const char *name, const char *const names[MAX_ALIASES])
+{
+    for (guint i = 0; i < MAX_ALIASES && names[i] != NULL; i++)
+        if (g_ascii_strcasecmp(name, names[i]) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+static gboolean has_architecture(const JsonText *json, const ModelFamily *family)
 {
     guint length = 0;
 
@@ -45,14 +28,40 @@ static gboolean has_architecture(const JsonText *json, const char *architecture)
         g_autofree char *field = g_strdup_printf("architectures.%u", i);
         const char *name;
 
-        if (json_string(json, field, &name, NULL) && g_ascii_strcasecmp(name, architecture) == 0)
+        if (json_string(json, field, &name, NULL) && is_one_of(name, family->architectures))
             return TRUE;
     }
     return FALSE;
 }
 
+/* "llama (LlamaForCausalLM), gpt2 (...), ..." */
+static char *known_families(void)
+{
+    g_autoptr(GString) known = g_string_new(NULL);
+
+    for (guint t = 0; t < G_N_ELEMENTS(tables); t++)
+        for (const ModelFamily *family = tables[t]; family->model_types[0] != NULL; family++)
+            g_string_append_printf(known, "%s%s (%s)", known->len > 0 ? ", " : "",
+                                   family->model_types[0], family->architectures[0]);
+    return g_string_free(g_steal_pointer(&known), FALSE);
+}
+
 /* model_type decides; where it is absent, architectures; a file that has both must agree. */
-static const Family *find_family(const JsonText *json, GError **error)
+static const ModelFamily *match_family(const JsonText *json, const char *model_type, guint listed)
+{
+    for (guint t = 0; t < G_N_ELEMENTS(tables); t++)
+        for (const ModelFamily *family = tables[t]; family->model_types[0] != NULL; family++) {
+            const gboolean by_architecture = has_architecture(json, family);
+
+            if (model_type == NULL ? by_architecture
+                                   : is_one_of(model_type, family->model_types) &&
+                                         (by_architecture || listed == 0))
+                return family;
+        }
+    return NULL;
+}
+
+static const ModelFamily *find_family(const JsonText *json, GError **error)
 {
     const char *model_type = NULL, *first = "none";
     guint listed = 0;
@@ -60,100 +69,201 @@ static const Family *find_family(const JsonText *json, GError **error)
     if (!json_optional_string(json, "model_type", &model_type, error) ||
         (json_has(json, "architectures") && !json_length(json, "architectures", &listed, error)))
         return NULL;
-    for (guint i = 0; i < G_N_ELEMENTS(families); i++) {
-        const Family *family = &families[i];
-        const gboolean by_architecture = has_architecture(json, family->architecture);
+    const ModelFamily *family = match_family(json, model_type, listed);
 
-        if (model_type == NULL
-                ? by_architecture
-                : g_str_equal(model_type, family->model_type) && (by_architecture || listed == 0))
-            return family;
-    }
-    if (listed > 0 && !json_string(json, "architectures.0", &first, error))
-        return NULL;
-    if (model_type == NULL) {
-        fail(error, ERROR_INPUT,
-             "%s: no field \"model_type\", and \"architectures\" is %s; known: " KNOWN_FAMILIES,
-             json_source(json), first);
-        return NULL;
-    }
+    if (family != NULL || (listed > 0 && !json_string(json, "architectures.0", &first, error)))
+        return family;
+    g_autofree char *known = known_families();
     g_autofree char *architecture =
-        listed > 0 ? g_strconcat(" of architecture ", first, NULL) : NULL;
+        listed > 0 ? g_strconcat(" of architecture ", first, NULL) : g_strdup("");
 
-    fail(error, ERROR_INPUT, "%s: model_type \"%s\"%s is not known; known: " KNOWN_FAMILIES,
-         json_source(json), model_type, architecture != NULL ? architecture : "");
+    if (model_type == NULL)
+        fail(error, ERROR_INPUT,
+             "%s: no field \"model_type\", and \"architectures\" is %s; known: %s",
+             json_source(json), first, known);
+    else
+        fail(error, ERROR_INPUT, "%s: model_type \"%s\"%s is not known; known: %s",
+             json_source(json), model_type, architecture, known);
     return NULL;
 }
 
-/* Fields that change the model in ways that nothing here computes. */
-static gboolean refuse_unknown_features(const JsonText *json, GError **error)
+/* ---- fields ---- */
+
+char *model_find_key(const JsonText *json, const char *names)
 {
-    static const char *const must_be_false[] = {"attention_bias", "mlp_bias", "rope_interleaved"};
-    const char *act = "silu";
-    double rotary = 1.0;
+    g_auto(GStrv) keys = g_strsplit(names != NULL ? names : "", "|", -1);
 
-    for (guint i = 0; i < G_N_ELEMENTS(must_be_false); i++) {
-        gboolean value = FALSE;
-
-        if (!json_optional_bool(json, must_be_false[i], &value, error))
-            return FALSE;
-        if (value)
-            return fail(error, ERROR_INPUT, "%s: field \"%s\" is true; allowed: false",
-                        json_source(json), must_be_false[i]);
-    }
-    if (!json_optional_string(json, "hidden_act", &act, error))
-        return FALSE;
-    if (!g_str_equal(act, "silu"))
-        return fail(error, ERROR_INPUT, "%s: field \"hidden_act\" is \"%s\"; allowed: \"silu\"",
-                    json_source(json), act);
-    return json_optional_double(json, "partial_rotary_factor", 1.0, 1.0, &rotary, error);
+    for (guint i = 0; keys[i] != NULL; i++)
+        if (json_has(json, keys[i]))
+            return g_strdup(keys[i]);
+    return g_strdup(keys[0]); /* NULL where there are no names */
 }
 
-static gboolean read_heads(Model *model, const JsonText *json, const Family *family, GError **error)
+static gboolean read_size(const JsonText *json, const char *names, guint max, guint *out,
+                          GError **error)
 {
-    const char *source = json_source(json);
+    g_autofree char *key = model_find_key(json, names);
 
-    if (!json_uint32(json, "num_attention_heads", 1, MAX_HEADS, &model->heads, error))
-        return FALSE;
-    model->kv_heads = family->kv_heads != 0 ? family->kv_heads : model->heads;
-    if (!json_optional_uint32(json, "num_key_value_heads", 1, MAX_HEADS, &model->kv_heads, error))
-        return FALSE;
-    if (model->heads % model->kv_heads != 0)
-        return fail(error, ERROR_INPUT,
-                    "%s: field \"num_key_value_heads\" is %u; allowed: divisors of "
-                    "num_attention_heads, %u",
-                    source, model->kv_heads, model->heads);
-    if (!json_has(json, "head_dim") && model->hidden % model->heads != 0)
-        return fail(error, ERROR_INPUT,
-                    "%s: field \"hidden_size\" is %u; allowed without \"head_dim\": multiples of "
-                    "num_attention_heads, %u",
-                    source, model->hidden, model->heads);
-    model->head_dim = model->hidden / model->heads;
-    if (!json_optional_uint32(json, "head_dim", 1, MAX_HEAD_DIM, &model->head_dim, error))
-        return FALSE;
-    if (model->head_dim % 2 != 0 || model->head_dim > MAX_HEAD_DIM)
-        return fail(error, ERROR_INPUT,
-                    "%s: head_dim (hidden_size / num_attention_heads unless given) is %u; allowed: "
-                    "even numbers up to %d",
-                    source, model->head_dim, MAX_HEAD_DIM);
+    return json_uint32(json, key, 1, max, out, error);
+}
+
+/* What a family has no name for stays as it is. */
+static gboolean read_optional_size(const JsonText *json, const char *names, guint min, guint max,
+                                   guint *out, GError **error)
+{
+    g_autofree char *key = model_find_key(json, names);
+
+    return key == NULL || json_optional_uint32(json, key, min, max, out, error);
+}
+
+static gboolean read_optional_number(const JsonText *json, const char *names, double max,
+                                     double *out, GError **error)
+{
+    g_autofree char *key = model_find_key(json, names);
+
+    return key == NULL || json_optional_double(json, key, 0.0, max, out, error);
+}
+
+static gboolean read_flags(Model *model, const JsonText *json, GError **error)
+{
+    const Flag *flags = model->family->flags;
+
+    for (guint i = 0; i < MAX_FLAGS && flags[i].key != NULL; i++) {
+        gboolean value = flags[i].value;
+
+        if (!json_optional_bool(json, flags[i].key, &value, error))
+            return FALSE;
+        if (flags[i].fixed && value != flags[i].value)
+            return fail(error, ERROR_INPUT, "%s: field \"%s\" is %s; allowed: %s",
+                        json_source(json), flags[i].key, value ? "true" : "false",
+                        value ? "false" : "true");
+        model->features |= value ? flags[i].if_true : flags[i].if_false;
+    }
     return TRUE;
 }
 
-static gboolean read_sizes(Model *model, const JsonText *json, const Family *family, GError **error)
+/* Names that transformers' table of activations has. */
+static gboolean read_activation(Model *model, const JsonText *json, GError **error)
 {
-    model->max_seq = family->max_seq;
-    /* transformers' default holds only where the key is absent: null means no window. */
-    model->sliding_window = json_is_null(json, "sliding_window") ? 0 : family->sliding_window;
-    return json_uint32(json, "num_hidden_layers", 1, MAX_LAYERS, &model->layers, error) &&
-           json_uint32(json, "hidden_size", 1, MAX_HIDDEN, &model->hidden, error) &&
-           json_uint32(json, "intermediate_size", 1, MAX_FFN, &model->ffn, error) &&
-           json_uint32(json, "vocab_size", 1, MAX_VOCAB, &model->vocab, error) &&
-           json_optional_uint32(json, "max_position_embeddings", 1, MAX_SEQ, &model->max_seq,
-                                error) &&
-           json_optional_uint32(json, "sliding_window", 0, MAX_SEQ, &model->sliding_window,
-                                error) &&
-           read_heads(model, json, family, error);
+    static const struct {
+        const char *name;
+        Activation activation;
+    } known[] = {
+        {"silu", ACTIVATION_SILU},           {"swish", ACTIVATION_SILU},
+        {"gelu_new", ACTIVATION_GELU_TANH},  {"gelu_pytorch_tanh", ACTIVATION_GELU_TANH},
+        {"gelu_fast", ACTIVATION_GELU_TANH}, {"gelu", ACTIVATION_GELU},
+        {"relu", ACTIVATION_RELU},           {"relu2", ACTIVATION_RELU2},
+    };
+    g_autofree char *key = model_find_key(json, model->family->keys->activation);
+    const char *name = NULL;
+
+    model->activation = model->family->activation;
+    if (key != NULL && !json_optional_string(json, key, &name, error))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(known) && name != NULL; i++) {
+        if (g_str_equal(name, known[i].name)) {
+            model->activation = known[i].activation;
+            return TRUE;
+        }
+    }
+    return name == NULL || fail(error, ERROR_INPUT,
+                                "%s: field \"%s\" is \"%s\"; allowed: silu, swish, gelu_new, "
+                                "gelu_pytorch_tanh, gelu_fast, gelu, relu, relu2",
+                                json_source(json), key, name);
 }
+
+/* ---- sizes ---- */
+
+static gboolean check_heads(const Model *model, const JsonText *json, GError **error)
+{
+    const Keys *keys = model->family->keys;
+    g_autofree char *hidden = model_find_key(json, keys->hidden);
+    g_autofree char *heads = model_find_key(json, keys->heads);
+
+    if (model->heads % model->kv_heads != 0)
+        return fail(error, ERROR_INPUT, "%s: field \"%s\" is %u; allowed: divisors of %s, %u",
+                    json_source(json), keys->kv_heads != NULL ? keys->kv_heads : "num_kv_heads",
+                    model->kv_heads, heads, model->heads);
+    if (model->head_dim == 0)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"%s\" is %u; allowed without \"head_dim\": multiples of %s, %u",
+                    json_source(json), hidden, model->hidden, heads, model->heads);
+    if ((model->head_dim % 2 != 0 && (model->features & FEATURE_ROPE) != 0) ||
+        model->head_dim > MAX_HEAD_DIM)
+        return fail(error, ERROR_INPUT,
+                    "%s: head_dim (%s / %s unless given) is %u; allowed: even numbers up to %d",
+                    json_source(json), hidden, heads, model->head_dim, MAX_HEAD_DIM);
+    return TRUE;
+}
+
+static gboolean read_heads(Model *model, const JsonText *json, GError **error)
+{
+    const ModelFamily *family = model->family;
+
+    if (!read_size(json, family->keys->heads, MAX_HEADS, &model->heads, error))
+        return FALSE;
+    model->kv_heads = family->kv_heads != 0 ? family->kv_heads : model->heads;
+    if (family->head_dim != 0)
+        model->head_dim = family->head_dim;
+    else if (model->hidden % model->heads == 0)
+        model->head_dim = model->hidden / model->heads;
+    return read_optional_size(json, family->keys->kv_heads, 1, MAX_HEADS, &model->kv_heads,
+                              error) &&
+           (family->keys->kv_heads == NULL ||
+            json_optional_uint32(json, "head_dim", 1, MAX_HEAD_DIM, &model->head_dim, error));
+}
+
+static gboolean read_ffn(Model *model, const JsonText *json, GError **error)
+{
+    const ModelFamily *family = model->family;
+    guint ratio = family->ffn_ratio;
+
+    if (family->ffn_ratio == 0)
+        return read_size(json, family->keys->ffn, MAX_FFN, &model->ffn, error);
+    if (!read_optional_size(json, family->keys->ffn_ratio, 1, MAX_FFN / MAX_HIDDEN, &ratio, error))
+        return FALSE;
+    model->ffn = ratio * model->hidden;
+    return read_optional_size(json, family->keys->ffn, 1, MAX_FFN, &model->ffn, error);
+}
+
+/* transformers' default holds only where the key is absent: null means no window. */
+static gboolean read_window(Model *model, const JsonText *json, GError **error)
+{
+    const ModelFamily *family = model->family;
+    const Keys *keys = family->keys;
+    gboolean holds = keys->window_flag == NULL;
+
+    if (keys->window == NULL)
+        return TRUE;
+    model->full_every = family->full_every;
+    model->sliding_window = json_is_null(json, keys->window) ? 0 : family->sliding_window;
+    if (!json_optional_uint32(json, keys->window, 0, MAX_SEQ, &model->sliding_window, error) ||
+        (!holds && !json_optional_bool(json, keys->window_flag, &holds, error)))
+        return FALSE;
+    if (!holds)
+        model->sliding_window = 0;
+    return TRUE;
+}
+
+static gboolean read_sizes(Model *model, const JsonText *json, GError **error)
+{
+    const Keys *keys = model->family->keys;
+
+    model->max_seq = model->family->max_seq;
+    if (!read_size(json, keys->layers, MAX_LAYERS, &model->layers, error) ||
+        !read_size(json, keys->hidden, MAX_HIDDEN, &model->hidden, error) ||
+        !read_ffn(model, json, error) ||
+        !json_uint32(json, "vocab_size", 1, MAX_VOCAB, &model->vocab, error) ||
+        !read_optional_size(json, keys->max_seq, 1, MAX_SEQ, &model->max_seq, error) ||
+        !read_window(model, json, error) || !read_heads(model, json, error))
+        return FALSE;
+    model->embedding = model->hidden;
+    if ((model->features & FEATURE_POSITIONS) != 0)
+        model->position_rows = model->max_seq + model->family->position_offset;
+    return TRUE;
+}
+
+/* ---- rope ---- */
 
 /* rope_scaling, or rope_parameters in files written since transformers 5. */
 static gboolean read_rope_scaling(Model *model, const JsonText *json, const char *where,
@@ -173,10 +283,10 @@ static gboolean read_rope_scaling(Model *model, const JsonText *json, const char
         return FALSE;
     if (g_str_equal(type, "default"))
         return TRUE;
-    if (!g_str_equal(type, "llama3"))
-        return fail(error, ERROR_INPUT,
-                    "%s: field \"%s\" is \"%s\"; allowed: \"llama3\", \"default\", or no %s",
-                    json_source(json), type_field, type, where);
+    if (!g_str_equal(type, "llama3")) {
+        model->features |= FEATURE_ROPE_SCALED;
+        return TRUE;
+    }
     if (!json_double(json, factor, 1.0, 1e6, &scaling->factor, error) ||
         !json_double(json, low, 1e-6, 1e6, &scaling->low_freq_factor, error) ||
         !json_double(json, high, 1e-6, 1e6, &scaling->high_freq_factor, error) ||
@@ -189,15 +299,33 @@ static gboolean read_rope_scaling(Model *model, const JsonText *json, const char
     return TRUE;
 }
 
+/* The part of a head that is rotated. */
+static gboolean read_rotary_factor(Model *model, const JsonText *json, GError **error)
+{
+    g_autofree char *key = model_find_key(json, model->family->keys->rotary_factor);
+    double factor = model->family->rotary_factor != 0 ? model->family->rotary_factor : 1.0;
+
+    if (key != NULL && !json_optional_double(json, key, 0.0, 1.0, &factor, error))
+        return FALSE;
+    if (factor != 1.0)
+        model->features |= FEATURE_PARTIAL_ROPE;
+    return TRUE;
+}
+
 static gboolean read_rope(Model *model, const JsonText *json, GError **error)
 {
     const char *where = json_has(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
-    const char *theta =
-        json_has(json, "rope_parameters.rope_theta") ? "rope_parameters.rope_theta" : "rope_theta";
+    g_autofree char *theta = model_find_key(json, model->family->keys->rope_theta);
 
     model->rope_theta = 10000.0;
     model->rope_scaling = (RopeScaling){.factor = 1.0};
-    if (!json_optional_double(json, theta, 1.0, 1e12, &model->rope_theta, error))
+    if (theta == NULL)
+        return TRUE;
+    if (!json_optional_double(
+            json,
+            json_has(json, "rope_parameters.rope_theta") ? "rope_parameters.rope_theta" : theta,
+            1.0, 1e12, &model->rope_theta, error) ||
+        !read_rotary_factor(model, json, error))
         return FALSE;
     if (!json_has(json, where))
         return TRUE;
@@ -207,31 +335,45 @@ static gboolean read_rope(Model *model, const JsonText *json, GError **error)
     return text != NULL && read_rope_scaling(model, json, where, error);
 }
 
-static gboolean read_model(Model *model, const JsonText *json, GError **error)
+/* ---- the whole ---- */
+
+static gboolean check_total(const Model *model, const JsonText *json, GError **error)
 {
-    const Family *family = find_family(json, error);
-
-    if (family == NULL)
-        return FALSE;
-    model->model_type = g_strdup(family->model_type);
-    model->norm_eps = 1e-6;
-    model->init_std = 0.02;
-    if (!refuse_unknown_features(json, error) || !read_sizes(model, json, family, error) ||
-        !read_rope(model, json, error) ||
-        !json_optional_bool(json, "tie_word_embeddings", &model->tied, error) ||
-        !json_optional_double(json, "rms_norm_eps", 0.0, 1.0, &model->norm_eps, error) ||
-        !json_optional_double(json, "initializer_range", 0.0, 1e3, &model->init_std, error))
-        return FALSE;
-
-    const double block = 2.0 * model->heads * model->head_dim * model->hidden +
-                         2.0 * model->kv_heads * model->head_dim * model->hidden +
-                         3.0 * model->ffn * model->hidden;
-    const double parameters = block * model->layers + 2.0 * model->vocab * model->hidden;
+    const double parameters = model_parameters_bound(model);
+    const guint64 experts = (guint64)model->experts.count * model->layers;
 
     if (parameters > max_parameters)
         return fail(error, ERROR_INPUT, "%s: the sizes make %.3g parameters; allowed: at most %.0e",
                     json_source(json), parameters, max_parameters);
+    if (experts > MAX_EXPERTS_IN_ALL)
+        return fail(error, ERROR_INPUT,
+                    "%s: the sizes make %" G_GUINT64_FORMAT " experts; allowed: at most %d",
+                    json_source(json), experts, MAX_EXPERTS_IN_ALL);
     return TRUE;
+}
+
+static gboolean read_model(Model *model, const JsonText *json, GError **error)
+{
+    const ModelFamily *family = find_family(json, error);
+
+    if (family == NULL)
+        return FALSE;
+    model->family = family;
+    model->model_type = g_strdup(family->model_types[0]);
+    model->features = family->features;
+    model->norm_eps = family->norm_eps;
+    model->init_std = 0.02;
+    model->tied = family->tied;
+    if (!read_flags(model, json, error) || !read_activation(model, json, error) ||
+        !read_sizes(model, json, error) || !read_rope(model, json, error) ||
+        !json_optional_bool(json, "tie_word_embeddings", &model->tied, error) ||
+        !read_optional_number(json, family->keys->norm_eps, 1.0, &model->norm_eps, error) ||
+        !read_optional_number(json, family->keys->init_std, 1e3, &model->init_std, error))
+        return FALSE;
+    if (!model->tied)
+        model->features |= FEATURE_UNTIED;
+    return (family->read_more == NULL || family->read_more(model, json, error)) &&
+           check_heads(model, json, error) && check_total(model, json, error);
 }
 
 /* Python writes NaN and Infinity, which JSON does not have, into some config.json: as strings they

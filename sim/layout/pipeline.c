@@ -126,25 +126,34 @@ static guint weights_ready(const Clocks *clocks, const Stage *stage)
     return 0; /* its backward was this stage's own */
 }
 
-/* What @stage does next, and when; of what can start at the same time, backward first, weights
- * last.  FALSE when it can do nothing yet. */
+static gboolean ran_forward(const Stage *stage)
+{
+    const guint len = stage->actions->len;
+
+    return len > 0 && g_array_index(stage->actions, Timed, len - 1).kind == ACTION_FORWARD;
+}
+
+/* What @stage does next, and when; of what can start at the same time, a backward after a forward,
+ * a forward after a backward (else others would wait for it), weights last.  FALSE when it can do
+ * nothing yet. */
 static gboolean choose(const Clocks *clocks, const Stage *stage, Timed *chosen)
 {
+    const ActionKind preferred = ran_forward(stage) ? ACTION_BACKWARD : ACTION_FORWARD;
     const struct {
         ActionKind kind;
         guint ready;
     } options[] = {
-        {ACTION_BACKWARD, backward_ready(clocks, stage)},
         {ACTION_FORWARD, forward_ready(clocks, stage)},
+        {ACTION_BACKWARD, backward_ready(clocks, stage)},
         {ACTION_WEIGHTS, weights_ready(clocks, stage)},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(options); i++) {
         const guint start = MAX(options[i].ready, stage->free_at);
+        const gboolean first = options[i].kind == preferred && start == chosen->start;
 
-        if (options[i].ready == UNKNOWN || start >= chosen->start)
-            continue;
-        *chosen = (Timed){.kind = options[i].kind, .start = start};
+        if (options[i].ready != UNKNOWN && (start < chosen->start || first))
+            *chosen = (Timed){.kind = options[i].kind, .start = start};
     }
     return chosen->start != UNKNOWN;
 }

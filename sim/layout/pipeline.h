@@ -29,8 +29,8 @@ typedef struct {
 /* One a stage; array of @pp.
  *
  * Made by running the schedule on clocks on which a chunk's forward takes 1, its backward 2 (1 and
- * 1 for weights): a stage that is free takes what is ready, backward before forward, as long as no
- * more micro-batches are in flight than its schedule allows:
+ * 1 for weights): a stage that is free takes what is ready, a forward and a backward in turn, as
+ * long as no more micro-batches are in flight than its schedule allows:
  *
  *     gpipe         all of them; backward begins when all forwards are done
  *     1f1b          pp - stage
@@ -38,6 +38,10 @@ typedef struct {
  *                   pass a chunk in groups of pp (the last may be smaller)
  *     zb_h1         pp - stage between forward and backward, pp between forward and weights;
  *                   weights when nothing else is ready
+ *
+ * These are the published orders, but for interleaved after its first backward, and their bubbles:
+ * a stage waits for pp - 1 forwards and backwards of a chunk (interleaved: where pp divides m),
+ * under zb_h1 for pp - 1 forwards (where m is at least pp).
  *
  * Transfers follow the same clocks: those that become ready at the same time are one exchange, and
  * every stage has its exchanges in the order of time.  So ranks that run one exchange after the

@@ -83,6 +83,7 @@ UnitMap *unit_map_new(const GArray *params, guint ranks, Form form)
             .rows = shape->rows,
             .cols = shape->cols,
             .dims = shape->dims,
+            .role = shape->role,
             .copies = 1,
         };
         map->elements += shape->rows * shape->cols;
@@ -101,6 +102,15 @@ void unit_map_free(UnitMap *map)
     g_free(map->params);
     g_free(map->pieces);
     g_free(map);
+}
+
+guint64 unit_map_param_bits(const UnitMap *map)
+{
+    guint64 bits = 0;
+
+    for (guint p = 0; p < map->num_params; p++)
+        bits |= map->params[p].rows == 0 ? 0 : G_GUINT64_CONSTANT(1) << (p % 62);
+    return bits;
 }
 
 /* A rank holds [rank * chunk, (rank + 1) * chunk) of its piece; the span is what that range and the

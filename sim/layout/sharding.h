@@ -53,6 +53,7 @@ typedef struct {
 typedef struct {
     guint64 full_offset, rows, cols;
     guint dims;
+    ParamRole role;
     guint copies; /* ranks of the tensor-parallel group that hold the same; a norm counts it once */
 } UnitParam;
 
@@ -81,6 +82,10 @@ typedef struct {
 UnitMap *unit_map_new(const GArray *params, guint ranks, Form form);
 void unit_map_free(UnitMap *map);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(UnitMap, unit_map_free)
+
+/* A bit for each parameter that has elements, bit param % 62: what must be written before a unit is
+ * read whole. */
+guint64 unit_map_param_bits(const UnitMap *map);
 
 /* What @rank (0 .. map->ranks - 1) holds of @param. */
 ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);

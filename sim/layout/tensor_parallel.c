@@ -21,20 +21,18 @@ Model tensor_parallel_model(const Model *model, guint tp)
     return local;
 }
 
-static Split param_split(UnitKind unit, guint param)
-{
-    static const Split root[NUM_ROOT_PARAMS] = {
-        [PARAM_EMBEDDING] = SPLIT_ROWS,
-        [PARAM_FINAL_NORM] = SPLIT_NONE,
-        [PARAM_HEAD] = SPLIT_ROWS,
-    };
-    static const Split block[NUM_BLOCK_PARAMS] = {
-        [PARAM_INPUT_NORM] = SPLIT_NONE, [PARAM_Q] = SPLIT_ROWS,    [PARAM_K] = SPLIT_ROWS,
-        [PARAM_V] = SPLIT_ROWS,          [PARAM_O] = SPLIT_COLUMNS, [PARAM_POST_NORM] = SPLIT_NONE,
-        [PARAM_GATE] = SPLIT_ROWS,       [PARAM_UP] = SPLIT_ROWS,   [PARAM_DOWN] = SPLIT_COLUMNS,
-    };
+/* Zero is SPLIT_NONE: norms, positions, and biases that are added once to a sum over ranks. */
+static const Split splits[NUM_PARAM_ROLES] = {
+    [PARAM_EMBEDDING] = SPLIT_ROWS, [PARAM_HEAD] = SPLIT_ROWS,      [PARAM_Q] = SPLIT_ROWS,
+    [PARAM_Q_BIAS] = SPLIT_ROWS,    [PARAM_K] = SPLIT_ROWS,         [PARAM_K_BIAS] = SPLIT_ROWS,
+    [PARAM_V] = SPLIT_ROWS,         [PARAM_V_BIAS] = SPLIT_ROWS,    [PARAM_O] = SPLIT_COLUMNS,
+    [PARAM_GATE] = SPLIT_ROWS,      [PARAM_GATE_BIAS] = SPLIT_ROWS, [PARAM_UP] = SPLIT_ROWS,
+    [PARAM_UP_BIAS] = SPLIT_ROWS,   [PARAM_DOWN] = SPLIT_COLUMNS,
+};
 
-    return unit == UNIT_ROOT ? root[param] : block[param];
+static gboolean is_kv(ParamRole role)
+{
+    return role == PARAM_K || role == PARAM_K_BIAS || role == PARAM_V || role == PARAM_V_BIAS;
 }
 
 TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint tp)
@@ -44,9 +42,10 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
     g_autoptr(GArray) part = model_unit_params(&local, unit);
     const ParamShape *shape = &g_array_index(whole, ParamShape, param);
     const ParamShape *own = &g_array_index(part, ParamShape, param);
-    const Split split = param_split(unit, param);
-    const gboolean kv = unit == UNIT_BLOCK && (param == PARAM_K || param == PARAM_V);
-    const guint copies = split == SPLIT_NONE ? tp : kv ? tensor_parallel_kv_copies(model, tp) : 1;
+    const Split split = splits[shape->role];
+    const guint copies = split == SPLIT_NONE  ? tp
+                         : is_kv(shape->role) ? tensor_parallel_kv_copies(model, tp)
+                                              : 1;
 
     return (TensorSplit){
         .split = split,
@@ -56,4 +55,13 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
         .parts = tp / copies,
         .copies = copies,
     };
+}
+
+PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
+{
+    if (is_kv(role))
+        return SUM_OVER_KV;
+    if (splits[role] != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)
+        return SUM_NONE;
+    return sequence ? SUM_OVER_TP : SUM_NONE;
 }

@@ -5,11 +5,13 @@
 
 /* A stage has the root's parameters that its chunks use; of the others it has no rows.  A tied
  * embedding is on the first and on the last stage. */
-static gboolean has_root_param(const Builder *builder, guint param)
+static gboolean has_root_param(const Builder *builder, ParamRole role)
 {
-    switch (param) {
+    switch (role) {
     case PARAM_EMBEDDING:
         return builder->has_embedding || (builder->has_head && builder->local.tied);
+    case PARAM_POSITIONS:
+        return builder->has_embedding;
     default: /* the final norm, the head */
         return builder->has_head;
     }
@@ -28,14 +30,17 @@ UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
 {
     g_autoptr(GArray) params = model_unit_params(&builder->local, kind);
 
-    for (guint i = 0; kind == UNIT_ROOT && i < params->len; i++)
-        if (!has_root_param(builder, i))
-            g_array_index(params, ParamShape, i).rows = 0;
+    for (guint i = 0; kind == UNIT_ROOT && i < params->len; i++) {
+        ParamShape *shape = &g_array_index(params, ParamShape, i);
+
+        if (!has_root_param(builder, shape->role))
+            shape->rows = 0;
+    }
     UnitMap *map = unit_map_new(params, ranks, unit_form(builder, kind));
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies = tensor_split(builder->spec->model, kind, i, builder->tp).copies;
     if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
-        map->params[PARAM_EMBEDDING].copies *= 2;
+        map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
     return map;
 }
 
@@ -46,6 +51,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     g_autoptr(GArray) params = model_unit_params(builder->spec->model, kind);
     UnitClass unit = {
         .name = g_strdup(name),
+        .prefix = g_strdup(kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
         .kind = kind,
         .strategy = strategy,
         .count = 0,
@@ -211,8 +217,12 @@ static void add_inputs(Builder *builder)
                                              builder->micro_batch_space, builder->rows);
     builder->labels = program_add_tensor(program, "labels", TENSOR_INPUT, DTYPE_INT32,
                                          builder->micro_batch_space, builder->rows);
-    builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
-                                             NO_SPACE, builder->seq * builder->local.head_dim);
+    if ((builder->local.features & FEATURE_ROPE) != 0)
+        builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
+                                                 NO_SPACE, builder->seq * builder->local.head_dim);
+    if ((builder->local.features & FEATURE_POSITIONS) != 0 && builder->has_embedding)
+        builder->positions = program_add_tensor(program, "positions", TENSOR_INPUT, DTYPE_INT32,
+                                                NO_SPACE, builder->local_rows);
     add_positions(builder);
     builder->hyper =
         program_add_tensor(program, "hyper", TENSOR_INPUT, DTYPE_FP64, NO_SPACE, NUM_HYPER);
@@ -238,6 +248,20 @@ static void add_shared_tensors(Builder *builder)
         builder->inbox = emit_local_activation(builder, "inbox", builder->ring_space[RING_INBOX]);
     builder->scratch =
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
+}
+
+static void find_params(Builder *builder)
+{
+    static const UnitKind kinds[] = {UNIT_ROOT, UNIT_BLOCK};
+
+    for (guint r = 0; r < NUM_PARAM_ROLES; r++)
+        builder->param[r] = -1;
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        g_autoptr(GArray) params = model_unit_params(&builder->local, kinds[k]);
+
+        for (guint i = 0; i < params->len; i++)
+            builder->param[g_array_index(params, ParamShape, i).role] = (gint)i;
+    }
 }
 
 static void builder_set_sizes(Builder *builder)
@@ -291,6 +315,7 @@ static void size_scratch(Builder *builder)
 void build_plain(Builder *builder)
 {
     builder_set_sizes(builder);
+    find_params(builder);
     add_units(builder);
     add_shared_tensors(builder);
     build_count_valid(builder);

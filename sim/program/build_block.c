@@ -1,10 +1,12 @@
-/* The block of a Llama-shaped model: whole parameters, whole gradients; with tensor parallelism
- * this rank's part of them and the collectives between.
+/* The block of a Llama- or GPT-2-shaped model: whole parameters, whole gradients; with tensor
+ * parallelism this rank's part of them and the collectives between.
  *
  * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
- * ffn. Saved per block and micro-batch: x (the residual stream), rstd1, q, k, v (after rotation),
- * o, lse, mid, rstd2, gate, up.  The normed inputs and the SwiGLU product are computed again in the
- * backward pass: they cost one memory-bound pass each and would take 2 C + F per token and block.
+ * ffn. Saved per block and micro-batch: x (the residual stream), rstd1 (with the mean in
+ * LayerNorm), q, k, v (after rotation), o, lse, mid, rstd2, up, and gate where the MLP has one. The
+ * normed inputs and what SwiGLU or GELU gives are computed again in the backward pass: they cost
+ * one memory-bound pass each and would take 2 C + F per token and block.  Dropout is 0: layouts
+ * could not be compared with it.
  */
 #include "sim/program/emit.h"
 
@@ -38,6 +40,11 @@ static guint saved_space(const Builder *builder, Until until, gboolean again)
         again ? (kept ? RING_AGAIN_KEPT : RING_AGAIN) : (kept ? RING_KEPT : RING_SAVED);
 
     return builder->ring_space[ring];
+}
+
+static gboolean is_gated(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_GATED) != 0;
 }
 
 /* @whole is (N, C): what stands in where nothing is gathered or reduced. */
@@ -106,11 +113,11 @@ static BlockTensors add_block_tensors(Builder *builder)
     const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
     const guint kept = saved_space(builder, UNTIL_WEIGHTS, all);
     BlockTensors tensors = {
-        .rstd1 = emit_activation_fp32(builder, "rstd1", saved, builder->local_rows),
+        .rstd1 = emit_norm_stats(builder, "rstd1", saved),
         .attention = add_attention_tensors(builder),
         .mid = emit_local_activation(builder, "mid", saved),
-        .rstd2 = emit_activation_fp32(builder, "rstd2", saved, builder->local_rows),
-        .gate = emit_activation(builder, "gate", kept, ffn),
+        .rstd2 = emit_norm_stats(builder, "rstd2", saved),
+        .gate = is_gated(builder) ? emit_activation(builder, "gate", kept, ffn) : 0,
         .up = emit_activation(builder, "up", kept, ffn),
         .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
         .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
@@ -123,23 +130,27 @@ static BlockTensors add_block_tensors(Builder *builder)
     return tensors;
 }
 
-static void swiglu(const Emit *to, const BlockTensors *t, guint h)
+/* h of gate and up, or of up alone. */
+static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
-    Op *op = emit_op(to, OP_SWIGLU);
+    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
 
     op->sizes.in = op->sizes.out = to->builder->local.ffn;
-    emit_reads(op, t->gate);
+    if (is_gated(to->builder))
+        emit_reads(op, t->gate);
     emit_reads(op, t->up);
     emit_writes(op, h);
 }
 
-static void swiglu_backward(const Emit *to, const BlockTensors *t)
+/* gate and up become their gradients. */
+static void activate_backward(const Emit *to, const BlockTensors *t)
 {
-    Op *op = emit_op(to, OP_SWIGLU_BACKWARD);
+    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU_BACKWARD : OP_GELU_BACKWARD);
 
     op->sizes.in = op->sizes.out = to->builder->local.ffn;
     emit_reads(op, t->dh);
-    emit_updates(op, t->gate);
+    if (is_gated(to->builder))
+        emit_updates(op, t->gate);
     emit_updates(op, t->up);
 }
 
@@ -190,6 +201,7 @@ static void add_to_residual(const Emit *to, const BlockTensors *t, const Residua
     op->sizes.elements = builder->local_rows * builder->local.hidden;
     emit_reads(op, reduced);
     op_add_operand(op, sum->y, ACCESS_UPDATE, sum->y_shift, WHOLE_TENSOR);
+    emit_sum_bias(to, sum->weight, sum->y, sum->y_shift);
 }
 
 static void block_forward(const Emit *to, const BlockTensors *t)
@@ -199,7 +211,7 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     const ResidualSum attended = {&w.o, t->attention.o, x, t->mid, 0};
     const ResidualSum fed = {&w.down, t->h, t->mid, x, 1}; /* the next copy of the residual */
 
-    emit_rmsnorm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
+    emit_norm(to, x, PARAM_INPUT_NORM, local, t->rstd1);
     emit_gather_tokens(to, local, t->normed);
     emit_linear(to, &w.q, t->normed, t->attention.q, ACCESS_WRITE);
     emit_linear(to, &w.k, t->normed, t->attention.k, ACCESS_WRITE);
@@ -207,24 +219,26 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     emit_rope(to, OP_ROPE, t->attention.q, t->attention.k);
     emit_attention(to, &t->attention);
     add_to_residual(to, t, &attended);
-    emit_rmsnorm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
+    emit_norm(to, t->mid, PARAM_POST_NORM, local, t->rstd2);
     emit_gather_tokens(to, local, t->normed);
-    emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
+    if (is_gated(to->builder))
+        emit_linear(to, &w.gate, t->normed, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->normed, t->up, ACCESS_WRITE);
-    swiglu(to, t, t->h);
+    activate(to, t, t->h);
     add_to_residual(to, t, &fed);
 }
 
 /* A norm's input and weight, for its backward pass. */
 typedef struct {
-    guint x, rstd, param;
+    guint x, rstd;
+    ParamRole param;
 } Norm;
 
 /* The normed input again, of all tokens; returns it.  @again: of those that this rank norms. */
 static guint normed_again(const Emit *to, const Emit *weights, const BlockTensors *t,
                           const Norm *norm, guint again)
 {
-    emit_rmsnorm_again(to, norm->x, norm->param, norm->rstd, again);
+    emit_norm_again(to, norm->x, norm->param, norm->rstd, again);
     emit_gather_tokens(weights, again, t->normed);
     return to->builder->sequence ? t->normed : again;
 }
@@ -236,7 +250,7 @@ static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *nor
     const NormBackward backward = {dy, norm->x, norm->rstd, to->builder->residual_gradient,
                                    ACCESS_UPDATE};
 
-    emit_rmsnorm_backward(to, &backward, norm->param);
+    emit_norm_backward(to, &backward, norm->param);
 }
 
 /* The residual stream's gradient as the matrices read it: of all tokens, and where backward for
@@ -256,17 +270,20 @@ static void feed_forward_backward(const Emit *to, const Emit *weights, const Blo
 {
     const BlockWeights w = block_weights(&to->builder->local);
     const Norm post = {t->mid, t->rstd2, PARAM_POST_NORM};
+    const gboolean gated = is_gated(to->builder);
 
     take_gradient(to, t->dfed);
-    swiglu(to, t, t->h_again);
+    activate(to, t, t->h_again);
     emit_linear_backward_weight(weights, &w.down, t->dfed, t->h_again);
     emit_linear_backward_input(to, &w.down, t->dfed, t->dh, ACCESS_WRITE);
-    swiglu_backward(to, t); /* gate, up now hold their gradients */
+    activate_backward(to, t);
     const guint normed = normed_again(to, weights, t, &post, t->post_again);
-    emit_linear_backward_weight(weights, &w.gate, t->gate, normed);
+    if (gated)
+        emit_linear_backward_weight(weights, &w.gate, t->gate, normed);
     emit_linear_backward_weight(weights, &w.up, t->up, normed);
-    emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
-    emit_linear_backward_input(to, &w.up, t->up, t->dnormed, ACCESS_UPDATE);
+    if (gated)
+        emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.up, t->up, t->dnormed, gated ? ACCESS_UPDATE : ACCESS_WRITE);
     norm_backward(to, t, &post);
 }
 

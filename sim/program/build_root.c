@@ -1,5 +1,39 @@
-/* The root of a Llama-shaped model: embedding, final norm, head and loss. */
+/* The root: embedding, learned positions, final norm, head and loss. */
 #include "sim/program/emit.h"
+
+static gboolean has_positions(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_POSITIONS) != 0;
+}
+
+/* Of this rank's tokens of the residual stream only: the table is whole on every rank. */
+static void add_positions(const Emit *to)
+{
+    Builder *builder = to->builder;
+
+    if (!has_positions(builder))
+        return;
+    Op *op = emit_op(to, OP_EMBED);
+    op->sizes.rows = builder->local_rows;
+    op->sizes.in = builder->local.position_rows;
+    emit_reads(op, builder->positions);
+    emit_reads_weight(to, op, PARAM_POSITIONS);
+    emit_updates(op, builder->residual);
+}
+
+static void positions_backward(const Emit *to)
+{
+    Builder *builder = to->builder;
+
+    if (!has_positions(builder))
+        return;
+    Op *op = emit_op(to, OP_EMBED_BACKWARD);
+    op->sizes.rows = builder->local_rows;
+    op->sizes.in = builder->local.position_rows;
+    emit_reads(op, builder->positions);
+    emit_reads(op, builder->residual_gradient);
+    emit_accumulates_gradient(to, op, PARAM_POSITIONS);
+}
 
 /* With tp > 1 each rank looks up the words that it has; the sum over ranks is the embedding. */
 static void embedding_forward(const Emit *to)
@@ -17,6 +51,7 @@ static void embedding_forward(const Emit *to)
     if (builder->tp > 1)
         emit_reads(op, builder->vocab_range);
     emit_reduce_partial(to, x, builder->residual);
+    add_positions(to);
 }
 
 static void embedding_backward(const Emit *to)
@@ -26,6 +61,7 @@ static void embedding_backward(const Emit *to)
                          ? emit_activation(builder, "dembedded", NO_SPACE, builder->local.hidden)
                          : builder->residual_gradient;
 
+    positions_backward(to);
     emit_gather_tokens(to, builder->residual_gradient, dx);
     Op *op = emit_op(to, OP_EMBED_BACKWARD);
     op->sizes.in = builder->local.vocab;
@@ -142,18 +178,18 @@ static void add_head(Builder *builder)
     const guint dnormed = emit_activation(builder, "head.dnormed", NO_SPACE, hidden);
     const guint local =
         builder->sequence ? emit_local_activation(builder, "head.local", NO_SPACE) : normed;
-    const guint rstd = emit_activation_fp32(builder, "head.rstd", NO_SPACE, builder->local_rows);
+    const guint stats = emit_norm_stats(builder, "head.rstd", NO_SPACE);
     Emit to;
 
     builder->head = (gint)emit_begin_root(builder, "head", &to);
     builder->logits =
         program_add_tensor(builder->program, "logits", TENSOR_LOGITS, DTYPE_FP32, NO_SPACE, 0);
-    emit_rmsnorm(&to, builder->residual, PARAM_FINAL_NORM, local, rstd);
+    emit_norm(&to, builder->residual, PARAM_FINAL_NORM, local, stats);
     emit_gather_tokens(&to, local, normed);
     head_loss(&to, normed, dnormed, builder->local.tied ? PARAM_EMBEDDING : PARAM_HEAD);
-    const NormBackward norm = {emit_reduce_partial(&to, dnormed, local), builder->residual, rstd,
+    const NormBackward norm = {emit_reduce_partial(&to, dnormed, local), builder->residual, stats,
                                builder->residual_gradient, ACCESS_WRITE};
-    emit_rmsnorm_backward(&to, &norm, PARAM_FINAL_NORM);
+    emit_norm_backward(&to, &norm, PARAM_FINAL_NORM);
 }
 
 void build_head(Builder *builder)

@@ -135,15 +135,13 @@ static guint64 param_bit(const Operand *operand)
 static gboolean is_written(const DataCheck *check, const Place *place, const Operand *operand)
 {
     const Tensor *tensor = program_tensor(check->program, place->tensor);
-    guint64 parts = 0;
 
     if (place->written & (ALL_WRITTEN | param_bit(operand)))
         return TRUE;
     if (operand->param != WHOLE_TENSOR || tensor->unit == NO_UNIT)
         return FALSE;
-    const UnitMap *map = program_unit(check->program, (guint)tensor->unit)->map;
-    for (guint p = 0; p < map->num_params; p++) /* what another stage has is nothing here */
-        parts |= map->params[p].rows == 0 ? 0 : G_GUINT64_CONSTANT(1) << (p % 62);
+    const guint64 parts =
+        unit_map_param_bits(program_unit(check->program, (guint)tensor->unit)->map);
     return (place->written & parts) == parts;
 }
 

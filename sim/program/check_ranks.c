@@ -71,22 +71,11 @@ static guint64 op_bytes(const Program *program, const Op *op)
     return op->kind == OP_EXCHANGE ? 0 : op_volume_bytes(program, op);
 }
 
-static guint64 op_elements(const Program *program, const Op *op)
-{
-    if (op->unit == NO_UNIT)
-        return op->sizes.elements;
-    if (op->kind == OP_ALL_REDUCE && op->operands[0].param != WHOLE_TENSOR)
-        return program_unit(program, (guint)op->unit)->map->pieces[op->operands[0].param].chunk;
-    if (op->kind == OP_ALL_REDUCE)
-        return program_tensor(program, op->operands[0].tensor)->elements;
-    return program_unit(program, (guint)op->unit)->map->full_elements;
-}
-
 /* Bytes alone don't tell: 5 and 6 elements are chunks of 3 on 2 ranks. */
 static gboolean same_collective(const Program *left, const Op *a, const Program *right, const Op *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && op_bytes(left, a) == op_bytes(right, b) &&
-           op_elements(left, a) == op_elements(right, b);
+           op_collective_elements(left, a) == op_collective_elements(right, b);
 }
 
 /* Compares stream by stream: two streams of a purpose are two communicators, told apart by their
@@ -120,8 +109,8 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
                           "%s: op %u is %s of %" G_GUINT64_FORMAT
                           " %s in class %u and %s of %" G_GUINT64_FORMAT " %s in class %u",
                           mine->stream, i, op_kind_name(mine->op->kind),
-                          op_elements(left, mine->op), dtype_name(mine->op->dtype), a,
-                          op_kind_name(other->op->kind), op_elements(right, other->op),
+                          op_collective_elements(left, mine->op), dtype_name(mine->op->dtype), a,
+                          op_kind_name(other->op->kind), op_collective_elements(right, other->op),
                           dtype_name(other->op->dtype), b);
         for (guint s = 0; s < STEPS; s++)
             contract(check,

@@ -18,6 +18,14 @@ guint emit_activation_fp32(Builder *builder, const char *name, guint space, guin
                               elements);
 }
 
+guint emit_norm_stats(Builder *builder, const char *name, guint space)
+{
+    const gboolean layer_norm = (builder->local.features & FEATURE_LAYER_NORM) != 0;
+
+    return emit_activation_fp32(builder, name, space,
+                                builder->local_rows * (layer_norm ? NUM_LAYERNORM : 1));
+}
+
 Op *emit_op(const Emit *to, OpKind kind)
 {
     Op *op =
@@ -55,15 +63,15 @@ void emit_accumulates(Op *op, guint tensor)
     op_add_operand(op, tensor, ACCESS_ACCUMULATE, 0, WHOLE_TENSOR);
 }
 
-void emit_reads_weight(const Emit *to, Op *op, guint param)
+void emit_reads_weight(const Emit *to, Op *op, ParamRole param)
 {
-    op_add_operand(op, to->weights, ACCESS_READ, 0, (gint)param);
+    op_add_operand(op, to->weights, ACCESS_READ, 0, to->builder->param[param]);
 }
 
-void emit_accumulates_gradient(const Emit *to, Op *op, guint param)
+void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param)
 {
     op->dtype_out = to->gradient_dtype;
-    op_add_operand(op, to->gradient, ACCESS_ACCUMULATE, 0, (gint)param);
+    op_add_operand(op, to->gradient, ACCESS_ACCUMULATE, 0, to->builder->param[param]);
 }
 
 void emit_uses_scratch(const Emit *to, Op *op)
@@ -71,40 +79,63 @@ void emit_uses_scratch(const Emit *to, Op *op)
     emit_writes(op, to->builder->scratch);
 }
 
-void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd)
+static gboolean is_layer_norm(const Emit *to)
 {
-    Op *op = emit_op(to, OP_RMSNORM);
+    return (to->builder->local.features & FEATURE_LAYER_NORM) != 0;
+}
+
+void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
+{
+    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM : OP_RMSNORM);
 
     op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
     emit_reads_weight(to, op, param);
+    if (is_layer_norm(to))
+        emit_reads_weight(to, op, param + 1);
     emit_writes(op, y);
-    emit_writes(op, rstd);
+    emit_writes(op, stats);
 }
 
-void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y)
+void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y)
 {
-    Op *op = emit_op(to, OP_RMSNORM_APPLY);
+    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_APPLY : OP_RMSNORM_APPLY);
 
     op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
     emit_reads_weight(to, op, param);
-    emit_reads(op, rstd);
+    if (is_layer_norm(to))
+        emit_reads_weight(to, op, param + 1);
+    emit_reads(op, stats);
     emit_writes(op, y);
 }
 
-void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param)
+void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
 {
-    Op *op = emit_op(to, OP_RMSNORM_BACKWARD);
+    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_BACKWARD : OP_RMSNORM_BACKWARD);
 
     op->sizes.rows = to->builder->local_rows;
     emit_reads(op, norm->dy);
     emit_reads(op, norm->x);
     emit_reads_weight(to, op, param);
-    emit_reads(op, norm->rstd);
+    emit_reads(op, norm->stats);
     op_add_operand(op, norm->dx, norm->dx_access, 0, WHOLE_TENSOR);
     emit_accumulates_gradient(to, op, param);
+    if (is_layer_norm(to))
+        emit_accumulates_gradient(to, op, param + 1);
     emit_uses_scratch(to, op);
+}
+
+/* In all of them the bias has the next role. */
+static gboolean has_bias(const Emit *to, const Linear *weight)
+{
+    return to->builder->param[weight->param + 1] >= 0;
+}
+
+/* Whether what the weight gives is a partial sum: its columns are split over ranks. */
+static gboolean is_partial(const Emit *to, const Linear *weight)
+{
+    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN);
 }
 
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
@@ -117,7 +148,20 @@ Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access a
     emit_reads_weight(to, op, weight->param);
     op_add_operand(op, y, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
+    if (has_bias(to, weight) && !is_partial(to, weight))
+        emit_reads_weight(to, op, weight->param + 1);
     return op;
+}
+
+void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift)
+{
+    if (!has_bias(to, weight))
+        return;
+    Op *op = emit_op(to, OP_ADD_BIAS);
+
+    op->sizes.rows = to->builder->local_rows;
+    op_add_operand(op, y, ACCESS_UPDATE, y_shift, WHOLE_TENSOR);
+    emit_reads_weight(to, op, weight->param + 1);
 }
 
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
@@ -143,10 +187,14 @@ void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy,
     emit_reads(op, x);
     emit_accumulates_gradient(to, op, weight->param);
     emit_uses_scratch(to, op);
+    if (has_bias(to, weight))
+        emit_accumulates_gradient(to, op, weight->param + 1);
 }
 
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
 {
+    if ((to->builder->local.features & FEATURE_ROPE) == 0)
+        return;
     Op *op = emit_op(to, kind);
 
     emit_updates(op, q);

@@ -10,15 +10,15 @@ typedef struct {
     DType gradient_dtype;
 } Emit;
 
-/* Where an rmsnorm's backward reads, and where it adds. */
+/* Where a norm's backward reads, and where it adds. */
 typedef struct {
-    guint dy, x, rstd, dx;
+    guint dy, x, stats, dx;
     Access dx_access;
 } NormBackward;
 
-/* A weight (O, I) between x (N, I) and y (N, O). */
+/* A weight (O, I) between x (N, I) and y (N, O), and its bias where the model has one. */
 typedef struct {
-    guint param;
+    ParamRole param;
     guint64 in, out;
 } Linear;
 
@@ -44,25 +44,35 @@ guint emit_activation(Builder *builder, const char *name, guint space, guint64 c
 guint emit_local_activation(Builder *builder, const char *name, guint space);
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements);
 
+/* What a norm leaves for its backward pass: rstd, or mean and rstd of each token. */
+guint emit_norm_stats(Builder *builder, const char *name, guint space);
+
 /* A new compute op with the model's sizes, and its operands in order. */
 Op *emit_op(const Emit *to, OpKind kind);
 void emit_reads(Op *op, guint tensor);
 void emit_writes(Op *op, guint tensor);
 void emit_updates(Op *op, guint tensor);
 void emit_accumulates(Op *op, guint tensor);
-void emit_reads_weight(const Emit *to, Op *op, guint param);
-void emit_accumulates_gradient(const Emit *to, Op *op, guint param);
+void emit_reads_weight(const Emit *to, Op *op, ParamRole param);
+void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param);
 
 /* Workspace: one tensor for all, as large as the largest bound (build_plain()). */
 void emit_uses_scratch(const Emit *to, Op *op);
 
-void emit_rmsnorm(const Emit *to, guint x, guint param, guint y, guint rstd);
-void emit_rmsnorm_again(const Emit *to, guint x, guint param, guint rstd, guint y);
-void emit_rmsnorm_backward(const Emit *to, const NormBackward *norm, guint param);
+/* The model's kind of norm: RMSNorm, or LayerNorm with a bias. */
+void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats);
+void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y);
+void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param);
+
+/* The bias is added here, except to a partial sum of a tp group: emit_sum_bias() adds it, once, to
+ * what was reduced.  Its gradient, of all tokens, is that of the weight's op everywhere. */
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access);
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
+void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift);
+
+/* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
 /* y := x, to which a linear then adds its product. */

@@ -22,8 +22,7 @@ typedef enum {
     OP_RMSNORM_APPLY,   /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
                          */
     OP_LAYERNORM,       /* r x(N,C)  r w(C)  r b(C)  w y(N,C)  w stats fp32(N,2):
-                           y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps), the variance
-                           over C */
+                           y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps), over C */
     OP_LAYERNORM_APPLY, /* r x(N,C)  r w(C)  r b(C)  r stats fp32(N,2)  w y(N,C): y again, in the
                            backward pass */
     OP_LINEAR,          /* r x(N,I)  r W(O,I)  w|u y(N,O)  scratch  [r b(O)]:  y (+)= x W^T + b */
@@ -36,10 +35,9 @@ typedef enum {
                      M = N.  With them k and v are (blocks, batch, T, K*D), M = blocks * N,
                      sizes.chunk = blocks, and key j of block b is seen by query i where
                      k_positions[b*T + j] <= q_positions[i]; positions are a few ascending runs, and
-                     what they hide costs next to nothing.  Updated, o and lse become those over
-                     these keys and the ones before (both or neither); a query that sees no key
-                     leaves them, or gets o = 0, lse = -inf where they are written.  o has dtype_out
-                   */
+                     what they hide costs next to nothing.  Updated, o and lse (both) become those
+                     over these keys and the ones before.  A query that sees no key leaves them, or
+                     has o = 0, lse = -inf where they are written.  o has dtype_out */
     OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F):  h = gate * sigmoid(gate) * up */
     OP_GELU,      /* r x(N,F)  w h(N,F):  h = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     OP_HEAD_LOSS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r valid scalar  u loss scalar  w dx(N,C)

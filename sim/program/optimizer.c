@@ -160,7 +160,7 @@ static void append_tied_reduce(Builder *builder)
 
     op->unit = (gint)program_unit_ref(program, ROOT_UNIT)->unit_class;
     op_add_operand(op, (guint)program_unit(program, (guint)op->unit)->gradient, ACCESS_UPDATE, 0,
-                   PARAM_EMBEDDING);
+                   builder->param[PARAM_EMBEDDING]);
     append_call(builder, (gint)segment, ROOT_UNIT, TRUE);
 }
 

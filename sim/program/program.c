@@ -56,6 +56,7 @@ static void unit_class_clear(gpointer data)
     UnitClass *unit = data;
 
     g_free(unit->name);
+    g_free(unit->prefix);
     g_strfreev(unit->param_names);
     unit_map_free(unit->map);
 }
@@ -266,6 +267,18 @@ guint op_group_size(const Program *program, const Op *op)
 
     g_assert(stream->kind == STREAM_COMMUNICATION);
     return g_array_index(program->groups, GroupRef, stream->group).size;
+}
+
+guint64 op_collective_elements(const Program *program, const Op *op)
+{
+    if (op->unit == NO_UNIT)
+        return op->sizes.elements;
+    const UnitMap *map = program_unit(program, (guint)op->unit)->map;
+    if (op->kind != OP_ALL_REDUCE)
+        return map->full_elements;
+    if (op->operands[0].param != WHOLE_TENSOR)
+        return map->pieces[op->operands[0].param].chunk;
+    return program_tensor(program, op->operands[0].tensor)->elements;
 }
 
 /* 2 (n - 1) ceil(e / n), in elements: a reduce-scatter, then an all-gather, of chunks. */

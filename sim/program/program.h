@@ -103,6 +103,7 @@ typedef struct {
     Strategy strategy;
     guint count; /* units of this class = copies of its state */
     UnitMap *map;
+    char *prefix;       /* "model.layers.", before the number and the name of a block's parameter */
     char **param_names; /* NULL-terminated, storage order */
     guint layer_space;  /* of its state: one copy a unit */
     /* its tensors; NO_TENSOR where there is none */
@@ -223,6 +224,9 @@ const char *volume_name(Volume volume);
 
 /* Members of the group of the stream that a communication op is on. */
 guint op_group_size(const Program *program, const Op *op);
+
+/* Elements of the whole that a collective is about: all its members have the same. */
+guint64 op_collective_elements(const Program *program, const Op *op);
 
 /* Bytes that one rank receives through one op (DESIGN 4, "Volume"), 0 for compute; and the kind
  * that a communication op counts under. */

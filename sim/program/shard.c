@@ -11,6 +11,7 @@
  *
  *   hybrid_shard     full_shard within dp_shard, then the shard's gradient is all-reduced
  */
+#include "sim/layout/tensor_parallel.h"
 #include "sim/program/builder.h"
 
 #include <string.h>
@@ -100,13 +101,15 @@ static void remap(Builder *builder, guint index)
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
 
-/* Blocks of that class that are kept between forward and backward, the last block not counted. */
+/* Blocks of that class that are kept between forward and backward, while others are in use: the
+ * last block too, unless its backward always follows at once. */
 static guint kept_blocks(const Builder *builder, guint index)
 {
+    const gboolean at_once = builder->spec->schedule.kind == SCHEDULE_1F1B;
     const guint layers = builder->spec->model->layers;
     guint kept = 0;
 
-    for (guint i = 1; i < layers; i++)
+    for (guint i = 1; i <= (at_once ? layers - 1 : layers); i++)
         kept += program_unit_ref(builder->program, i)->unit_class == index &&
                 sharding_unit_kept(builder->spec->sharding, i, layers);
     return kept;
@@ -210,17 +213,14 @@ static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
 static void add_copies_all_reduce(Builder *builder, guint segment, guint index, guint gradient)
 {
     Program *program = builder->program;
-    const UnitClass *unit = program_unit(program, index);
-    const UnitMap *map = unit->map;
+    const UnitMap *map = program_unit(program, index)->map;
 
     for (guint p = 0; p < map->num_params; p++) {
-        const gboolean norm = map->params[p].dims == 1;
-        const gboolean kv = unit->kind == UNIT_BLOCK && !norm;
+        const PartialSum sum = tensor_gradient_sum(map->params[p].role, builder->sequence);
 
-        if (map->params[p].rows == 0 || map->params[p].copies == 1 ||
-            !(kv || (norm && builder->sequence)))
+        if (map->params[p].rows == 0 || map->params[p].copies == 1 || sum == SUM_NONE)
             continue;
-        const guint stream = builder_stream(builder, norm ? "tp" : "kv", "reduce");
+        const guint stream = builder_stream(builder, sum == SUM_OVER_TP ? "tp" : "kv", "reduce");
         Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
                                 builder->spec->workload->recipe->gradient);
         op->sizes.elements = map->params[p].rows * map->params[p].cols;

@@ -29,6 +29,30 @@ void plan_free(Plan *plan)
     g_free(plan);
 }
 
+static void append_axis(GString *text, const Plan *plan, Axis axis)
+{
+    const guint virtual_stages = schedule_virtual_stages(&plan->schedule);
+
+    g_string_append_printf(text, "%s%s=%u", text->len > 0 ? " " : "", axis_name(axis),
+                           plan->layout.size[axis]);
+    if (axis == AXIS_PP)
+        g_string_append_printf(text, " %s", schedule_name(plan->schedule.kind));
+    if (axis == AXIS_PP && virtual_stages > 1)
+        g_string_append_printf(text, " x%u", virtual_stages);
+    if (axis == AXIS_CP)
+        g_string_append_printf(text, " %s", context_kind_name(plan->context));
+}
+
+char *plan_layout_text(const Plan *plan)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint axis = 0; axis < NUM_AXES; axis++)
+        if (plan->layout.size[axis] > 1)
+            append_axis(text, plan, (Axis)axis);
+    return text->len > 0 ? g_strdup(text->str) : layout_text(&plan->layout);
+}
+
 ProgramSpec plan_spec(const Plan *plan)
 {
     return (ProgramSpec){

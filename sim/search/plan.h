@@ -59,6 +59,9 @@ Plan *plan_parse(const char *text, const char *source, GError **error) G_GNUC_WA
 char *plan_print(const Plan *plan);
 gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* The axes larger than 1 with what goes with them: "pp=4 interleaved x2 dp_shard=8 cp=2 ring". */
+char *plan_layout_text(const Plan *plan);
+
 ProgramSpec plan_spec(const Plan *plan);
 Choice plan_choice(const Plan *plan);
 

@@ -74,7 +74,7 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     if (config == NULL || !json_string(json, "model.name", &name, error))
         return FALSE;
     plan->model = model_parse(config, config_source, name, error);
-    if (plan->model == NULL)
+    if (plan->model == NULL || !model_check_trainable(plan->model, error))
         return FALSE;
     const guint64 psi = model_parameters(plan->model);
     if (!json_uint(json, "model.parameters", psi, psi, &parameters, error) ||
@@ -225,10 +225,32 @@ static gboolean read_sharding(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
+/* [first, last] of chunk @c, which starts with block @next. */
+static gboolean read_chunk(Plan *plan, const JsonText *json, guint c, guint next, GError **error)
+{
+    g_autofree char *field = g_strdup_printf("schedule.stages.%u", c);
+    g_autofree char *first_field = g_strdup_printf("%s.0", field);
+    g_autofree char *last_field = g_strdup_printf("%s.1", field);
+    const guint final = plan->model->layers - 1;
+    guint length, first, last;
+
+    if (!json_length(json, field, &length, error) ||
+        !json_uint32(json, first_field, next, next, &first, error) ||
+        !json_uint32(json, last_field, MIN(next, final), final, &last, error))
+        return FALSE;
+    if (length != 2)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"%s\": %u entries; a chunk is [first block, last block]",
+                    json_source(json), field, length);
+    plan->chunk_layers[c] = (guint16)(last + 1 - first);
+    return TRUE;
+}
+
 /* Chunks follow each other without a gap; those of the balanced partition are not stored. */
 static gboolean read_stages(Plan *plan, const JsonText *json, GError **error)
 {
     const guint pp = plan->layout.size[AXIS_PP];
+    gboolean balanced = TRUE;
     guint length, next = 0;
 
     if (!json_length(json, "schedule.stages", &length, error))
@@ -238,20 +260,13 @@ static gboolean read_stages(Plan *plan, const JsonText *json, GError **error)
                     "%s: field \"schedule.stages\": %u entries; pp x virtual_stages is %u",
                     json_source(json), length, schedule_chunks(&plan->schedule, pp));
     plan->chunk_layers = g_new0(guint16, length);
-    gboolean balanced = TRUE;
     for (guint c = 0; c < length; c++) {
-        g_autofree char *first_field = g_strdup_printf("schedule.stages.%u.0", c);
-        g_autofree char *last_field = g_strdup_printf("schedule.stages.%u.1", c);
         const LayerRange even = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
-        const guint final = plan->model->layers - 1;
-        guint first, last;
 
-        if (!json_uint32(json, first_field, next, next, &first, error) ||
-            !json_uint32(json, last_field, MIN(next, final), final, &last, error))
+        if (!read_chunk(plan, json, c, next, error))
             return FALSE;
-        plan->chunk_layers[c] = (guint16)(last + 1 - first);
         balanced &= plan->chunk_layers[c] == even.count;
-        next = last + 1;
+        next += plan->chunk_layers[c];
     }
     if (balanced)
         g_clear_pointer(&plan->chunk_layers, g_free);
@@ -320,7 +335,7 @@ static gboolean read_stage_times(Plan *plan, const JsonText *json, GError **erro
 
     if (!json_length(json, "prediction.stages", &length, error))
         return FALSE;
-    if (length != plan->layout.size[AXIS_PP])
+    if (length != 0 && length != plan->layout.size[AXIS_PP]) /* none: a plan that was not priced */
         return fail(error, ERROR_INPUT, "%s: field \"prediction.stages\": %u entries; pp is %u",
                     json_source(json), length, plan->layout.size[AXIS_PP]);
     g_array_set_size(plan->stages, length);

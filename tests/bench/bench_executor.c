@@ -1,6 +1,6 @@
-/* One rank, one thread, the 10 M-parameter model: what the interpreter costs, how much of a step is
- * matrix products, and how their rate compares with OpenBLAS alone on the same shapes, in one run.
- */
+/* bench_executor [THREADS]: one rank, one thread unless told, the 10 M-parameter model: what the
+ * interpreter costs, where the time of a step goes, op by op, and how the rate of matrix products
+ * compares with OpenBLAS alone on the same shapes, in one run. */
 #include "tests/bench/bench.h"
 
 #include "exec/run/parameters.h"
@@ -15,7 +15,7 @@
 
 enum { STEPS = 9, BATCH = 4, SEQ = 128 };
 
-static Plan *make_plan(Strategy strategy)
+static Plan *make_plan(guint threads)
 {
     g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
     g_autoptr(GError) error = NULL;
@@ -27,7 +27,7 @@ static Plan *make_plan(Strategy strategy)
         .global_batch = BATCH,
         .seq_len = SEQ,
         .recipe = &recipe_fp32,
-        .strategy = (gint)strategy,
+        .strategy = STRATEGY_NO_SHARD,
         .micro_batch = BATCH,
         .recompute = RECOMPUTE_NONE,
         .sharding = {.prefetch = 1,
@@ -40,7 +40,7 @@ static Plan *make_plan(Strategy strategy)
 
     if (plan == NULL)
         g_error("%s", error->message);
-    plan->threads = 1;
+    plan->threads = threads;
     plan_price(plan);
     return plan;
 }
@@ -71,6 +71,8 @@ static void bind(Interpreter *interpreter, const Plan *plan)
 
 typedef struct {
     double step_s, ops_s, gemm_s, gemm_flops;
+    double kind_ms[NUM_OPS], kind_flops[NUM_OPS];
+    guint kind_count[NUM_OPS];
 } Sample;
 
 static Sample sum_ops(const Interpreter *interpreter, double step_s)
@@ -85,9 +87,13 @@ static Sample sum_ops(const Interpreter *interpreter, double step_s)
 
         for (guint i = 0; i < segment->num_ops; i++, time++) {
             const double took = time->end_s - time->start_s;
+            const OpKind kind = segment->ops[i].kind;
 
             sample.ops_s += took;
-            if (op_class(segment->ops[i].kind) != OP_CLASS_GEMM)
+            sample.kind_ms[kind] += took * 1e3;
+            sample.kind_flops[kind] += op_flops(&segment->ops[i]);
+            sample.kind_count[kind]++;
+            if (op_class(kind) != OP_CLASS_GEMM)
                 continue;
             sample.gemm_s += took;
             sample.gemm_flops += op_flops(&segment->ops[i]);
@@ -146,16 +152,44 @@ static double blas_rate(const Interpreter *interpreter)
     return flops / seconds;
 }
 
-int main(void)
+/* Medians over the steps, longest first. */
+static void print_kinds(Sample samples[STEPS], double step_ms)
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
+    double ms[NUM_OPS], values[STEPS];
+
+    for (guint kind = 0; kind < NUM_OPS; kind++) {
+        for (guint i = 0; i < STEPS; i++)
+            values[i] = samples[i].kind_ms[kind];
+        ms[kind] = bench_median(values, STEPS);
+    }
+    printf("%-28s %6s %10s %8s %10s\n", "op", "count", "ms a step", "share", "GFLOP/s");
+    for (;;) {
+        guint longest = 0;
+
+        for (guint kind = 1; kind < NUM_OPS; kind++)
+            if (ms[kind] > ms[longest])
+                longest = kind;
+        if (ms[longest] <= 0)
+            return;
+        printf("%-28s %6u %10.3f %7.1f%% %10.1f\n", op_kind_name((OpKind)longest),
+               samples[0].kind_count[longest], ms[longest], 100 * ms[longest] / step_ms,
+               samples[0].kind_flops[longest] / ms[longest] / 1e6);
+        ms[longest] = 0;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const guint threads = argc > 1 ? (guint)atoi(argv[1]) : 1;
+    const RuntimeOptions options = {.transport = "self", .threads = threads, .device = DEVICE_CPU};
     g_autoptr(GError) error = NULL;
-    g_autoptr(Plan) plan = make_plan(STRATEGY_NO_SHARD);
+    g_autoptr(Plan) plan = make_plan(threads);
     g_autoptr(ProgramSet) set = plan_compile(plan, &error);
     g_autoptr(Runtime) runtime = runtime_open(&options, &error);
     g_autoptr(Interpreter) interpreter =
         runtime == NULL ? NULL : interpreter_new(runtime, set, &error);
     double overhead[STEPS], share[STEPS], rate[STEPS], blas[STEPS], ratio[STEPS], step[STEPS];
+    g_autofree Sample *samples = g_new(Sample, STEPS);
 
     if (interpreter == NULL)
         g_error("%s", error->message);
@@ -169,20 +203,25 @@ int main(void)
         const Sample sample = sum_ops(interpreter, clock_s() - start);
         if (i < 0)
             continue;
+        samples[i] = sample;
         step[i] = sample.step_s * 1e3;
         overhead[i] = 100 * (sample.step_s - sample.ops_s) / sample.step_s;
         share[i] = 100 * sample.gemm_s / sample.step_s;
         rate[i] = sample.gemm_flops / sample.gemm_s / 1e9;
+        openblas_set_num_threads((int)threads);
         blas[i] = blas_rate(interpreter) / 1e9;
+        openblas_set_num_threads(1);
         ratio[i] = 100 * rate[i] / blas[i];
     }
-    printf("%s, %" G_GUINT64_FORMAT " parameters, %u x %u tokens, fp32, 1 rank x 1 thread, %s\n",
-           plan->model->name, model_parameters(plan->model), BATCH, SEQ, runtime_library(runtime));
+    printf("%s, %" G_GUINT64_FORMAT " parameters, %u x %u tokens, fp32, 1 rank, threads = %u, %s\n",
+           plan->model->name, model_parameters(plan->model), BATCH, SEQ, threads,
+           runtime_library(runtime));
     bench_print("step", "ms", step, STEPS);
     bench_print("interpreter: step time outside ops (target <= 2)", "%", overhead, STEPS);
     bench_print("matrix products' share of the step", "%", share, STEPS);
     bench_print("matrix products in the step", "GFLOP/s", rate, STEPS);
     bench_print("OpenBLAS alone, same shapes", "GFLOP/s", blas, STEPS);
     bench_print("ratio (target >= 70)", "%", ratio, STEPS);
+    print_kinds(samples, bench_median(step, STEPS));
     return EXIT_SUCCESS;
 }

@@ -79,7 +79,9 @@ search --recipe megatron
 search --strategy sometimes
 search --strategy ""
 search --optimizer adam8bit
-search --recompute selective
+search --recompute some
+search --schedule dualpipe
+search --virtual-stages 0
 search --sort cost
 search --frobnicate
 search --layout dp_shard=2
@@ -88,7 +90,8 @@ search --model
 for fix in dp_shard dp_shard= dp_shard=0 dp_shard=-1 dp_shard=x dp_shard=2,dp_shrad=1 colour=red \
     form=round accumulate=never prefetch=-1 prefetch=x live_units=0 prefetch=2,live_units=1 \
     keep=everything keep=layers.x keep=layers.3-1 unit=root unit=root:x unit=layers.0:no_shard:x \
-    micro_batch=0 recompute=some strategy=x; do
+    micro_batch=0 recompute=some strategy=x schedule=x virtual_stages=0 stages=3:x stages= \
+    context=ulysses sequence=maybe; do
     search --fix "$fix"
 done
 refused 2 fsdp-plan search --model "$model" -o "$tmp/in/empty_folder"
@@ -102,15 +105,22 @@ for layout in dp=2 dp_shard dp_shard=0 dp_shard=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
-for layout in pp=2 cp=2; do
-    refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
-done
 # A core with a rate for bf16 alone has none for fp32, which is what it would compute in.
 sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topology"
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
+# What can only be counted.
+for counted in bloom-176b deepseek-v3 gemma-2-9b opt-175b pythia-1b qwen3-8b; do
+    refused 2 fsdp-plan search --model "$counted" --topology dgx-h100 -o "$tmp/out/plan"
+done
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
+    -o "$tmp/out/plan"
+for layout in pp=6 cp=3 tp=3; do # 5 layers; 2 cp divides no 256 tokens; 4 heads
+    refused 1 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
+done
+refused 1 fsdp-plan estimate --model "$model" --layout pp=2 --fix stages=1:1 -o "$tmp/out/plan"
+refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --schedule gpipe \
     -o "$tmp/out/plan"
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --global-batch 3 \
     -o "$tmp/out/plan"
@@ -142,6 +152,8 @@ done
 for number in -1 1.5 x 99999999999999999999; do
     train --seed "$number"
     train --log-every "$number"
+    train --check-seed "$number"
+    train --watchdog "$number"
     train --lr-schedule cosine --lr-steps 5 --warmup "$number"
 done
 for number in -1 x nan inf; do
@@ -149,6 +161,7 @@ for number in -1 x nan inf; do
     train --clip-norm "$number"
 done
 train --lr 0
+train --watchdog 86401
 train --device cuda
 train --device gpu
 train --lr-schedule linear

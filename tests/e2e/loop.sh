@@ -101,6 +101,21 @@ for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"
 done
 
+# ---- check mode ----
+
+# losses_of OPTION...: of the plan of 2 ranks.
+losses_of() {
+    timeout 120 "$build/fsdp-run" "$tmp/2.plan" --data "$text" --steps 4 --json "$@" 2>"$tmp/check.err" |
+        sed 's/.*"loss": \([^,]*\), "grad_norm": \([^,]*\),.*/\1 \2/' ||
+        complain "fsdp-run $*: $(<"$tmp/check.err")"
+}
+for options in --check --check-seed=7 --no-overlap "--no-overlap --check-seed=8"; do
+    read -ra words <<<"$options"
+    losses_of "${words[@]}" >"$tmp/check.losses"
+    cmp -s "$tmp/2.losses" "$tmp/check.losses" || complain "$options: other losses"
+done
+grep -q 'delays of seed 8 ' "$tmp/check.err" || complain "the seed is not said: $(<"$tmp/check.err")"
+
 # ---- a store that is being written ----
 
 live=$tmp/live.db

@@ -55,14 +55,19 @@ store_says() {
     [[ " $* " == *" $status "* ]] || complain "$name: status \"$status\" in the store, not $*"
 }
 
+# What stderr says beside the lines that tell what the run will do.
+complaints() {
+    grep -v '^  [a-z]' "$tmp/$name.err" || true
+}
+
 # says PATTERN: one line on stderr, of ours.
 says() {
-    [ "$(grep -c '' "$tmp/$name.err")" -eq 1 ] || complain "$name: stderr: $(<"$tmp/$name.err")"
+    [ "$(complaints | grep -c '')" -eq 1 ] || complain "$name: stderr: $(<"$tmp/$name.err")"
     grep -Eq "^fsdp-run: .*$1" "$tmp/$name.err" || complain "$name: no \"$1\" in: $(<"$tmp/$name.err")"
 }
 
 silent() {
-    [ ! -s "$tmp/$name.err" ] || complain "$name: stderr: $(<"$tmp/$name.err")"
+    [ -z "$(complaints)" ] || complain "$name: stderr: $(<"$tmp/$name.err")"
 }
 
 # ---- stopped ----

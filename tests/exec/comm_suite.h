@@ -110,7 +110,9 @@ enum { NUM_PIECE_SETS = 3 };
  * empty ones. */
 static UnitMap *unit_pieces(Form form, guint ranks)
 {
-    static const ParamShape shapes[] = {{"a", 257, 3, 2}, {"b", 5, 4, 2}, {"c", 7, 1, 1}};
+    static const ParamShape shapes[] = {{.name = (char *)"a", .rows = 257, .cols = 3, .dims = 2},
+                                        {.name = (char *)"b", .rows = 5, .cols = 4, .dims = 2},
+                                        {.name = (char *)"c", .rows = 7, .cols = 1, .dims = 1}};
     g_autoptr(GArray) params = g_array_new(FALSE, FALSE, sizeof(ParamShape));
 
     g_array_append_vals(params, shapes, G_N_ELEMENTS(shapes));

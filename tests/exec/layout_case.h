@@ -89,8 +89,9 @@ static inline double layout_scalar(LayoutRun *run, const char *name)
 }
 
 /* Collective.  @spec's pointers and the data are borrowed. */
-static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
-                                        const LayoutTask *task)
+static inline LayoutRun *layout_run_new_with(Runtime *runtime, const ProgramSpec *spec,
+                                             const LayoutTask *task,
+                                             const InterpreterOptions *options)
 {
     LayoutRun *run = g_new0(LayoutRun, 1);
     g_autoptr(GError) error = NULL;
@@ -98,11 +99,19 @@ static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spe
     run->task = *task;
     run->spec = *spec;
     run->set = program_compile(spec);
-    run->interpreter = interpreter_new(runtime, run->set, &error);
+    run->interpreter = interpreter_new_with(runtime, run->set, options, &error);
     g_assert_no_error(error);
     run->binding = binding_new(run->interpreter, spec);
     parameters_init(run->interpreter, spec->model, task->seed);
     return run;
+}
+
+static inline LayoutRun *layout_run_new(Runtime *runtime, const ProgramSpec *spec,
+                                        const LayoutTask *task)
+{
+    const InterpreterOptions options = {0};
+
+    return layout_run_new_with(runtime, spec, task, &options);
 }
 
 static inline void layout_run_free(LayoutRun *run)
@@ -357,4 +366,25 @@ static inline float *layout_gather(LayoutRun *run, LayoutTensor which, gboolean 
     for (guint64 i = 0; i < elements; i++)
         *equal &= there[i];
     return whole;
+}
+
+/* Without rotation a bias of keys adds the same to all scores of a query, which softmax takes away
+ * again: its gradient is rounding alone, and AdamW makes steps of full size of it.  Sets it to 0 in
+ * what layout_gather() gave. */
+static inline void layout_forget_key_biases(const LayoutRun *run, float *whole)
+{
+    const Program *program = interpreter_program(run->interpreter);
+    float *at = whole;
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        const UnitMap *map = program_unit(program, program_unit_ref(program, u)->unit_class)->map;
+
+        for (guint p = 0; p < map->num_params; p++) {
+            const guint64 elements = map->params[p].rows * map->params[p].cols;
+
+            if (map->params[p].role == PARAM_K_BIAS)
+                memset(at, 0, elements * sizeof *at);
+            at += elements;
+        }
+    }
 }

@@ -86,6 +86,8 @@ static const struct {
     {2, {{0, 0, STRATEGY_SHARD_GRAD_OP, -1}, {2, 2, STRATEGY_NO_SHARD, -1}}},
 };
 
+static const char *const choice_models[] = {"tied llama", "untied llama", "gpt2"};
+
 static inline guint choice_levels(Factor factor, guint ranks)
 {
     ChoiceMesh meshes[MAX_LEVELS];
@@ -97,6 +99,8 @@ static inline guint choice_levels(Factor factor, guint ranks)
         return G_N_ELEMENTS(choice_micro_batches);
     case FACTOR_TRAINING:
         return G_N_ELEMENTS(choice_trainings);
+    case FACTOR_MODEL:
+        return G_N_ELEMENTS(choice_models);
     case FACTOR_ORDER:
         return G_N_ELEMENTS(choice_orders);
     case FACTOR_RECOMPUTE:
@@ -180,8 +184,7 @@ static inline char *choice_text(const Choices *c, guint ranks)
         form_name((Form)c->level[FACTOR_FORM]),
         choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]],
         choice_trainings[training].recipe->name,
-        optimizer_name(choice_trainings[training].optimizer),
-        c->level[FACTOR_MODEL] == 0 ? "tied" : "untied",
+        optimizer_name(choice_trainings[training].optimizer), choice_models[c->level[FACTOR_MODEL]],
         c->level[FACTOR_ACCUMULATE] == 0 ? "sharded" : "unsharded",
         recompute_name((Recompute)c->level[FACTOR_RECOMPUTE]), c->level[FACTOR_ORDER],
         c->level[FACTOR_UNITS]);

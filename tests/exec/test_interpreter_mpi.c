@@ -205,7 +205,8 @@ static void put_parameter(LayoutRun *run, float value, float *old)
     const Program *program = interpreter_program(run->interpreter);
     const UnitRef *ref = program_unit_ref(program, UNIT);
     const UnitClass *unit = program_unit(program, ref->unit_class);
-    const LayoutRange range = layout_range(run, unit, PARAM_DOWN, LAYOUT_PARAMETER);
+    const guint down = (guint)model_param_index(under_test.model, UNIT_BLOCK, PARAM_DOWN);
+    const LayoutRange range = layout_range(run, unit, down, LAYOUT_PARAMETER);
     float *data = interpreter_tensor(run->interpreter, (guint)unit->parameter, ref->index);
 
     if (ELEMENT < range.at || ELEMENT >= range.at + range.elements)

@@ -432,13 +432,13 @@ static const struct {
     const char *variables[9];
     LaunchEnvironment launch;
 } good[] = {
-    {{NULL}, {LAUNCH_BY_HAND, 0, 1}},
-    {{"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4"}, {LAUNCH_MPIRUN, 2, 4}},
-    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMIX_RANK", "1"}, {LAUNCH_SRUN, 1, 2}},
+    {{NULL}, {LAUNCH_BY_HAND, 0, 1, 0}},
+    {{"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4"}, {LAUNCH_MPIRUN, 2, 4, 0}},
+    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMIX_RANK", "1"}, {LAUNCH_SRUN, 1, 2, 0}},
     /* The shell of an allocation, and mpirun inside one. */
-    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {LAUNCH_BY_HAND, 0, 1}},
+    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {LAUNCH_BY_HAND, 0, 1, 0}},
     {{"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "SLURM_STEP_NUM_TASKS", "2"},
-     {LAUNCH_MPIRUN, 3, 8}},
+     {LAUNCH_MPIRUN, 3, 8, 0}},
 };
 
 START_TEST(the_environment_says_who_started_us)
@@ -478,7 +478,8 @@ END_TEST
 START_TEST(a_job_of_another_size_than_the_plan_is_refused)
 {
     g_autoptr(GError) error = NULL;
-    const LaunchEnvironment mpirun = {LAUNCH_MPIRUN, 0, 3}, by_hand = {LAUNCH_BY_HAND, 0, 1};
+    const LaunchEnvironment mpirun = {LAUNCH_MPIRUN, 0, 3, 0};
+    const LaunchEnvironment by_hand = {LAUNCH_BY_HAND, 0, 1, 0};
 
     ck_assert(launch_check_ranks(&mpirun, 3, NULL));
     ck_assert(launch_check_ranks(&by_hand, 4, NULL));

@@ -1,7 +1,8 @@
 /* Run under mpirun with 1 to 8 ranks: layouts of all axes, schedules and strategies give one rank's
- * training, move the bytes that their programs say, touch the memory that was planned, and are
- * proven.  LAYOUTS bounds their number (default 12, which leaves some pairs to other numbers of
- * ranks; "all": until every pair of features that can meet has met). */
+ * training, move the bytes that their programs say, touch the memory that was planned, are proven,
+ * and have the same bits with random delays and without overlap.  LAYOUTS bounds their number
+ * (default 12, which leaves some pairs to other numbers of ranks; "all": until every pair of
+ * features that can meet has met). */
 #include "tests/exec/layout_4d.h"
 #include "tests/exec/layout_case.h"
 #include "tests/suite.h"
@@ -14,7 +15,7 @@
 
 enum { NUM_TRAININGS = G_N_ELEMENTS(wide_trainings) };
 
-/* GQA 4:1, and dimensions that nothing divides. */
+/* Llama-shaped with GQA 4:1, tied and not; GPT-2-shaped; dimensions that nothing divides. */
 static const char *const configs[] = {
     "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
     " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
@@ -26,6 +27,9 @@ static const char *const configs[] = {
     " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
     " \"vocab_size\": 257, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
     " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
+    "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
+    " \"n_head\": 4, \"n_inner\": 250, \"n_layer\": 4, \"n_positions\": 64, \"vocab_size\": 257,"
+    " \"layer_norm_epsilon\": 1e-5, \"initializer_range\": 0.15}",
 };
 
 enum { NUM_MODELS = G_N_ELEMENTS(configs) };
@@ -109,12 +113,47 @@ static gboolean curve_is_near(const char *what, const char *name, const double *
     return TRUE;
 }
 
+/* Every element that several ranks keep, both copies of a tied embedding among them, has the same
+ * bits on all of them.  Parts of a tensor-parallel group are not put together here. */
+static gboolean copies_are_equal(const char *what, LayoutRun *run)
+{
+    gboolean equal = TRUE;
+
+    if (run->spec.layout.size[AXIS_TP] > 1)
+        return TRUE;
+    g_autofree float *whole = layout_gather(run, LAYOUT_PARAMETER, &equal);
+    return equal || complain(what, "ranks hold other bits of the same parameter");
+}
+
 static gboolean is_proven(const char *what, const ProgramSet *set)
 {
     g_autoptr(GPtrArray) problems = program_set_check(set, 0);
 
     return problems->len == 0 ||
            complain(what, "check: %s", (const char *)g_ptr_array_index(problems, 0));
+}
+
+/* In check mode, with delays, and without any overlap: no fault is found and no bit changes. */
+static gboolean changes_no_bit(const char *what, const ProgramSpec *spec, const LayoutTask *task,
+                               const LayoutRun *run)
+{
+    enum { STEPS = 2 };
+    const InterpreterOptions modes[] = {
+        {.check = TRUE, .seed = run->steps + spec->schedule.micro_batch}, {.no_overlap = TRUE}};
+    gboolean ok = TRUE;
+
+    for (guint m = 0; m < G_N_ELEMENTS(modes); m++) {
+        g_autoptr(LayoutRun) other = layout_run_new_with(under_test.runtime, spec, task, &modes[m]);
+
+        while (other->steps < STEPS)
+            layout_step(other, FALSE);
+        layout_drain(other);
+        if (memcmp(other->loss, run->loss, STEPS * sizeof *run->loss) != 0 ||
+            memcmp(other->norm, run->norm, STEPS * sizeof *run->norm) != 0)
+            ok = complain(what, "%s: losses or norms have other bits",
+                          modes[m].check ? "check mode" : "no overlap");
+    }
+    return ok;
 }
 
 static gboolean layout_holds(const Wide *wide)
@@ -133,6 +172,8 @@ static gboolean layout_holds(const Wide *wide)
     while (run->steps < LAYOUT_STEPS)
         ok &= is_fine(what, layout_counted_step(run, run->steps == 4));
     ok &= is_fine(what, layout_memory_problem(run));
+    ok &= copies_are_equal(what, run);
+    ok &= changes_no_bit(what, &spec, &task, run);
     const Reference *one = under_test.rank == 0 ? reference_of(wide) : NULL;
     if (one != NULL)
         ok &= curve_is_near(what, "loss", run->loss, one->loss,

@@ -17,17 +17,32 @@ static struct {
     Data *data;
 } under_test;
 
-/* 4 query heads on 1 or 2 kv heads: a tp of 4 shares keys and values.  257 and 250 don't divide. */
-static Model *make_model(guint kv_heads, gboolean tied)
+typedef enum { STYLE_LLAMA, STYLE_GPT2, STYLE_STARCODER2, NUM_STYLES } Style;
+
+/* 4 query heads on 1 or 2 kv heads (GPT-2: 4): a tp of 4 shares keys and values.  257 and 250 don't
+ * divide.  StarCoder 2 has the biases of GPT-2 and the shared keys of Llama. */
+static char *make_config(Style style, guint kv_heads, gboolean tied)
 {
-    g_autoptr(GError) error = NULL;
-    g_autofree char *config = g_strdup_printf(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 16,"
+    if (style == STYLE_GPT2)
+        return g_strdup_printf("{\"model_type\": \"gpt2\", \"n_embd\": 16, \"n_layer\": 2, "
+                               "\"n_head\": 4, \"n_inner\": 250, \"vocab_size\": 257, "
+                               "\"n_positions\": 7, \"tie_word_embeddings\": %s, "
+                               "\"initializer_range\": 0.15}",
+                               tied ? "true" : "false");
+    return g_strdup_printf(
+        "{\"model_type\": \"%s\", \"hidden_act\": \"%s\","
+        " \"max_position_embeddings\": 64, \"hidden_size\": 16,"
         " \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": %u,"
         " \"head_dim\": 4, \"intermediate_size\": 250, \"vocab_size\": 257,"
         " \"tie_word_embeddings\": %s, \"initializer_range\": 0.15}",
-        kv_heads, tied ? "true" : "false");
+        style == STYLE_LLAMA ? "llama" : "starcoder2",
+        style == STYLE_LLAMA ? "silu" : "gelu_pytorch_tanh", kv_heads, tied ? "true" : "false");
+}
+
+static Model *make_model(Style style, guint kv_heads, gboolean tied)
+{
+    g_autofree char *config = make_config(style, kv_heads, tied);
+    g_autoptr(GError) error = NULL;
     Model *model = model_parse(config, "config", "uneven", &error);
 
     g_assert_no_error(error);
@@ -36,6 +51,7 @@ static Model *make_model(guint kv_heads, gboolean tied)
 
 /* One layout; all ranks of the job take part. */
 typedef struct {
+    Style style;
     guint tp, kv_heads, micro_batches;
     gboolean sequence, tied, replicated;
     Strategy strategy;
@@ -56,7 +72,7 @@ static void make_spec(Parts *parts, const Trial *trial, guint ranks)
 {
     const guint tp = ranks == 1 ? 1 : trial->tp, data_ranks = ranks / tp;
 
-    parts->model = make_model(trial->kv_heads, trial->tied);
+    parts->model = make_model(trial->style, trial->kv_heads, trial->tied);
     parts->workload = (Workload){BATCH, SEQ, trial->recipe, OPTIMIZER_SGD};
     parts->sharding = (Sharding){.strategy = trial->strategy,
                                  .form = trial->form,
@@ -112,11 +128,12 @@ static gboolean same_training(const LayoutRun *run, const LayoutRun *one, const 
             is_close(run->norm[i], one->norm[i], 10 * trial->tolerance))
             continue;
         fprintf(stderr,
-                "rank %u: tp %u of %u ranks, %s %s, kv heads %u, sequence %d, step %u: loss %.9g, "
+                "rank %u: style %u, tp %u of %u ranks, %s %s, kv heads %u, sequence %d, step %u: "
+                "loss %.9g, "
                 "one rank's %.9g; norm %.9g, %.9g\n",
-                under_test.rank, trial->tp, under_test.ranks, strategy_name(trial->strategy),
-                form_name(trial->form), trial->kv_heads, trial->sequence, i + 1, run->loss[i],
-                one->loss[i], run->norm[i], one->norm[i]);
+                under_test.rank, trial->style, trial->tp, under_test.ranks,
+                strategy_name(trial->strategy), form_name(trial->form), trial->kv_heads,
+                trial->sequence, i + 1, run->loss[i], one->loss[i], run->norm[i], one->norm[i]);
         return FALSE;
     }
     return TRUE;
@@ -161,7 +178,7 @@ static gboolean is_possible(guint tp)
     return tp > 1 && tp <= 4 && under_test.ranks % tp == 0 && 4 % tp == 0;
 }
 
-/* Each strategy with each tp; the other choices change from one to the next. */
+/* Each style and strategy with each tp; the other choices change from one to the next. */
 START_TEST(losses_equal_one_ranks_in_fp32)
 {
     guint turn = (guint)_i;
@@ -169,13 +186,14 @@ START_TEST(losses_equal_one_ranks_in_fp32)
     for (guint tp = 2; tp <= 4; tp *= 2) {
         for (guint sequence = 0; is_possible(tp) && sequence < 2; sequence++, turn++) {
             const Trial trial = {
+                .style = (Style)(_i / (int)G_N_ELEMENTS(strategies)),
                 .tp = tp,
                 .kv_heads = 1 + turn % 2,
                 .micro_batches = 1 + turn / 2 % 2,
                 .sequence = sequence != 0,
                 .tied = turn % 3 == 0,
-                .strategy = strategies[_i].strategy,
-                .replicated = strategies[_i].replicated,
+                .strategy = strategies[_i % (int)G_N_ELEMENTS(strategies)].strategy,
+                .replicated = strategies[_i % (int)G_N_ELEMENTS(strategies)].replicated,
                 .form = turn % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT,
                 .recompute = turn / 2 % 2 == 0 ? RECOMPUTE_NONE : RECOMPUTE_FULL,
                 .recipe = &recipe_fp32,
@@ -192,12 +210,13 @@ END_TEST
 START_TEST(losses_are_near_one_ranks_in_bf16)
 {
     for (guint tp = 2; tp <= 4; tp *= 2) {
-        const Trial trial = {.tp = tp,
+        const Trial trial = {.style = (Style)(_i / 2),
+                             .tp = tp,
                              .kv_heads = 2,
                              .micro_batches = 2,
-                             .sequence = _i != 0,
+                             .sequence = _i % 2 != 0,
                              .strategy = STRATEGY_FULL_SHARD,
-                             .recipe = _i == 0 ? &recipe_zero : &recipe_fsdp2,
+                             .recipe = _i % 2 == 0 ? &recipe_zero : &recipe_fsdp2,
                              .tolerance = 1e-2};
 
         if (is_possible(tp))
@@ -211,8 +230,9 @@ static Suite *make_suite(void)
     Suite *suite = suite_create("tensor_parallel_mpi");
     TCase *tcase = tcase_create("tensor_parallel_mpi");
 
-    tcase_add_loop_test(tcase, losses_equal_one_ranks_in_fp32, 0, G_N_ELEMENTS(strategies));
-    tcase_add_loop_test(tcase, losses_are_near_one_ranks_in_bf16, 0, 2);
+    tcase_add_loop_test(tcase, losses_equal_one_ranks_in_fp32, 0,
+                        NUM_STYLES * (int)G_N_ELEMENTS(strategies));
+    tcase_add_loop_test(tcase, losses_are_near_one_ranks_in_bf16, 0, 2 * NUM_STYLES);
     suite_add_tcase(suite, tcase);
     return suite;
 }

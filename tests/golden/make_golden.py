@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden training runs: a small Llama in PyTorch, written without looking at our C.
+"""Golden training runs: small Llamas and a GPT-2 in PyTorch, written without looking at our C.
 
 Only needed to make the files beside this one anew: python3 make_golden.py [FOLDER].
 README.md here says what is in them.  Attention, normalisation, loss, backward, clipping and AdamW
@@ -52,8 +52,30 @@ def normal(state, element):
 # ---- the model ----
 
 
+def gpt2_shapes(c):
+    """The same with c_attn, which Hugging Face stores as one, in its three parts, and (out, in)."""
+    hidden, ffn = c["n_embd"], c["n_inner"]
+    out = {
+        "transformer.wte.weight": (c["vocab_size"], hidden),
+        "transformer.wpe.weight": (c["n_positions"], hidden),
+    }
+    for i in range(c["n_layer"]):
+        layer = f"transformer.h.{i}."
+        matrices = {name: (hidden, hidden) for name in ("q_proj", "k_proj", "v_proj", "c_proj")}
+        matrices = {"attn." + name: shape for name, shape in matrices.items()}
+        matrices |= {"mlp.c_fc": (ffn, hidden), "mlp.c_proj": (hidden, ffn)}
+        for norm in ("ln_1", "ln_2"):
+            out[f"{layer}{norm}.weight"] = out[f"{layer}{norm}.bias"] = (hidden,)
+        for name, shape in matrices.items():
+            out[f"{layer}{name}.weight"], out[f"{layer}{name}.bias"] = shape, shape[:1]
+    out["transformer.ln_f.weight"] = out["transformer.ln_f.bias"] = (hidden,)
+    return out
+
+
 def shapes(c):
     """Name -> shape, in Hugging Face's order."""
+    if c["model_type"] == "gpt2":
+        return gpt2_shapes(c)
     hidden, ffn, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
     queries, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
     out = {"model.embed_tokens.weight": (c["vocab_size"], hidden)}
@@ -78,11 +100,11 @@ def initial(c, seed, dtype):
     params = {}
     for name, shape in shapes(c).items():
         if len(shape) == 1:
-            values = [1.0] * shape[0]
+            values = [0.0 if name.endswith("bias") else 1.0] * shape[0]
         else:
             std = c["initializer_range"]
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                std /= math.sqrt(2 * c["num_hidden_layers"])
+            if name.endswith(("o_proj.weight", "down_proj.weight", "c_proj.weight")):
+                std /= math.sqrt(2 * (c.get("num_hidden_layers") or c["n_layer"]))
             state = seeded(seed) ^ fnv1a(name.encode())
             values = [std * normal(state, e) for e in range(math.prod(shape))]
         # Rounded to float32 whatever the type of the run: both types start from equal values.
@@ -115,8 +137,38 @@ def rotate(x, angles):
     return torch.cat([turned.real, turned.imag], dim=-1)
 
 
+def gpt2_loss_of(c, p, tokens, labels):
+    batch, seq = tokens.shape
+    hidden, heads = c["n_embd"], c["n_head"]
+
+    def norm(x, name):
+        weight, bias = p[f"transformer.{name}.weight"], p[f"transformer.{name}.bias"]
+        return F.layer_norm(x, (hidden,), weight, bias, eps=c["layer_norm_epsilon"])
+
+    def linear(x, name):
+        return F.linear(x, p[f"transformer.{name}.weight"], p[f"transformer.{name}.bias"])
+
+    def split(x):
+        return x.view(batch, seq, heads, hidden // heads).transpose(1, 2)
+
+    x = F.embedding(tokens, p["transformer.wte.weight"])
+    x = x + F.embedding(torch.arange(seq), p["transformer.wpe.weight"])
+    for i in range(c["n_layer"]):
+        h = norm(x, f"h.{i}.ln_1")
+        q, k, v = (split(linear(h, f"h.{i}.attn.{name}_proj")) for name in "qkv")
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = mixed.transpose(1, 2).reshape(batch, seq, hidden)
+        x = x + linear(mixed, f"h.{i}.attn.c_proj")
+        h = F.gelu(linear(norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"), approximate="tanh")
+        x = x + linear(h, f"h.{i}.mlp.c_proj")
+    logits = F.linear(norm(x, "ln_f"), p["transformer.wte.weight"])
+    return F.cross_entropy(logits.reshape(-1, c["vocab_size"]), labels.reshape(-1))
+
+
 def loss_of(c, p, tokens, labels):
     """Mean cross entropy of tokens (B, T) against labels (B, T)."""
+    if c["model_type"] == "gpt2":
+        return gpt2_loss_of(c, p, tokens, labels)
     batch, seq = tokens.shape
     heads, kv_heads, dim = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     dtype = p["model.norm.weight"].dtype
@@ -281,6 +333,20 @@ TIED_SCALED = LLAMA | {
     },
     "initializer_range": 0.16,
 }
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"],
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "n_positions": 40,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": 250,
+    "vocab_size": 257,
+    "layer_norm_epsilon": 1e-4,
+    "initializer_range": 0.15,
+    "torch_dtype": "float32",
+}
 SGD = {"name": "sgd", "clip_norm": 0}
 ADAMW = {
     "name": "adamw",
@@ -304,6 +370,14 @@ CASES = {
     "tied_scaled": {
         "config": TIED_SCALED,
         "seed": 5,
+        "global_batch": 4,
+        "seq_len": 33,
+        "text": TEXT,
+        "settings": [SGD | {"lr": 0.05}, ADAMW],
+    },
+    "gpt2": {
+        "config": GPT2,
+        "seed": 3,
         "global_batch": 4,
         "seq_len": 33,
         "text": TEXT,

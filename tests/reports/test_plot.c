@@ -212,6 +212,51 @@ START_TEST(odd_values_are_drawn_or_left_out)
 }
 END_TEST
 
+/* Lines of the boxes of the picture's category, which its key names at that place. */
+static guint count_boxes(const Plot *plot, guint category)
+{
+    g_autofree char *begin = g_strdup_printf("$boxes%u << END\n", category);
+    const char *at = strstr(plot->script, begin);
+    guint lines = 0;
+
+    if (at == NULL)
+        return 0;
+    for (at += strlen(begin); !g_str_has_prefix(at, "END\n"); at = strchr(at, '\n') + 1)
+        lines++;
+    return lines;
+}
+
+/* As a run of stages stores them, and one of a kind that is new. */
+START_TEST(ops_between_stages_are_communication_and_copies_on_them_are_kernels)
+{
+    static const struct {
+        const char *stream, *name;
+    } ops[] = {{"compute", "input unit 0 micro-batch 0 cast"},
+               {"pp.exchange", "exchange unit 0 micro-batch 1 exchange"},
+               {"cp.exchange", "block.forward unit 3 micro-batch 0 exchange"},
+               {"tp.gather", "block.forward unit 3 micro-batch 0 all_gather"},
+               {"ep.dispatch", "block.forward unit 3 micro-batch 0 all_to_all"},
+               {"compute", "block.forward unit 3 micro-batch 0 linear"}};
+    g_autofree char *path = scratch_path("runs.db");
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Store) store = store_open(path, FALSE, &error);
+    const StoreRun row = {.ranks = 4};
+    const gint64 run = store_add_run(store, &row, &error);
+
+    for (guint i = 0; i < G_N_ELEMENTS(ops); i++)
+        fabricate_op(store, run, ops[i].stream, ops[i].name, (double[]){i, i + 1.0});
+    g_autoptr(Report) report = load(path);
+    g_autoptr(GPtrArray) pictures = picture_all(report, report_find(report, 0, NULL));
+    ck_assert_uint_eq(pictures->len, 1);
+    const Plot *plot = ((const Picture *)g_ptr_array_index(pictures, 0))->plot;
+    ck_assert_str_eq(plot->name, "timeline");
+    ck_assert_uint_eq(count_boxes(plot, 0), 1); /* matrix products */
+    ck_assert_uint_eq(count_boxes(plot, 2), 1); /* memory-bound kernels */
+    ck_assert_uint_eq(count_boxes(plot, 4), 4); /* communication */
+    scratch_remove(path);
+}
+END_TEST
+
 /* ---- page ---- */
 
 static char *write_page(const char *path, gboolean png)
@@ -317,6 +362,7 @@ int main(void)
     tcase_add_loop_test(pictures, one_run_or_many_have_their_pictures, 0, 3);
     tcase_add_test(pictures, a_run_without_rows_has_no_pictures_but_a_page);
     tcase_add_test(pictures, odd_values_are_drawn_or_left_out);
+    tcase_add_test(pictures, ops_between_stages_are_communication_and_copies_on_them_are_kernels);
     suite_add_tcase(suite, pictures);
 
     tcase_set_timeout(page, 60);

@@ -174,6 +174,21 @@ START_TEST(a_plan_that_is_missing_or_odd_reads_as_unknown)
 }
 END_TEST
 
+START_TEST(a_layout_names_schedule_and_context_where_there_are_stages_and_pieces)
+{
+    g_autoptr(JsonParser) plan = plan_text_parse(
+        "{\"layout\": {\"dp_shard\": 2, \"cp\": 2, \"pp\": 4}, \"schedule\": {\"name\": "
+        "\"interleaved\", \"virtual_stages\": 2}, \"context_parallel\": {\"kind\": \"ring\"}}");
+    g_autoptr(JsonParser) plain =
+        plan_text_parse("{\"layout\": {\"dp_shard\": 2}, \"schedule\": {\"name\": \"1f1b\", "
+                        "\"virtual_stages\": 1}, \"context_parallel\": {\"kind\": \"ring\"}}");
+    g_autofree char *text = plan_text_layout(plan), *plain_text = plan_text_layout(plain);
+
+    ck_assert_str_eq(text, "pp=4 interleaved x2 dp_shard=2 cp=2 ring");
+    ck_assert_str_eq(plain_text, "dp_shard=2");
+}
+END_TEST
+
 START_TEST(a_layout_names_the_axes_larger_than_one)
 {
     g_autoptr(JsonParser) some = plan_text_parse(
@@ -500,6 +515,7 @@ int main(void)
 
     tcase_add_loop_test(join, a_plan_that_is_missing_or_odd_reads_as_unknown, 0, 6);
     tcase_add_test(join, a_layout_names_the_axes_larger_than_one);
+    tcase_add_test(join, a_layout_names_schedule_and_context_where_there_are_stages_and_pieces);
     tcase_add_test(join, the_rank_named_by_the_prediction_is_shown);
     tcase_add_test(join, without_that_rank_the_largest_memory_total_is_shown);
     tcase_add_test(join, terms_are_in_the_order_of_the_prediction);

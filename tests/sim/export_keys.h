@@ -106,7 +106,15 @@ static inline Settings *settings_read(const char *framework, const char *text)
 
 /* ---- types ---- */
 
-typedef enum { IS_FLAG, IS_INTEGER, IS_NUMBER, IS_BOOLEAN, IS_STRING, IS_NUMBER_OR_AUTO } KeyType;
+typedef enum {
+    IS_FLAG,
+    IS_INTEGER,
+    IS_NUMBER,
+    IS_BOOLEAN,
+    IS_STRING,
+    IS_NUMBER_OR_AUTO,
+    IS_LISTS /* of lists of strings, TOML */
+} KeyType;
 
 typedef struct {
     const char *key;
@@ -142,6 +150,12 @@ static inline gboolean is_string(const char *framework, const char *text)
            strpbrk(text, " #:'\"[]{}") == NULL;
 }
 
+static inline gboolean is_lists(const char *text)
+{
+    return g_regex_match_simple("^\\[(\\[\"[^\"]+\"(, \"[^\"]+\")*\\](, (?=\\[))?)+\\]$", text, 0,
+                                0);
+}
+
 static inline gboolean has_type(const char *framework, const char *text, KeyType type)
 {
     switch (type) {
@@ -157,6 +171,8 @@ static inline gboolean has_type(const char *framework, const char *text, KeyType
         return is_string(framework, text);
     case IS_NUMBER_OR_AUTO:
         return is_number(text) || strcmp(text, "\"auto\"") == 0;
+    case IS_LISTS:
+        return is_lists(text);
     }
     return FALSE;
 }
@@ -179,10 +195,17 @@ static const Key torchtitan_keys[] = {
     {"parallelism.pipeline_parallel_degree", IS_INTEGER},
     {"parallelism.context_parallel_degree", IS_INTEGER},
     {"activation_checkpoint.mode", IS_STRING},
-    /* from torchtitan's job_config.py */
+    /* from torchtitan v0.2.2's job_config.py */
     {"training.global_batch_size", IS_INTEGER},
     {"training.mixed_precision_param", IS_STRING},
     {"parallelism.fsdp_reshard_after_forward", IS_STRING},
+    {"parallelism.module_fqns_per_model_part", IS_LISTS},
+    {"parallelism.pipeline_parallel_first_stage_less_layers", IS_INTEGER},
+    {"parallelism.pipeline_parallel_last_stage_less_layers", IS_INTEGER},
+    {"parallelism.pipeline_parallel_layers_per_stage", IS_INTEGER},
+    {"parallelism.pipeline_parallel_schedule", IS_STRING},
+    {"parallelism.pipeline_parallel_microbatch_size", IS_INTEGER},
+    {"parallelism.context_parallel_rotate_method", IS_STRING},
     {NULL, IS_FLAG},
 };
 
@@ -234,7 +257,11 @@ static const Key megatron_keys[] = {
     {"--make-vocab-size-divisible-by", IS_INTEGER},
     {"--optimizer", IS_STRING},
     {"--sgd-momentum", IS_NUMBER},
-    /* from Megatron-LM's arguments.py */
+    /* from Megatron-LM's arguments.py, and transformer_config.py, of which it makes options */
+    {"--pipeline-model-parallel-layout", IS_STRING},
+    {"--num-virtual-stages-per-pipeline-rank", IS_INTEGER},
+    {"--cp-comm-type", IS_STRING},
+    {"--recompute-modules", IS_STRING},
     {"--recompute-method", IS_STRING},
     {"--recompute-num-layers", IS_INTEGER},
     {"--use-rope-scaling", IS_FLAG},
@@ -305,6 +332,8 @@ static const Key accelerate_keys[] = {
     {"parallelism_config.parallelism_config_dp_replicate_size", IS_INTEGER},
     {"parallelism_config.parallelism_config_dp_shard_size", IS_INTEGER},
     {"parallelism_config.parallelism_config_tp_size", IS_INTEGER},
+    /* from accelerate's commands/config/cluster.py */
+    {"parallelism_config.parallelism_config_cp_comm_strategy", IS_STRING},
     {NULL, IS_FLAG},
 };
 

@@ -359,10 +359,6 @@ static void share_kv_heads(Plan *plan)
 {
     plan->layout.size[AXIS_TP] = 2 * plan->model->kv_heads;
 }
-static void cut_into_stages(Plan *plan)
-{
-    plan->layout.size[AXIS_PP] = 2;
-}
 static void tie(Plan *plan)
 {
     plan->model->tied = TRUE;
@@ -403,7 +399,6 @@ static const struct {
     {"torchtitan", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
     {"torchtitan", &recipe_fsdp2, split_heads_only, "tensor_parallel.sequence = false"},
     {"torchtitan", &recipe_fsdp2, share_kv_heads, "layout.tp = 16"},
-    {"torchtitan", &recipe_fsdp2, cut_into_stages, "layout.pp = 2"},
     {"megatron", &recipe_zero, share_kv_heads, "layout.tp = 16"},
     {"torchtitan", &recipe_fsdp2, tie, "model.tie_word_embeddings = true"},
     {"torchtitan", &recipe_fsdp2, widen_heads, "model.head_dim = 256"},

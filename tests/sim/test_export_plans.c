@@ -1,9 +1,14 @@
-/* Exports of any plan: batch, keys, types. */
+/* Exports of any plan: batch, mesh, stages, keys, types. */
 #include "tests/sim/export_case.h"
 
 static guint64 number(Settings *settings, const char *key)
 {
     return g_ascii_strtoull(setting(settings, key), NULL, 10);
+}
+
+static guint64 number_or(Settings *settings, const char *key, guint64 otherwise)
+{
+    return g_hash_table_contains(settings, key) ? number(settings, key) : otherwise;
 }
 
 static guint64 number_after(const char *text, const char *words, guint64 otherwise)
@@ -13,16 +18,162 @@ static guint64 number_after(const char *text, const char *words, guint64 otherwi
     return found == NULL ? otherwise : g_ascii_strtoull(found + strlen(words), NULL, 10);
 }
 
+/* ---- the layout, from nothing but the file ---- */
+
+static const char *const accelerate_mesh[NUM_AXES] = {
+    [AXIS_DP_REPLICATE] = "parallelism_config.parallelism_config_dp_replicate_size",
+    [AXIS_DP_SHARD] = "parallelism_config.parallelism_config_dp_shard_size",
+    [AXIS_CP] = "parallelism_config.parallelism_config_cp_size",
+    [AXIS_TP] = "parallelism_config.parallelism_config_tp_size"};
+static const char *const torchtitan_mesh[NUM_AXES] = {
+    [AXIS_PP] = "parallelism.pipeline_parallel_degree",
+    [AXIS_DP_REPLICATE] = "parallelism.data_parallel_replicate_degree",
+    [AXIS_DP_SHARD] = "parallelism.data_parallel_shard_degree",
+    [AXIS_CP] = "parallelism.context_parallel_degree",
+    [AXIS_TP] = "parallelism.tensor_parallel_degree"};
+static const char *const megatron_mesh[NUM_AXES] = {[AXIS_PP] = "--pipeline-model-parallel-size",
+                                                    [AXIS_DP_REPLICATE] =
+                                                        "--num-distributed-optimizer-instances",
+                                                    [AXIS_CP] = "--context-parallel-size",
+                                                    [AXIS_TP] = "--tensor-model-parallel-size"};
+static const char *const deepspeed_mesh[NUM_AXES] = {NULL};
+
+static const char *const *mesh_keys(const char *framework)
+{
+    return strcmp(framework, "torchtitan") == 0   ? torchtitan_mesh
+           : strcmp(framework, "megatron") == 0   ? megatron_mesh
+           : strcmp(framework, "accelerate") == 0 ? accelerate_mesh
+                                                  : deepspeed_mesh;
+}
+
+/* What the file does not say of data parallelism is in dp_shard. */
+static Layout read_mesh(const char *framework, Settings *settings, guint world)
+{
+    const char *const *keys = mesh_keys(framework);
+    Layout layout;
+
+    for (guint axis = 0; axis < NUM_AXES; axis++)
+        layout.size[axis] = keys[axis] == NULL ? 1 : (guint)number_or(settings, keys[axis], 1);
+    const guint rest = world / layout_world(&layout);
+    ck_assert_uint_eq(rest * layout_world(&layout), world);
+    layout.size[AXIS_DP_SHARD] *= rest;
+    return layout;
+}
+
+static guint count_of(const char *text, const char *word)
+{
+    guint count = 0;
+
+    for (const char *at = strstr(text, word); at != NULL; at = strstr(at + 1, word))
+        count++;
+    return count;
+}
+
+/* Chunks that are written out between @separators: how many blocks each has. */
+static void append_counts(GString *chunks, const char *text, const char *separator,
+                          const char *block)
+{
+    g_auto(GStrv) parts = g_strsplit(text, separator, -1);
+
+    for (guint i = 0; parts[i] != NULL; i++)
+        g_string_append_printf(chunks, " %u", count_of(parts[i], block));
+}
+
+/* "8 8 8 8": the blocks of each chunk. */
+static char *read_chunks(const char *framework, Settings *settings, guint layers, guint pp)
+{
+    const gboolean titan = strcmp(framework, "torchtitan") == 0;
+    const char *key =
+        titan ? "parallelism.module_fqns_per_model_part" : "--pipeline-model-parallel-layout";
+    const char *written = g_hash_table_lookup(settings, key);
+    GString *chunks = g_string_new(NULL);
+
+    if (written != NULL) {
+        append_counts(chunks, written, titan ? "], [" : "|", titan ? "\"layers." : "t");
+        return g_string_free(chunks, FALSE);
+    }
+    const guint64 each =
+        titan ? number_or(settings, "parallelism.pipeline_parallel_layers_per_stage", layers)
+              : layers / pp / number_or(settings, "--num-virtual-stages-per-pipeline-rank", 1);
+    for (guint64 done = 0; done < layers; done += each)
+        g_string_append_printf(chunks, " %" G_GUINT64_FORMAT, each);
+    return g_string_free(chunks, FALSE);
+}
+
+static char *chunks_of(const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    GString *chunks = g_string_new(NULL);
+
+    for (guint c = 0; c < schedule_chunks(&plan->schedule, pp); c++)
+        g_string_append_printf(chunks, " %u",
+                               schedule_chunk(&plan->schedule, plan->model->layers, pp, c).count);
+    return g_string_free(chunks, FALSE);
+}
+
+static void check_stages(const char *framework, Settings *settings, const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree char *read = read_chunks(framework, settings, plan->model->layers, pp);
+    g_autofree char *planned = chunks_of(plan);
+
+    ck_assert_str_eq(read, planned);
+    if (pp == 1 || strcmp(framework, "torchtitan") != 0)
+        return;
+    const char *schedule = setting(settings, "parallelism.pipeline_parallel_schedule");
+    ck_assert_str_eq(schedule, plan->schedule.kind == SCHEDULE_GPIPE  ? "\"GPipe\""
+                               : plan->schedule.kind == SCHEDULE_1F1B ? "\"1F1B\""
+                                                                      : "\"Interleaved1F1B\"");
+    ck_assert_uint_eq(number(settings, "training.local_batch_size"),
+                      number(settings, "parallelism.pipeline_parallel_microbatch_size") *
+                          plan->schedule.micro_batches);
+}
+
+static void check_context(const char *framework, Settings *settings, const Plan *plan)
+{
+    static const struct {
+        const char *framework, *key, *ring, *all_gather;
+    } words[] = {
+        {"torchtitan", "parallelism.context_parallel_rotate_method", "\"alltoall\"",
+         "\"allgather\""},
+        {"megatron", "--cp-comm-type", "p2p", "all_gather"},
+        {"accelerate", "parallelism_config.parallelism_config_cp_comm_strategy", "alltoall",
+         "allgather"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(words); i++)
+        if (strcmp(words[i].framework, framework) == 0)
+            ck_assert_str_eq(setting(settings, words[i].key),
+                             plan->context == CONTEXT_RING ? words[i].ring : words[i].all_gather);
+}
+
+static void check_layout(const char *framework, Settings *settings, const Plan *plan)
+{
+    const Layout read = read_mesh(framework, settings, plan->gpus);
+    const guint *size = plan->layout.size;
+
+    ck_assert_uint_eq(read.size[AXIS_PP], size[AXIS_PP]);
+    ck_assert_uint_eq(read.size[AXIS_CP], size[AXIS_CP]);
+    ck_assert_uint_eq(read.size[AXIS_TP], size[AXIS_TP]);
+    ck_assert_uint_eq(layout_data_ranks(&read), layout_data_ranks(&plan->layout));
+    if (strcmp(framework, "torchtitan") == 0)
+        ck_assert_uint_eq(read.size[AXIS_DP_SHARD], size[AXIS_DP_SHARD]);
+    if (strcmp(framework, "torchtitan") == 0 || strcmp(framework, "megatron") == 0)
+        check_stages(framework, settings, plan);
+    if (size[AXIS_CP] > 1)
+        check_context(framework, settings, plan);
+}
+
 /* Sequences of a step, from nothing but the file. */
 static guint64 batch_of(const char *framework, const char *text, Settings *settings, guint world)
 {
-    guint64 micro, accumulation, ranks = world;
+    const Layout layout = read_mesh(framework, settings, world);
+    const guint64 ranks = layout_data_ranks(&layout);
+    guint64 micro, accumulation;
 
     if (strcmp(framework, "torchtitan") == 0) {
         const guint64 global = number(settings, "training.global_batch_size");
 
-        ranks = number(settings, "parallelism.data_parallel_replicate_degree") *
-                number(settings, "parallelism.data_parallel_shard_degree");
         micro = number(settings, "training.local_batch_size");
         ck_assert_uint_eq(global % (micro * ranks), 0); /* else torchtitan refuses to start */
         return global;
@@ -40,8 +191,49 @@ static guint64 batch_of(const char *framework, const char *text, Settings *setti
         ck_assert_uint_eq(number(settings, "train_batch_size"), micro * accumulation * ranks);
         return micro * accumulation * ranks;
     }
-    ranks = number(settings, "num_processes");
     return number_after(text, "batches of ", 0) * number_after(text, "num_steps=", 1) * ranks;
+}
+
+/* ---- any plan ---- */
+
+static guint random_size(GRand *random)
+{
+    static const guint sizes[] = {1, 1, 1, 2, 3, 4};
+
+    return sizes[g_rand_int_range(random, 0, G_N_ELEMENTS(sizes))];
+}
+
+/* Blocks move from one chunk to another. */
+static void make_uneven(Plan *plan, GRand *random)
+{
+    const guint chunks = schedule_chunks(&plan->schedule, plan->layout.size[AXIS_PP]);
+
+    plan->chunk_layers = g_new(guint16, chunks);
+    for (guint c = 0; c < chunks; c++)
+        plan->chunk_layers[c] = (guint16)schedule_chunk(&plan->schedule, plan->model->layers,
+                                                        plan->layout.size[AXIS_PP], c)
+                                    .count;
+    plan->chunk_layers[g_rand_int_range(random, 0, (gint32)chunks)]--;
+    plan->chunk_layers[g_rand_int_range(random, 0, (gint32)chunks)]++;
+    plan->schedule.chunk_layers = plan->chunk_layers;
+}
+
+static void choose_axes(Plan *plan, GRand *random)
+{
+    guint *size = plan->layout.size;
+
+    size[AXIS_PP] = random_size(random);
+    size[AXIS_CP] = random_size(random);
+    size[AXIS_TP] = random_size(random);
+    plan->context = (ContextKind)g_rand_int_range(random, 0, NUM_CONTEXT_KINDS);
+    plan->sequence_parallel = g_rand_boolean(random);
+    if (size[AXIS_PP] == 1)
+        return;
+    plan->schedule.kind = (ScheduleKind)g_rand_int_range(random, 0, NUM_SCHEDULES);
+    if (plan->schedule.kind == SCHEDULE_INTERLEAVED)
+        plan->schedule.virtual_stages = (guint)g_rand_int_range(random, 2, 4);
+    if (g_rand_boolean(random))
+        make_uneven(plan, random);
 }
 
 static Plan *random_plan(GRand *random)
@@ -61,12 +253,13 @@ static Plan *random_plan(GRand *random)
     sharding->keep_root = g_rand_boolean(random);
     sharding->keep_last = g_rand_boolean(random);
     sharding->accumulate_sharded = g_rand_boolean(random);
+    choose_axes(plan, random);
     set_mesh(plan, (Strategy)g_rand_int_range(random, 0, NUM_STRATEGIES),
              (guint)g_rand_int_range(random, 1, 5), (guint)g_rand_int_range(random, 1, 24));
     plan->gpus = layout_world(&plan->layout);
     plan->ranks_per_node = (guint)g_rand_int_range(random, 1, (gint32)plan->gpus + 1);
-    plan->workload.global_batch =
-        plan->schedule.micro_batch * plan->schedule.micro_batches * plan->gpus;
+    plan->workload.global_batch = plan->schedule.micro_batch * plan->schedule.micro_batches *
+                                  layout_data_ranks(&plan->layout);
     return plan;
 }
 
@@ -77,13 +270,13 @@ static gboolean is_legal(const Plan *plan)
     return legality_check(&choice, NULL) == VERDICT_OK;
 }
 
-START_TEST(any_plan_keeps_its_batch_and_has_known_keys_or_is_refused)
+START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
     g_autoptr(GRand) random = g_rand_new_with_seed(20260 + (guint32)_i);
-    guint written = 0, refused = 0;
+    guint written = 0, refused = 0, split = 0, staged = 0;
 
-    for (guint i = 0; i < 3000; i++) {
+    for (guint i = 0; i < 20000; i++) {
         g_autoptr(Plan) plan = random_plan(random);
         g_autofree char *refusal = NULL;
 
@@ -99,10 +292,15 @@ START_TEST(any_plan_keeps_its_batch_and_has_known_keys_or_is_refused)
         check_keys(framework, settings);
         ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus),
                           plan->workload.global_batch);
+        check_layout(framework, settings, plan);
         written++;
+        staged += plan->layout.size[AXIS_PP] > 1;
+        split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
     }
     ck_assert_uint_ge(written, 50);
     ck_assert_uint_ge(refused, 50);
+    ck_assert_int_eq(staged >= 20, _i < 2); /* the two that have pipelines */
+    ck_assert_int_eq(split >= 5, strcmp(framework, "deepspeed") != 0);
 }
 END_TEST
 
@@ -111,7 +309,7 @@ int main(void)
     Suite *suite = suite_create("export of any plan");
     TCase *tests = tcase_create("export of any plan");
 
-    tcase_add_loop_test(tests, any_plan_keeps_its_batch_and_has_known_keys_or_is_refused, 0, 4);
+    tcase_add_loop_test(tests, any_plan_keeps_its_batch_and_layout_or_is_refused, 0, 4);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

@@ -212,6 +212,7 @@ START_TEST(what_is_fixed_is_not_searched)
     SearchRequest request = request_of(model, topology, 12);
 
     request.fixed[AXIS_DP_SHARD] = 4;
+    request.fixed[AXIS_PP] = 1;
     request.strategy = STRATEGY_SHARD_GRAD_OP;
     request.recompute = RECOMPUTE_FULL;
     request.micro_batch = 2;
@@ -234,7 +235,7 @@ START_TEST(a_batch_that_no_layout_divides_is_refused_with_an_example)
     SearchRequest request = request_of(model, topology, 4);
 
     request.global_batch = 10;
-    request.fixed[AXIS_TP] = 1;
+    request.fixed[AXIS_TP] = request.fixed[AXIS_CP] = request.fixed[AXIS_PP] = 1;
     g_autoptr(SearchResult) result = search(&request);
     ck_assert_uint_eq(result->candidates, 0);
     ck_assert_uint_gt(result->rejected[VERDICT_BATCH], 0);
@@ -283,11 +284,11 @@ START_TEST(an_illegal_layout_is_refused_with_the_reason)
     SearchRequest request = request_of(model, topology, 0);
     g_autoptr(GError) error = NULL;
 
-    request.fixed[AXIS_PP] = 2;
+    request.fixed[AXIS_PP] = 4; /* of 3 layers */
     g_autoptr(Plan) plan = search_estimate(&request, &error);
     ck_assert_ptr_null(plan);
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INFEASIBLE));
-    ck_assert_msg(strstr(error->message, "pp = 2") != NULL, "%s", error->message);
+    ck_assert_msg(strstr(error->message, "pp = 4") != NULL, "%s", error->message);
 }
 END_TEST
 

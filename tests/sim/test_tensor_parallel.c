@@ -20,7 +20,8 @@ static void teardown(void)
 
 static const struct {
     UnitKind unit;
-    guint param, tp;
+    ParamRole role;
+    guint tp;
     Split split;
     guint64 chunk;
     guint parts, copies;
@@ -37,7 +38,8 @@ static const struct {
 
 START_TEST(parts_have_the_worked_sizes)
 {
-    const TensorSplit s = tensor_split(model, worked[_i].unit, worked[_i].param, worked[_i].tp);
+    const gint param = model_param_index(model, worked[_i].unit, worked[_i].role);
+    const TensorSplit s = tensor_split(model, worked[_i].unit, (guint)param, worked[_i].tp);
 
     ck_assert_int_eq(s.split, worked[_i].split);
     ck_assert_uint_eq(s.chunk, worked[_i].chunk);

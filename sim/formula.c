@@ -1,0 +1,106 @@
+#include "sim/formula.h"
+
+#include <string.h>
+
+guint64 formula_parameters(const Program *program)
+{
+    guint64 elements = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        elements += program_unit(program, u)->map->elements * program_unit(program, u)->count;
+    return elements;
+}
+
+static double unit_state_bytes(const Plan *plan, const UnitClass *unit)
+{
+    const Recipe *recipe = plan->workload.recipe;
+    const Strategy strategy = unit->strategy;
+    const double d = strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
+    const gboolean whole = strategy == STRATEGY_SHARD_OPTIMIZER;
+    const gboolean whole_gradients = whole || !plan->sharding.accumulate_sharded;
+    const double rest =
+        (recipe->master ? 4 : 0) + 4.0 * optimizer_moments(plan->workload.optimizer);
+
+    return (double)(unit->map->elements * unit->count) *
+           (dtype_bytes(recipe->stored) / (whole ? 1 : d) +
+            dtype_bytes(recipe->gradient) / (whole_gradients ? 1 : d) + rest / d);
+}
+
+double formula_state_bytes(const Plan *plan, const Program *program)
+{
+    double bytes = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        bytes += unit_state_bytes(plan, program_unit(program, u));
+    return bytes;
+}
+
+/* How many times pp - 1 the work of a stage is that overlaps a bubble. */
+static guint bubble_work(const Schedule *schedule)
+{
+    const guint backward_parts = schedule->kind == SCHEDULE_ZB_H1 ? 3 : 1;
+
+    return schedule_virtual_stages(schedule) * backward_parts;
+}
+
+double formula_bubble(const Schedule *schedule, guint pp)
+{
+    const double waits = pp - 1;
+
+    return waits / (bubble_work(schedule) * schedule->micro_batches + waits);
+}
+
+char *formula_bubble_text(const Schedule *schedule, guint pp)
+{
+    const guint work = bubble_work(schedule), micro_batches = schedule->micro_batches;
+
+    if (work == 1)
+        return g_strdup_printf("(p - 1) / (m + p - 1) = %u / (%u + %u)", pp - 1, micro_batches,
+                               pp - 1);
+    return g_strdup_printf("(p - 1) / (%s m + p - 1) = %u / (%u x %u + %u)",
+                           schedule->kind == SCHEDULE_ZB_H1 ? "3" : "v", pp - 1, work,
+                           micro_batches, pp - 1);
+}
+
+static gboolean has_purpose(const Program *program, const Op *op, const char *purpose)
+{
+    const Stream *stream = program_stream(program, op->stream);
+
+    return op_kind_is_communication(op->kind) &&
+           strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0;
+}
+
+void formula_received(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES])
+{
+    memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+        const Segment *segment = program_segment(program, call->segment);
+
+        for (guint o = 0; o < segment->num_ops; o++)
+            if (has_purpose(program, &segment->ops[o], purpose))
+                bytes[op_volume(segment->ops[o].kind)] +=
+                    op_volume_bytes(program, &segment->ops[o]);
+    }
+}
+
+guint64 formula_handed_bytes(const Plan *plan)
+{
+    const guint *size = plan->layout.size;
+    const guint64 tokens =
+        (guint64)plan->schedule.micro_batch * (plan->workload.seq_len / size[AXIS_CP]);
+
+    return tokens / (plan->sequence_parallel ? size[AXIS_TP] : 1) * plan->model->hidden *
+           dtype_bytes(plan->workload.recipe->compute);
+}
+
+guint formula_neighbours(const Plan *plan, guint stage)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    const guint chunks = schedule_chunks(&plan->schedule, pp);
+    guint neighbours = 0;
+
+    for (guint c = stage; c < chunks; c += pp)
+        neighbours += (c > 0 ? 1u : 0u) + (c + 1 < chunks ? 1u : 0u);
+    return neighbours;
+}

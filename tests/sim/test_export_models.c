@@ -1,0 +1,105 @@
+/* What each framework makes of the blocks that can be trained: each told in its words, or refused.
+ */
+#include "tests/sim/export_case.h"
+#include "tests/suite.h"
+
+#include <string.h>
+
+/* make_plan() for a model that ships, or one given as text; two take only recipe fsdp2. */
+static Plan *plan_of(const char *model, const char *framework)
+{
+    const gboolean fsdp2 =
+        strcmp(framework, "torchtitan") == 0 || strcmp(framework, "accelerate") == 0;
+    g_autoptr(GError) error = NULL;
+    Plan *plan = make_plan(fsdp2 ? &recipe_fsdp2 : &recipe_zero);
+
+    model_free(plan->model);
+    plan->model = *model == '{' ? model_parse(model, "test", "test", &error)
+                                : model_load(model, "models", &error);
+    ck_assert_msg(plan->model != NULL, "%s", error == NULL ? "" : error->message);
+    plan->workload.seq_len = MIN(plan->workload.seq_len, plan->model->max_seq);
+    return plan;
+}
+
+#define STARCODER2                                                                                 \
+    "{\"model_type\": \"starcoder2\", \"hidden_size\": 64, \"intermediate_size\": 256, "           \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "           \
+    "\"vocab_size\": 257, \"hidden_act\": \"gelu_pytorch_tanh\""
+
+static const struct {
+    const char *model, *framework;
+    const char *says[6], *says_not[4];
+} told[] = {
+    {"gpt2",
+     "megatron",
+     {"--position-embedding-type learned_absolute\n", "--max-position-embeddings 1024\n",
+      "--normalization LayerNorm\n--norm-epsilon 1e-05\n", "--ffn-hidden-size 3072\n"},
+     {"--swiglu", "--disable-bias-linear", "--rotary", "--untie"}},
+    {"qwen2.5-7b",
+     "megatron",
+     {"--normalization RMSNorm\n", "--swiglu\n--disable-bias-linear\n--add-qkv-bias\n",
+      "--position-embedding-type rope\n--rotary-base 1000000\n", "--untie"},
+     {NULL}},
+    {STARCODER2 "}",
+     "megatron",
+     {"--position-embedding-type rope\n", "--normalization LayerNorm\n",
+      "--group-query-attention\n--num-query-groups 2\n"},
+     {"--swiglu", "--disable-bias-linear"}},
+    {"gpt2", "accelerate", {"GPT2Block"}, {NULL}},
+    {"qwen2.5-0.5b", "accelerate", {"Qwen2DecoderLayer"}, {NULL}},
+    {STARCODER2 "}", "accelerate", {"Starcoder2DecoderLayer"}, {NULL}},
+    /* 2 blocks of 12 C^2 + 13 C, the root (V + S + 2) C */
+    {"gpt2", "deepspeed", {"\"stage3_max_live_parameters\" : 53561088"}, {NULL}},
+};
+
+START_TEST(blocks_are_told_in_the_words_of_the_framework)
+{
+    g_autoptr(Plan) plan = plan_of(told[_i].model, told[_i].framework);
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, told[_i].framework, &refusal);
+
+    ck_assert_msg(text != NULL, "%s", refusal);
+    for (guint i = 0; i < G_N_ELEMENTS(told[0].says) && told[_i].says[i] != NULL; i++)
+        ck_assert_msg(strstr(text, told[_i].says[i]) != NULL, "%s\nlacks %s", text,
+                      told[_i].says[i]);
+    for (guint i = 0; i < G_N_ELEMENTS(told[0].says_not) && told[_i].says_not[i] != NULL; i++)
+        ck_assert_msg(strstr(text, told[_i].says_not[i]) == NULL, "%s\nhas %s", text,
+                      told[_i].says_not[i]);
+}
+END_TEST
+
+static const struct {
+    const char *model, *framework, *refusal;
+} refused[] = {
+    {"gpt2", "torchtitan", "model.model_type = gpt2: its llama3 has RMSNorm"},
+    {"qwen2.5-7b", "torchtitan", "model.model_type = qwen2"},
+    {STARCODER2 ", \"use_bias\": false}", "megatron", "its GELU without a bias"},
+    {"{\"model_type\": \"llama\", \"hidden_size\": 64, \"intermediate_size\": 256, "
+     "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"vocab_size\": 257, \"mlp_bias\": "
+     "true}",
+     "megatron", "biases are on all matrices"},
+};
+
+START_TEST(blocks_that_a_framework_lacks_are_refused_by_name)
+{
+    g_autoptr(Plan) plan = plan_of(refused[_i].model, refused[_i].framework);
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, refused[_i].framework, &refusal);
+
+    ck_assert_ptr_null(text);
+    ck_assert_msg(strstr(refusal, refused[_i].refusal) != NULL, "%s", refusal);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("export of models");
+    TCase *tcase = tcase_create("blocks");
+
+    tcase_add_loop_test(tcase, blocks_are_told_in_the_words_of_the_framework, 0,
+                        G_N_ELEMENTS(told));
+    tcase_add_loop_test(tcase, blocks_that_a_framework_lacks_are_refused_by_name, 0,
+                        G_N_ELEMENTS(refused));
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
