@@ -125,7 +125,7 @@ check_cudasim() {
     check_cudasim_mpi
 }
 
-# Trainings on it, joined by MPI.  A dropped wait is between two ranks.
+# Trainings on it, joined by MPI alone or by NCCL beside it.  A dropped wait is between two ranks.
 check_cudasim_mpi() {
     local program=tests/cuda/test_train_mpi ranks seed
     run_simulated_mpi build/checked tests/cuda/test_dropped_wait_mpi 2 lifo asc 1
@@ -134,15 +134,18 @@ check_cudasim_mpi() {
         run_simulated_mpi build/asan "$program" "$ranks" lifo desc 1
         run_simulated_mpi build "$program" "$ranks" fifo asc 1
         run_simulated_mpi build "$program" "$ranks" lifo desc 1
+        NCCL=1 run_simulated_mpi build "$program" "$ranks" fifo asc 1
+        NCCL=1 run_simulated_mpi build "$program" "$ranks" lifo desc 1
         for seed in $(seq $((${SEEDS:-8} / 2))); do
             run_simulated_mpi build "$program" "$ranks" random random "$seed"
+            NCCL=1 run_simulated_mpi build "$program" "$ranks" random random "$seed"
         done
     done
 }
 
 # run_simulated_mpi BUILD PROGRAM RANKS POLICY ORDER SEED
 run_simulated_mpi() {
-    run "$2 -np $3 ($1 $4 $6)" 300 "${no_leaks[@]}" CUDASIM_POLICY="$4" CUDASIM_ORDER="$5" \
+    run "$2 -np $3${NCCL:+ nccl} ($1 $4 $6)" 300 "${no_leaks[@]}" CUDASIM_POLICY="$4" CUDASIM_ORDER="$5" \
         CUDASIM_SEED="$6" "${mpirun[@]}" -np "$3" "$1/$2"
 }
 

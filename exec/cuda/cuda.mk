@@ -39,7 +39,16 @@ install-cuda: $(BUILD)/fsdp-cuda.so
 	install -d $(DESTDIR)$(PREFIX)/lib/fsdp
 	install $< $(DESTDIR)$(PREFIX)/lib/fsdp
 
-.PHONY: cuda-kernels cuda-report install-cuda
+# The tests of tests/cuda/ with NVIDIA's libraries, for a machine with a GPU (tests/gpu/run.sh).
+GPU_TEST := $(patsubst tests/cuda/%.c,$(BUILD)/tests/gpu/%,\
+              $(filter-out tests/cuda/test_dropped_wait%,$(wildcard tests/cuda/test_*.c)))
+$(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_KERNELS) $(RUN_LIB)
+	@mkdir -p $(@D)
+	$(call say,link)
+	$(Q)$(RUN_LINK) $(CHECK_LIBS) $(CUDA_LIBS) -o $@
+gpu-tests: $(GPU_TEST)
+
+.PHONY: gpu-tests cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
 cuda-report: ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh

@@ -155,6 +155,15 @@ static void print_json(const StoreStep *step, double tflops, double mfu)
             tflops, mfu);
 }
 
+/* Of the device where it has memory of its own, by whomever; else of this process. */
+static guint64 peak_memory_bytes(const Record *record)
+{
+    Device *device = runtime_device(interpreter_runtime(record->interpreter));
+
+    return device_queues(device) != NULL ? device_queues(device)->used_bytes(device)
+                                         : process_peak_rss_bytes();
+}
+
 static void print_step(Record *record, const StoreStep *step)
 {
     const Plan *plan = record->plan;
@@ -177,7 +186,7 @@ static void print_step(Record *record, const StoreStep *step)
             "tokens/s  %7.4f TFLOP/s/rank  mfu %4.1f%%  mem %.1f MiB\n",
             step->step, record->options->steps, step->loss, step->grad_norm, step->lr,
             step->seconds * 1e3, step->tokens / step->seconds, flops / 1e12, mfu * 100,
-            (double)process_peak_rss_bytes() / (1 << 20));
+            (double)peak_memory_bytes(record) / (1 << 20));
 }
 
 /* Of rank 0. */
@@ -278,7 +287,7 @@ static void measure_memory(Record *record)
     }
     terms->arena_bytes = interpreter_touched_arena(record->interpreter);
     terms->total_bytes =
-        process_peak_rss_bytes() - runtime_foreign_bytes(interpreter_runtime(record->interpreter));
+        peak_memory_bytes(record) - runtime_foreign_bytes(interpreter_runtime(record->interpreter));
 }
 
 static gboolean write_terms_of(Record *record, guint rank, const Terms *terms, GError **error)

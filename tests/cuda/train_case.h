@@ -48,11 +48,15 @@ typedef struct {
 static inline void train_test_open(TrainTest *test)
 {
     const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
-    const RuntimeOptions options = {.transport = "mpi",
-                                    .threads = 1,
-                                    .device = DEVICE_CUDA,
-                                    .plug_in = &fsdp_cuda_plug_in,
-                                    .nccl = g_getenv("NCCL") != NULL};
+    const char *local_rank = g_getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    const RuntimeOptions options = {
+        .transport = "mpi",
+        .threads = 1,
+        .device = DEVICE_CUDA,
+        .plug_in = &fsdp_cuda_plug_in,
+        .local_rank = local_rank == NULL ? 0 : (guint)atoi(local_rank),
+        .nccl = g_getenv("NCCL") != NULL,
+    };
     g_autoptr(GError) error = NULL;
 
     test->model = model_parse(train_config, "config", "tiny", &error);

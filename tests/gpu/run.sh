@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# What only a GPU can show, in under 8 minutes: every kernel against plain loops, trainings in all
+# layouts against the CPU, by MPI and by NCCL, and a run of fsdp-run.  run.sh, from anywhere; the
+# tests are those that otherwise run on the simulated device.  Nothing is skipped in silence.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+begin=$SECONDS limit_s=480 failures=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | wc -l) || gpus=0
+if [ "$gpus" -eq 0 ]; then
+    echo "SKIP: nvidia-smi finds no GPU"
+    exit 77
+fi
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+make CUDA=1 all gpu-tests
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# check NAME COMMAND...: in what is left of the time.
+check() {
+    local name=$1 left=$((limit_s - SECONDS + begin)) status=0 start=$SECONDS
+    shift
+    [ "$left" -gt 0 ] || { echo "SKIP $name: $limit_s s are over" && return; }
+    timeout "$left" "$@" >"$tmp/log" 2>&1 </dev/null || status=$?
+    if [ "$status" -eq 0 ]; then
+        echo "ok   $name ($((SECONDS - start)) s): $(tail -n 1 "$tmp/log")"
+    else
+        failures=$((failures + 1))
+        echo "FAIL $name (exit $status)"
+        sed 's/^/     | /' "$tmp/log"
+    fi
+}
+
+for program in build/tests/gpu/test_*; do
+    [[ $program == *_mpi ]] || check "$(basename "$program")" env CK_FORK=no "$program"
+done
+for ranks in 1 2 4; do
+    ranked=(mpirun --oversubscribe --bind-to none -np "$ranks" build/tests/gpu/test_train_mpi)
+    check "training, $ranks ranks, MPI" "${ranked[@]}"
+    if [ "$ranks" -le "$gpus" ]; then
+        check "training, $ranks ranks, NCCL" env NCCL=1 "${ranked[@]}"
+    else
+        echo "SKIP training, $ranks ranks, NCCL: $gpus GPUs"
+    fi
+done
+build/fsdp-plan search --model small-10m --topology dgx-h100 --gpus 1 --global-batch 8 \
+    --seq-len 256 -o "$tmp/plan" >/dev/null
+check "fsdp-run" build/fsdp-run "$tmp/plan" --data models/text/shakespeare.txt --steps 20 \
+    --db "$tmp/runs.db"
+
+echo "$((SECONDS - begin)) s, $failures failed"
+[ "$failures" -eq 0 ]
