@@ -488,6 +488,7 @@ SearchResult *search(const SearchRequest *request)
     if (result->plans->len == 0)
         find_closest(&search);
     g_array_unref(search.candidates);
+    summariser_free(search.summariser);
     result->seconds = (double)(g_get_monotonic_time() - start) / 1e6;
     return result;
 }
@@ -568,6 +569,7 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     enumerate(&search);
     const gboolean fits = any_fits(&search);
     g_array_unref(search.candidates);
+    summariser_free(search.summariser);
     return fits;
 }
 
