@@ -252,9 +252,10 @@ static void extend(Priced *to, const Priced *before, guint more)
     to->time.exposed_s = line(before->time.exposed_s, to->time.exposed_s, more);
     for (guint c = 0; c < NUM_OP_CLASSES; c++)
         to->time.busy_s[c] = line(before->time.busy_s[c], to->time.busy_s[c], more);
-    for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
-        to->memory.term[t] = line_bytes(before->memory.term[t], to->memory.term[t], more);
-    to->memory.total = line_bytes(before->memory.total, to->memory.total, more);
+    const guint64 each = to->memory.total - MIN(before->memory.total, to->memory.total);
+    const Tensor input = {.kind = TENSOR_INPUT};
+    to->memory.term[tensor_term(&input)] += each * more; /* all that grows with them */
+    to->memory.total += each * more;
     for (guint v = 0; v < NUM_VOLUMES; v++)
         to->volume[v] = line_bytes(before->volume[v], to->volume[v], more);
 }
