@@ -25,8 +25,21 @@ typedef struct {
 
 struct Known {
     SimulateContext context;
-    Table stages, shards, shapes, extremes, flows, scalars, exchanges;
+    Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
 };
+
+typedef struct {
+    guint pp;
+    Timetable *tables;
+} Timetables;
+
+static void timetables_clear(gpointer data)
+{
+    Timetables *known = data;
+
+    timetables_free(known->tables, known->pp);
+    g_free(known);
+}
 
 static guint key_hash(gconstpointer data)
 {
@@ -93,6 +106,7 @@ Known *known_new(const SimulateContext *context)
     table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
     table_init(&known->extremes, g_free);
     table_init(&known->flows, (GDestroyNotify)flow_free);
+    table_init(&known->timetables, timetables_clear);
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
     return known;
@@ -107,6 +121,7 @@ void known_free(Known *known)
     table_clear(&known->shapes);
     table_clear(&known->extremes);
     table_clear(&known->flows);
+    table_clear(&known->timetables);
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
     g_free(known);
@@ -191,16 +206,36 @@ const guint *known_extremes(Known *known, const ProgramSpec *spec)
     return found != NULL ? found : table_add(&known->extremes, &key, find_extremes(spec));
 }
 
-const Flow *known_flow(Known *known, const ProgramSpec *spec)
+static Key flow_key(const ProgramSpec *spec)
 {
     const Schedule *schedule = &spec->schedule;
-    const Key key = {{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
-                      schedule->micro_batches}};
+
+    return (Key){{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
+                  schedule->micro_batches}};
+}
+
+const Flow *known_flow(Known *known, const ProgramSpec *spec)
+{
+    const Key key = flow_key(spec);
     Flow *flow = table_find(&known->flows, &key);
 
-    return flow != NULL
-               ? flow
-               : table_add(&known->flows, &key, flow_new(schedule, spec->layout.size[AXIS_PP]));
+    return flow != NULL ? flow
+                        : table_add(&known->flows, &key,
+                                    flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
+}
+
+const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
+{
+    const Key key = flow_key(spec);
+    Timetables *found = table_find(&known->timetables, &key);
+
+    if (found == NULL) {
+        found = g_new(Timetables, 1);
+        found->pp = spec->layout.size[AXIS_PP];
+        found->tables = timetables_new(&spec->schedule, found->pp);
+        table_add(&known->timetables, &key, found);
+    }
+    return found->tables;
 }
 
 /* ---- scalars and exchanges ---- */

@@ -28,6 +28,7 @@ enum { EXTREME_FIRST, EXTREME_LAST, EXTREME_FIRST_LARGEST, EXTREME_LAST_LARGEST,
 const guint *known_extremes(Known *known, const ProgramSpec *spec);
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec);
+const Timetable *known_timetables(Known *known, const ProgramSpec *spec); /* by stage */
 const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec);
 
 /* Seconds of one message of @bytes to the next stage. */

@@ -1,6 +1,7 @@
 #include "sim/summary/summary.h"
 
 #include "sim/summary/stage.h"
+#include "sim/summary/walk.h"
 
 struct Summariser {
     Known *known;
@@ -75,4 +76,9 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec)
         look_at(summariser, &summary, &stage, &first);
     }
     return summary;
+}
+
+double summarise_calls(Summariser *summariser, const ProgramSpec *spec)
+{
+    return walk_s(summariser->known, spec);
 }

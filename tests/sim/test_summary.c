@@ -86,6 +86,9 @@ static void compare(const Case *from, const SimulateContext *context)
     ck_assert_msg(summary.floor_bytes <= floor_bytes, "%s", text);
     ck_assert_msg(summary.bound_s <= step_s * (1 + 1e-9), "%s: bound %.9g, step %.9g", text,
                   summary.bound_s, step_s);
+    const double calls_s = summarise_calls(summariser, &spec);
+    ck_assert_msg(calls_s <= step_s * (1 + 1e-9), "%s: calls %.9g, step %.9g", text, calls_s,
+                  step_s);
     if (!simulate_overlaps(context) && set->num_classes == 1 && from->sharding.num_overrides == 0)
         ck_assert_double_eq_tol(summary.bound_s, step_s, 1e-9 * step_s);
 }
