@@ -91,6 +91,7 @@ static Candidates *candidates_new(void)
     Candidates *found = g_new0(Candidates, 1);
 
     found->listed = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    found->summarisers = g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
     return found;
 }
 
@@ -101,6 +102,7 @@ void candidates_free(Candidates *candidates)
     for (guint v = 0; v < NUM_VERDICTS; v++)
         g_free(candidates->example[v]);
     g_array_unref(candidates->listed);
+    g_ptr_array_unref(candidates->summarisers);
     g_free(candidates);
 }
 
@@ -360,12 +362,6 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
     finder->framework_bytes = plan_framework_bytes(&finder->plan);
 }
 
-static void finder_clear(Finder *finder)
-{
-    summariser_free(finder->summariser);
-    g_array_unref(finder->divisors);
-}
-
 static void take_found(Candidates *all, Candidates *found)
 {
     const guint first = all->listed->len;
@@ -400,10 +396,48 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     parallel_run(find.groups, find_group, &find);
     for (guint i = 0; i < outers->len; i++)
         take_found(all, g_array_index(outers, Outer, i).found);
-    for (guint w = 0; w < workers; w++)
-        finder_clear(&find.finders[w]);
+    for (guint w = 0; w < workers; w++) {
+        g_ptr_array_add(all->summarisers, find.finders[w].summariser);
+        g_array_unref(find.finders[w].divisors);
+    }
     g_free(find.finders);
     return all;
+}
+
+/* ---- walks ---- */
+
+typedef struct {
+    const SearchRequest *request;
+    const Candidates *candidates;
+    Candidate *first;
+} Walks;
+
+static void walk_candidate(gpointer data, guint i, guint worker)
+{
+    const Walks *walks = data;
+    Candidate *candidate = &walks->first[i];
+    Plan plan = {.gpus = 0};
+
+    candidate_choose(walks->request, candidate, &plan);
+    const ProgramSpec spec = plan_spec(&plan);
+    const double bound_s =
+        summarise_calls(g_ptr_array_index(walks->candidates->summarisers, worker), &spec);
+    candidate->bound_s = MAX(candidate->bound_s, bound_s / candidate->global_batch);
+}
+
+void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
+                     guint num)
+{
+    Walks walks = {request, candidates, first};
+
+    while (candidates->summarisers->len < parallel_workers(num)) {
+        Plan plan = {.gpus = 0};
+
+        candidate_choose(request, first, &plan);
+        const SimulateContext context = plan_context(&plan);
+        g_ptr_array_add(candidates->summarisers, summariser_new(&context));
+    }
+    parallel_run(num, walk_candidate, &walks);
 }
 
 void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan)

@@ -23,6 +23,7 @@ typedef struct {
     char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
     Candidate least;             /* that needs least; where legal > 0 */
     guint64 framework_bytes;     /* what each rank needs beside its floor */
+    GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
 } Candidates;
 
 Candidates *candidates_find(const SearchRequest *request, guint gpus);
@@ -32,6 +33,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Candidates, candidates_free)
 /* Whether some tp of the request's goes with that number of GPUs; the largest one to try. */
 gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
 guint candidates_most_tp(const SearchRequest *request);
+
+/* Brings the bounds of @num candidates closer, on all cores. */
+void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
+                     guint num);
 
 /* Fills @plan's choices; model and topology are borrowed from the request. */
 void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan);

@@ -156,14 +156,16 @@ static void take_priced(Search *search, Plan *plan, PriceResult result)
     borrowed_plan_free(plan);
 }
 
-/* Returns how many were priced: 0 when none that is left can be among the best. */
-static guint price_batch(Search *search, const Candidate *candidates, guint num)
+/* Prices the first of @ready whose bounds are no more than @frontier; returns how many. */
+static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
-    Batch batch = {
-        .request = search->request, .candidates = candidates, .limit = worst_key(search)};
+    Batch batch = {.request = search->request,
+                   .candidates = &g_array_index(ready, Candidate, 0),
+                   .limit = worst_key(search)};
     guint count = 0;
 
-    while (count < MIN(num, BATCH) && !is_excluded(search, &candidates[count]))
+    while (count < MIN(ready->len, BATCH) && batch.candidates[count].bound_s <= frontier &&
+           !is_excluded(search, &batch.candidates[count]))
         count++;
     if (count > 0)
         parallel_run(count, price_candidate, &batch);
@@ -172,19 +174,60 @@ static guint price_batch(Search *search, const Candidate *candidates, guint num)
     return count;
 }
 
-static void price_all(Search *search, GArray *listed)
+/* Brings the bounds of the next of @listed closer and sorts them in; returns how many. */
+static guint walk_more(const Search *search, const Candidates *found, guint walked, GArray *ready)
 {
-    guint done = 0, priced;
+    enum { WALKS = 64 };
+    const guint first = ready->len, num = MIN(found->listed->len - walked, WALKS);
 
-    g_array_sort(listed, search->request->sort == SORT_MEMORY ? by_floor : by_bound);
-    while (done < listed->len &&
-           (priced = price_batch(search, &g_array_index(listed, Candidate, done),
-                                 listed->len - done)) > 0)
-        done += priced;
-    if (done < listed->len)
+    g_array_append_vals(ready, &g_array_index(found->listed, Candidate, walked), num);
+    candidates_walk(found, search->request, &g_array_index(ready, Candidate, first), num);
+    g_array_sort(ready, by_bound);
+    return num;
+}
+
+static void reject_rest(Search *search, guint num)
+{
+    if (num > 0)
         reject(search, VERDICT_SLOWER, slower);
-    if (done + 1 < listed->len)
-        search->result->rejected[VERDICT_SLOWER] += listed->len - done - 1;
+    if (num > 1)
+        search->result->rejected[VERDICT_SLOWER] += num - 1;
+}
+
+/* In the order of bounds, each candidate once its closer bound is the least of all. */
+static void price_by_time(Search *search, const Candidates *found)
+{
+    g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    GArray *listed = found->listed;
+    guint walked = 0, priced = 0, count = 1;
+
+    g_array_sort(listed, by_bound);
+    while (count > 0) {
+        const Candidate *next =
+            walked == listed->len ? NULL : &g_array_index(listed, Candidate, walked);
+        const double frontier = next == NULL ? INFINITY : next->bound_s;
+
+        if (next != NULL && !is_excluded(search, next) &&
+            (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
+            walked += walk_more(search, found, walked, ready);
+            continue;
+        }
+        count = price_batch(search, ready, frontier);
+        g_array_remove_range(ready, 0, count);
+        priced += count;
+    }
+    reject_rest(search, listed->len - priced);
+}
+
+/* What needs least comes first: nothing is walked. */
+static void price_by_memory(Search *search, GArray *listed)
+{
+    guint count;
+
+    g_array_sort(listed, by_floor);
+    while ((count = price_batch(search, listed, INFINITY)) > 0)
+        g_array_remove_range(listed, 0, count);
+    reject_rest(search, listed->len);
 }
 
 /* ---- the list ---- */
@@ -267,7 +310,10 @@ SearchResult *search(const SearchRequest *request)
         result->example[v] = g_steal_pointer(&found->example[v]);
     }
     search.framework_bytes = found->framework_bytes;
-    price_all(&search, found->listed);
+    if (request->sort == SORT_MEMORY)
+        price_by_memory(&search, found->listed);
+    else
+        price_by_time(&search, found);
     price_listed(&search);
     if (result->plans->len == 0 && found->legal > 0)
         result->closest = closest_plan(request, found);
