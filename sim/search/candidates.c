@@ -343,7 +343,8 @@ static void list_outers(Find *find)
     }
 }
 
-static void finder_init(Finder *finder, const SearchRequest *request, guint gpus)
+static void finder_init(Finder *finder, const SearchRequest *request, guint gpus,
+                        Summariser *of_others)
 {
     *finder = (Finder){
         .request = request,
@@ -357,7 +358,7 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
     };
     plan_set_target(&finder->plan);
     const SimulateContext context = plan_context(&finder->plan);
-    finder->summariser = summariser_new(&context);
+    finder->summariser = summariser_new(&context, of_others);
     finder->limit_bytes = plan_memory_limit(&finder->plan);
     finder->framework_bytes = plan_framework_bytes(&finder->plan);
 }
@@ -391,7 +392,7 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     const guint workers = parallel_workers(find.groups);
     find.finders = g_new(Finder, workers);
     for (guint w = 0; w < workers; w++)
-        finder_init(&find.finders[w], request, gpus);
+        finder_init(&find.finders[w], request, gpus, w == 0 ? NULL : find.finders[0].summariser);
     all->framework_bytes = find.finders[0].framework_bytes;
     parallel_run(find.groups, find_group, &find);
     for (guint i = 0; i < outers->len; i++)
@@ -435,7 +436,8 @@ void candidates_walk(const Candidates *candidates, const SearchRequest *request,
 
         candidate_choose(request, first, &plan);
         const SimulateContext context = plan_context(&plan);
-        g_ptr_array_add(candidates->summarisers, summariser_new(&context));
+        g_ptr_array_add(candidates->summarisers,
+                        summariser_new(&context, g_ptr_array_index(candidates->summarisers, 0)));
     }
     parallel_run(num, walk_candidate, &walks);
 }

@@ -222,20 +222,26 @@ static guint64 largest_arena(const ProgramSet *set, Tier tier)
     return bytes;
 }
 
+/* All that the placed programs of the whole step say. */
+static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced)
+{
+    g_free(plan->hash);
+    plan->hash = program_set_hash(set);
+    plan->ops = program_num_ops(set->classes[priced->stage]);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
+    const gboolean fits = predict(plan, priced);
+    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
+    return fits;
+}
+
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     const Priced priced = price_set(plan, &spec, set);
 
-    g_free(plan->hash);
-    plan->hash = program_set_hash(set);
-    plan->ops = program_num_ops(set->classes[priced.stage]);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
-    const gboolean fits = predict(plan, &priced);
-    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
-    return fits;
+    return conclude(plan, set, &priced);
 }
 
 /* ---- steady micro-batches ---- */
@@ -323,50 +329,66 @@ static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
     return plan->reasons->len == 0;
 }
 
-/* What is most likely to be too large comes first, and what takes longest last. */
-static PriceResult try_micro_batches(Plan *plan, guint micro_batches, guint stage, double limit_s,
-                                     Priced *priced)
+/* A limit on a step's seconds, and the stage whose memory to look at first. */
+typedef struct {
+    guint stage;
+    double limit_s;
+} Below;
+
+/* What is most likely to be too large comes first, and what takes longest last.  Where it fits,
+ * *set are the placed programs; the caller's. */
+static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Below *below,
+                                     Priced *priced, ProgramSet **fitting)
 {
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
     g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-    if (!place_stage(plan, set, stage))
+    if (!place_stage(plan, set, below->stage))
         return PRICE_TOO_LARGE;
     simulate_stages(plan, &spec, set, times);
-    if (slowest(times, set->num_classes) > limit_s)
+    if (slowest(times, set->num_classes) > below->limit_s)
         return PRICE_TOO_SLOW;
     for (guint c = 0; c < set->num_classes; c++)
-        if (c != stage && !place_stage(plan, set, c))
+        if (c != below->stage && !place_stage(plan, set, c))
             return PRICE_TOO_LARGE;
+    store_stages(plan, times, set->num_classes);
     *priced = price_largest(set, times);
+    *fitting = g_steal_pointer(&set);
     return PRICE_FITS;
 }
 
-static PriceResult try_steady(Plan *plan, guint stage, double limit_s, Priced *priced)
+/* Drawn as a line through two numbers of micro-batches. */
+static PriceResult try_steady(Plan *plan, const Below *below, guint steady, guint group)
 {
-    const guint micro_batches = plan->schedule.micro_batches;
-    Priced before;
-    guint steady, group;
+    g_autoptr(ProgramSet) few = NULL;
+    g_autoptr(ProgramSet) more = NULL;
+    Priced before, priced;
+    PriceResult result = try_micro_batches(plan, steady, below, &before, &few);
 
-    if (!is_steady(plan, &steady, &group))
-        return try_micro_batches(plan, micro_batches, stage, limit_s, priced);
-    PriceResult result = try_micro_batches(plan, steady, stage, limit_s, &before);
     if (result == PRICE_FITS)
-        result = try_micro_batches(plan, steady + group, stage, limit_s, priced);
+        result = try_micro_batches(plan, steady + group, below, &priced, &more);
     if (result != PRICE_FITS)
         return result;
-    extend(priced, &before, (micro_batches - steady) / group - 1);
-    return priced->time.step_s > limit_s ? PRICE_TOO_SLOW : PRICE_FITS;
+    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+    if (priced.time.step_s > below->limit_s)
+        return PRICE_TOO_SLOW;
+    return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
 }
 
 PriceResult plan_price_below(Plan *plan, guint stage, double limit_s)
 {
+    const Below below = {stage, limit_s};
+    g_autoptr(ProgramSet) set = NULL;
+    guint steady, group;
     Priced priced;
-    const PriceResult result = try_steady(plan, stage, limit_s, &priced);
 
-    if (result != PRICE_FITS)
-        return result;
-    return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
+    if (is_steady(plan, &steady, &group))
+        return try_steady(plan, &below, steady, group);
+    const PriceResult result =
+        try_micro_batches(plan, plan->schedule.micro_batches, &below, &priced, &set);
+    if (result == PRICE_FITS)
+        conclude(plan, set, &priced);
+    return result;
 }

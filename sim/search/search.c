@@ -115,7 +115,7 @@ static gboolean is_excluded(const Search *search, const Candidate *candidate)
 
 /* Candidates that are priced at once: so many, on however many cores, that the same are priced
  * everywhere. */
-enum { BATCH = 16 };
+enum { BATCH = 4 };
 
 typedef struct {
     const SearchRequest *request;
@@ -262,7 +262,8 @@ static void price_plan(gpointer data, guint i, guint worker)
 
     (void)worker;
     own(plan);
-    plan_price(plan);
+    if (plan->hash == NULL)
+        plan_price(plan);
 }
 
 /* Those that are listed are priced to the last micro-batch; the straight line may be a little off.

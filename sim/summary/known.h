@@ -13,7 +13,9 @@ typedef struct {
 
 typedef struct Known Known;
 
-Known *known_new(const SimulateContext *context);
+/* @of_others: the cache of another thread, or NULL: what takes longest to look at is shared with
+ * it. */
+Known *known_new(const SimulateContext *context, Known *of_others);
 void known_free(Known *known);
 
 /* All are the cache's own and stay. */

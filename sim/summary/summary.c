@@ -8,12 +8,12 @@ struct Summariser {
     gboolean overlaps, one_queue;
 };
 
-Summariser *summariser_new(const SimulateContext *context)
+Summariser *summariser_new(const SimulateContext *context, Summariser *of_others)
 {
     Summariser *summariser = g_new(Summariser, 1);
 
     *summariser = (Summariser){
-        .known = known_new(context),
+        .known = known_new(context, of_others == NULL ? NULL : of_others->known),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
     };

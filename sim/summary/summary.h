@@ -24,7 +24,8 @@ typedef struct {
  * strategy and accumulation, schedule, kind of context parallelism, global batch. */
 typedef struct Summariser Summariser;
 
-Summariser *summariser_new(const SimulateContext *context);
+/* @of_others: that of another thread, or NULL; both then share what takes longest to look at. */
+Summariser *summariser_new(const SimulateContext *context, Summariser *of_others);
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 

@@ -70,7 +70,7 @@ static void compare(const Case *from, const SimulateContext *context)
 {
     const ProgramSpec spec = case_spec(from);
     g_autofree char *text = case_text(from);
-    g_autoptr(Summariser) summariser = summariser_new(context);
+    g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
     const Summary summary = summarise(summariser, &spec);
     const double step_s = slowest_s(set, &spec, context);
@@ -150,7 +150,7 @@ START_TEST(the_memory_bound_is_not_far_below_the_arena)
         one.workload.seq_len = 128;
         const ProgramSpec spec = case_spec(&one);
         g_autoptr(Program) program = case_build(&one);
-        g_autoptr(Summariser) summariser = summariser_new(&context);
+        g_autoptr(Summariser) summariser = summariser_new(&context, NULL);
         const StageSummary summary = summarise_stage(summariser, &spec, 0);
 
         ck_assert_double_ge((double)summary.floor_bytes,
