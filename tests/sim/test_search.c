@@ -415,7 +415,7 @@ START_TEST(llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits)
     ck_assert_msg(model != NULL && topology != NULL, "%s", error == NULL ? "" : error->message);
     SearchRequest request = request_of(model, topology, 8);
     request.seq_len = 0;
-    request.fixed[AXIS_TP] = (guint)_i; /* 0: any */
+    request.fixed[AXIS_TP] = request.fixed[AXIS_PP] = (guint)_i; /* 0: any */
     g_autoptr(SearchResult) result = search(&request);
     ck_assert_uint_eq(result->plans->len, 0);
     ck_assert_uint_eq(result->rejected[VERDICT_MEMORY], result->candidates);
