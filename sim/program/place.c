@@ -19,10 +19,17 @@ typedef struct {
     gboolean consumed;         /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
 
+/* The streams whose ops touch a tensor. */
+typedef struct {
+    guint num;
+    guint8 stream[MAX_STREAMS];
+} Touching;
+
 typedef struct {
     const Program *program;
     Happens *happens;
     guint num_tensors;
+    Touching *touching;     /* by tensor */
     guint *first_copy;      /* by tensor; one past the end too */
     GArray *lifetimes;      /* Lifetime, in the order of starts */
     guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
@@ -46,22 +53,30 @@ static void conflict(Placer *placer, guint a, guint b)
     placer->conflicts[b * placer->num_tensors + a] = 1;
 }
 
-static gboolean lifetime_over(const Placer *placer, const Lifetime *lifetime, guint64 instance)
+static gboolean lifetime_over(const Placer *placer, guint tensor, const Lifetime *lifetime,
+                              guint64 instance)
 {
-    for (guint s = 0; s < placer->happens->num_streams; s++)
-        if (lifetime->last[s] != 0 &&
-            !happens_before(placer->happens, lifetime->last[s] - 1, instance))
+    const Touching *touching = &placer->touching[tensor];
+
+    for (guint i = 0; i < touching->num; i++) {
+        const guint64 last = lifetime->last[touching->stream[i]];
+
+        if (last != 0 && !happens_before(placer->happens, last - 1, instance))
             return FALSE;
+    }
     return TRUE;
 }
 
 /* Positions on a stream are in order, so its newest access of any copy stands for all of them. */
 static gboolean all_over(const Placer *placer, guint tensor, guint64 instance)
 {
-    for (guint s = 0; s < placer->happens->num_streams; s++) {
-        const guint64 newest = placer->newest_access[tensor * MAX_STREAMS + s];
+    const Touching *touching = &placer->touching[tensor];
+    const guint64 *newest = &placer->newest_access[tensor * MAX_STREAMS];
 
-        if (newest != 0 && !happens_before(placer->happens, newest - 1, instance))
+    for (guint i = 0; i < touching->num; i++) {
+        const guint64 at = newest[touching->stream[i]];
+
+        if (at != 0 && !happens_before(placer->happens, at - 1, instance))
             return FALSE;
     }
     return TRUE;
@@ -177,6 +192,27 @@ static void visit_list(Placer *placer, const CallList *list)
 
 /* ---- analysis ---- */
 
+static void note_stream(Touching *touching, guint stream)
+{
+    for (guint i = 0; i < touching->num; i++)
+        if (touching->stream[i] == stream)
+            return;
+    touching->stream[touching->num++] = (guint8)stream;
+}
+
+static void find_touching(Placer *placer)
+{
+    placer->touching = g_new0(Touching, placer->num_tensors);
+    for (guint s = 0; s < placer->program->segments->len; s++) {
+        const Segment *segment = program_segment(placer->program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++)
+                note_stream(&placer->touching[segment->ops[i].operands[o].tensor],
+                            segment->ops[i].stream);
+    }
+}
+
 /* Before anything lives: all that may share memory. */
 static void find_apart(Placer *placer)
 {
@@ -213,6 +249,7 @@ static void placer_init(Placer *placer, const Program *program)
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
     placer->always = g_new0(gboolean, placer->num_tensors);
+    find_touching(placer);
     find_apart(placer);
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
@@ -234,6 +271,7 @@ static void placer_clear(Placer *placer)
         g_free(placer->apart[t]);
     g_free(placer->apart);
     g_free(placer->num_apart);
+    g_free(placer->touching);
     g_free(placer->bytes);
 }
 
@@ -434,8 +472,9 @@ static gboolean find_alive(const Placer *placer, const Moment *moment, guint64 b
     for (guint i = 0; i < moment->order->len && most > bytes; i++) {
         const guint t = g_array_index(moment->order, guint, i);
 
-        moment->alive[t] = t == moment->started->tensor || placer->always[t] ||
-                           !lifetime_over(placer, &moment->newest[t], moment->started->start - 1);
+        moment->alive[t] =
+            t == moment->started->tensor || placer->always[t] ||
+            !lifetime_over(placer, t, &moment->newest[t], moment->started->start - 1);
         most -= moment->alive[t] ? 0 : placer->bytes[t];
     }
     return most > bytes;
@@ -472,8 +511,11 @@ static void find_peak(const Placer *placer, Peak *peak)
         const Moment moment = {order, all_bytes, newest, started, alive};
         Lifetime *own = &newest[started->tensor];
 
-        for (guint s = 0; s < placer->happens->num_streams; s++)
-            own->last[s] = MAX(own->last[s], started->last[s]);
+        for (guint s = 0; s < placer->touching[started->tensor].num; s++) {
+            const guint stream = placer->touching[started->tensor].stream[s];
+
+            own->last[stream] = MAX(own->last[stream], started->last[stream]);
+        }
         if (started->start > placer->happens->ops_per_step)
             note_peak(placer, &moment, peak);
     }

@@ -1,5 +1,4 @@
 #include "sim/cost/simulate.h"
-#include "sim/summary/summary.h"
 #include "sim/program/builder.h"
 #include "tests/sim/spec_case.h"
 

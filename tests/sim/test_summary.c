@@ -104,8 +104,8 @@ static Case draw_case(GRand *random, Model *model)
         one.schedule.micro_batches = 1 + draw(random, draw(random, 1) == 0 ? 2 : most);
         one.schedule.micro_batch = 1 + draw(random, 2);
         one.workload.seq_len = 4 * (1 + draw(random, 15));
-        one.workload.global_batch = layout_data_ranks(&one.layout) * one.schedule.micro_batch *
-                                    one.schedule.micro_batches;
+        one.workload.global_batch =
+            layout_data_ranks(&one.layout) * one.schedule.micro_batch * one.schedule.micro_batches;
         if (case_verdict(&one, NULL) == VERDICT_OK)
             return one;
     }
