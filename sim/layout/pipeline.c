@@ -26,6 +26,8 @@ typedef struct {
     guint next[ACTION_EXCHANGE]; /* of each order */
     guint most, most_unweighted; /* in flight: between forward and backward, and weights */
     guint free_at;
+    Timed chosen;      /* what it does next, unless @stale; start UNKNOWN: nothing yet */
+    gboolean stale;    /* what that depends on has changed */
     GArray *actions;   /* Timed */
     GArray *transfers; /* TimedTransfer, by time */
 } Stage;
@@ -134,9 +136,9 @@ static gboolean ran_forward(const Stage *stage)
 }
 
 /* What @stage does next, and when; of what can start at the same time, a backward after a forward,
- * a forward after a backward (else others would wait for it), weights last.  FALSE when it can do
- * nothing yet. */
-static gboolean choose(const Clocks *clocks, const Stage *stage, Timed *chosen)
+ * a forward after a backward (else others would wait for it), weights last.  Its start is UNKNOWN
+ * when it can do nothing yet. */
+static Timed choose(const Clocks *clocks, const Stage *stage)
 {
     const ActionKind preferred = ran_forward(stage) ? ACTION_BACKWARD : ACTION_FORWARD;
     const struct {
@@ -147,15 +149,16 @@ static gboolean choose(const Clocks *clocks, const Stage *stage, Timed *chosen)
         {ACTION_BACKWARD, backward_ready(clocks, stage)},
         {ACTION_WEIGHTS, weights_ready(clocks, stage)},
     };
+    Timed chosen = {.start = UNKNOWN};
 
     for (guint i = 0; i < G_N_ELEMENTS(options); i++) {
         const guint start = MAX(options[i].ready, stage->free_at);
-        const gboolean first = options[i].kind == preferred && start == chosen->start;
+        const gboolean first = options[i].kind == preferred && start == chosen.start;
 
-        if (options[i].ready != UNKNOWN && (start < chosen->start || first))
-            *chosen = (Timed){.kind = options[i].kind, .start = start};
+        if (options[i].ready != UNKNOWN && (start < chosen.start || first))
+            chosen = (Timed){.kind = options[i].kind, .start = start};
     }
-    return chosen->start != UNKNOWN;
+    return chosen;
 }
 
 static guint takes(const Clocks *clocks, ActionKind kind)
@@ -179,6 +182,16 @@ static void transfer(Clocks *clocks, const Timed *from, guint to_chunk)
     g_array_append_val(clocks->stages[receiver].transfers, received);
 }
 
+/* Its own next action depends on what a stage does, and those of its neighbours. */
+static void make_stale(Clocks *clocks, const Stage *stage)
+{
+    const guint pp = clocks->pp, index = (guint)(stage - clocks->stages);
+
+    clocks->stages[index].stale = TRUE;
+    clocks->stages[(index + 1) % pp].stale = TRUE;
+    clocks->stages[(index + pp - 1) % pp].stale = TRUE;
+}
+
 static void perform(Clocks *clocks, Stage *stage, Timed action)
 {
     const Pass *order = action.kind == ACTION_FORWARD ? stage->forward : stage->backward;
@@ -186,6 +199,7 @@ static void perform(Clocks *clocks, Stage *stage, Timed action)
     action.pass = order[stage->next[action.kind]++];
     action.end = stage->free_at = action.start + takes(clocks, action.kind);
     g_array_append_val(stage->actions, action);
+    make_stale(clocks, stage);
     if (action.kind == ACTION_FORWARD) {
         *end_of(clocks->forward_end, clocks, action.pass.chunk, action.pass.micro_batch) =
             action.end;
@@ -204,18 +218,20 @@ static void perform(Clocks *clocks, Stage *stage, Timed action)
 static gboolean advance(Clocks *clocks)
 {
     Stage *first = NULL;
-    Timed action = {.start = UNKNOWN};
 
     for (guint s = 0; s < clocks->pp; s++) {
-        Timed chosen = {.start = UNKNOWN};
+        Stage *stage = &clocks->stages[s];
 
-        if (!choose(clocks, &clocks->stages[s], &chosen) || chosen.start >= action.start)
-            continue;
-        first = &clocks->stages[s];
-        action = chosen;
+        if (stage->stale) {
+            stage->chosen = choose(clocks, stage);
+            stage->stale = FALSE;
+        }
+        if (stage->chosen.start != UNKNOWN &&
+            (first == NULL || stage->chosen.start < first->chosen.start))
+            first = stage;
     }
     if (first != NULL)
-        perform(clocks, first, action);
+        perform(clocks, first, first->chosen);
     return first != NULL;
 }
 
@@ -304,6 +320,7 @@ static void clocks_init(Clocks *clocks, const Schedule *schedule, guint pp)
         stage->backward = g_new(Pass, clocks->passes);
         stage->actions = g_array_new(FALSE, FALSE, sizeof(Timed));
         stage->transfers = g_array_new(FALSE, FALSE, sizeof(TimedTransfer));
+        stage->stale = TRUE;
         fill_orders(clocks, s);
         set_limits(clocks, s);
     }

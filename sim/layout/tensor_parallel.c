@@ -35,6 +35,13 @@ static gboolean is_kv(ParamRole role)
     return role == PARAM_K || role == PARAM_K_BIAS || role == PARAM_V || role == PARAM_V_BIAS;
 }
 
+guint tensor_copies(const Model *model, ParamRole role, guint tp)
+{
+    if (splits[role] == SPLIT_NONE)
+        return tp;
+    return is_kv(role) ? tensor_parallel_kv_copies(model, tp) : 1;
+}
+
 TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint tp)
 {
     const Model local = tensor_parallel_model(model, tp);
@@ -43,9 +50,7 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
     const ParamShape *shape = &g_array_index(whole, ParamShape, param);
     const ParamShape *own = &g_array_index(part, ParamShape, param);
     const Split split = splits[shape->role];
-    const guint copies = split == SPLIT_NONE  ? tp
-                         : is_kv(shape->role) ? tensor_parallel_kv_copies(model, tp)
-                                              : 1;
+    const guint copies = tensor_copies(model, shape->role, tp);
 
     return (TensorSplit){
         .split = split,

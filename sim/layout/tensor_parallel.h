@@ -17,6 +17,9 @@ typedef struct {
     guint parts, copies; /* parts * copies == tp */
 } TensorSplit;
 
+/* Ranks of the group that hold the same of such a parameter. */
+guint tensor_copies(const Model *model, ParamRole role, guint tp);
+
 TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint tp);
 
 /* Over which ranks the gradient of a parameter with copies is still to be summed: those that hold

@@ -38,7 +38,8 @@ UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
     }
     UnitMap *map = unit_map_new(params, ranks, unit_form(builder, kind));
     for (guint i = 0; i < map->num_params; i++)
-        map->params[i].copies = tensor_split(builder->spec->model, kind, i, builder->tp).copies;
+        map->params[i].copies =
+            tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
     if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
         map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
     return map;

@@ -148,7 +148,6 @@ static Program *build(const ProgramSpec *spec, guint stage, const Timetable *tim
 
     pass_order(&builder);
     builder_clear(&builder);
-    program_place(builder.program);
     return builder.program;
 }
 
@@ -159,6 +158,7 @@ Program *program_build(const ProgramSpec *spec, guint stage)
     Program *program = build(spec, stage, timetables);
 
     timetables_free(timetables, pp);
+    program_place(program);
     return program;
 }
 
@@ -200,7 +200,7 @@ void sketch_free(Sketch *sketch)
 
 /* Ranks of a stage are equal: shards are padded to one size.  Groups of a purpose that only some
  * stages need are made on all. */
-ProgramSet *program_compile(const ProgramSpec *spec)
+ProgramSet *program_compile_unplaced(const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP];
     ProgramSet *set = program_set_new(layout_world(&spec->layout));
@@ -222,5 +222,14 @@ ProgramSet *program_compile(const ProgramSpec *spec)
                 add_groups(set, spec, purpose);
         }
     }
+    return set;
+}
+
+ProgramSet *program_compile(const ProgramSpec *spec)
+{
+    ProgramSet *set = program_compile_unplaced(spec);
+
+    for (guint c = 0; c < set->num_classes; c++)
+        program_place(set->classes[c]);
     return set;
 }

@@ -43,3 +43,6 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Sketch, sketch_free)
 
 /* Programs of all ranks, placed, and their groups: a class a stage. */
 ProgramSet *program_compile(const ProgramSpec *spec);
+
+/* The same, for those who place what they need: program_place(). */
+ProgramSet *program_compile_unplaced(const ProgramSpec *spec);

@@ -72,11 +72,6 @@ void happens_join(Happens *happens, guint64 instance, guint64 event)
     clock[stream] = MAX(clock[stream], happens->position[event]);
 }
 
-gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
-{
-    return clock_of(happens, b)[happens->stream[a]] >= happens->position[a];
-}
-
 gboolean happens_event(const Happens *happens, const Wait *wait, guint step, guint64 *event)
 {
     if (wait->back > step)

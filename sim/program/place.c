@@ -19,17 +19,27 @@ typedef struct {
     gboolean consumed;         /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
 
+/* The streams whose ops touch a tensor. */
+typedef struct {
+    guint num;
+    guint8 stream[MAX_STREAMS];
+} Touching;
+
 typedef struct {
     const Program *program;
     Happens *happens;
     guint num_tensors;
+    Touching *touching;     /* by tensor */
     guint *first_copy;      /* by tensor; one past the end too */
     GArray *lifetimes;      /* Lifetime, in the order of starts */
     guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
     guint64 *newest_access; /* by tensor x stream, of any copy, plus one */
     guint64 *newest_start;  /* by tensor: its newest lifetime's start, plus one */
     guint8 *conflicts;      /* num_tensors squared */
-    gboolean *always;       /* by tensor: shared with nothing */
+    guint **apart;          /* by tensor: those that it did not conflict with when last looked at */
+    guint *num_apart;
+    guint64 *bytes;   /* by tensor: of all copies */
+    gboolean *always; /* by tensor: shared with nothing */
 } Placer;
 
 static gboolean is_shared_memory(const Tensor *tensor)
@@ -43,22 +53,30 @@ static void conflict(Placer *placer, guint a, guint b)
     placer->conflicts[b * placer->num_tensors + a] = 1;
 }
 
-static gboolean lifetime_over(const Placer *placer, const Lifetime *lifetime, guint64 instance)
+static gboolean lifetime_over(const Placer *placer, guint tensor, const Lifetime *lifetime,
+                              guint64 instance)
 {
-    for (guint s = 0; s < placer->happens->num_streams; s++)
-        if (lifetime->last[s] != 0 &&
-            !happens_before(placer->happens, lifetime->last[s] - 1, instance))
+    const Touching *touching = &placer->touching[tensor];
+
+    for (guint i = 0; i < touching->num; i++) {
+        const guint64 last = lifetime->last[touching->stream[i]];
+
+        if (last != 0 && !happens_before(placer->happens, last - 1, instance))
             return FALSE;
+    }
     return TRUE;
 }
 
 /* Positions on a stream are in order, so its newest access of any copy stands for all of them. */
 static gboolean all_over(const Placer *placer, guint tensor, guint64 instance)
 {
-    for (guint s = 0; s < placer->happens->num_streams; s++) {
-        const guint64 newest = placer->newest_access[tensor * MAX_STREAMS + s];
+    const Touching *touching = &placer->touching[tensor];
+    const guint64 *newest = &placer->newest_access[tensor * MAX_STREAMS];
 
-        if (newest != 0 && !happens_before(placer->happens, newest - 1, instance))
+    for (guint i = 0; i < touching->num; i++) {
+        const guint64 at = newest[touching->stream[i]];
+
+        if (at != 0 && !happens_before(placer->happens, at - 1, instance))
             return FALSE;
     }
     return TRUE;
@@ -70,12 +88,14 @@ static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 ins
     const Lifetime lifetime = {
         .tensor = tensor, .start = instance + 1, .compared = placer->lifetimes->len + 1};
 
-    for (guint t = 0; t < placer->num_tensors; t++) {
-        if (t == tensor || !is_shared_memory(program_tensor(placer->program, t)) ||
-            placer->conflicts[tensor * placer->num_tensors + t])
+    for (guint i = placer->num_apart[tensor]; i-- > 0;) {
+        const guint t = placer->apart[tensor][i];
+        const gboolean together = placer->conflicts[tensor * placer->num_tensors + t] != 0;
+
+        if (!together && all_over(placer, t, instance))
             continue;
-        if (!all_over(placer, t, instance))
-            conflict(placer, tensor, t);
+        conflict(placer, tensor, t);
+        placer->apart[tensor][i] = placer->apart[tensor][--placer->num_apart[tensor]];
     }
     g_array_append_val(placer->lifetimes, lifetime);
     placer->newest[placer->first_copy[tensor] + copy] = placer->lifetimes->len;
@@ -172,6 +192,44 @@ static void visit_list(Placer *placer, const CallList *list)
 
 /* ---- analysis ---- */
 
+static void note_stream(Touching *touching, guint stream)
+{
+    for (guint i = 0; i < touching->num; i++)
+        if (touching->stream[i] == stream)
+            return;
+    touching->stream[touching->num++] = (guint8)stream;
+}
+
+static void find_touching(Placer *placer)
+{
+    placer->touching = g_new0(Touching, placer->num_tensors);
+    for (guint s = 0; s < placer->program->segments->len; s++) {
+        const Segment *segment = program_segment(placer->program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++)
+                note_stream(&placer->touching[segment->ops[i].operands[o].tensor],
+                            segment->ops[i].stream);
+    }
+}
+
+/* Before anything lives: all that may share memory. */
+static void find_apart(Placer *placer)
+{
+    const Program *program = placer->program;
+
+    placer->apart = g_new(guint *, placer->num_tensors);
+    placer->num_apart = g_new0(guint, placer->num_tensors);
+    placer->bytes = g_new(guint64, placer->num_tensors);
+    for (guint t = 0; t < placer->num_tensors; t++) {
+        placer->apart[t] = g_new(guint, placer->num_tensors);
+        placer->bytes[t] = tensor_bytes(program, program_tensor(program, t));
+        for (guint other = 0; other < placer->num_tensors; other++)
+            if (other != t && is_shared_memory(program_tensor(program, other)))
+                placer->apart[t][placer->num_apart[t]++] = other;
+    }
+}
+
 static void placer_init(Placer *placer, const Program *program)
 {
     guint copies = 0;
@@ -191,6 +249,8 @@ static void placer_init(Placer *placer, const Program *program)
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
     placer->always = g_new0(gboolean, placer->num_tensors);
+    find_touching(placer);
+    find_apart(placer);
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
     visit_list(placer, &program->prologue);
@@ -207,6 +267,12 @@ static void placer_clear(Placer *placer)
     g_free(placer->newest_start);
     g_free(placer->conflicts);
     g_free(placer->always);
+    for (guint t = 0; t < placer->num_tensors; t++)
+        g_free(placer->apart[t]);
+    g_free(placer->apart);
+    g_free(placer->num_apart);
+    g_free(placer->touching);
+    g_free(placer->bytes);
 }
 
 /* ---- offsets ---- */
@@ -370,7 +436,7 @@ static guint64 sum_members(const Placer *placer, const GArray *order, const gboo
 {
     g_autofree guint *included = g_new(guint, order->len);
     guint num = 1;
-    guint64 bytes = tensor_bytes(placer->program, program_tensor(placer->program, first));
+    guint64 bytes = placer->bytes[first];
 
     included[0] = first;
     members[first] = TRUE;
@@ -384,7 +450,7 @@ static guint64 sum_members(const Placer *placer, const GArray *order, const gboo
             continue;
         members[t] = TRUE;
         included[num++] = t;
-        bytes += tensor_bytes(placer->program, program_tensor(placer->program, t));
+        bytes += placer->bytes[t];
     }
     return bytes;
 }
@@ -392,6 +458,7 @@ static guint64 sum_members(const Placer *placer, const GArray *order, const gboo
 /* The newest lifetimes by tensor, and what is alive when @started starts. */
 typedef struct {
     const GArray *order; /* of tensors, the largest first */
+    guint64 all_bytes;   /* of them */
     const Lifetime *newest;
     const Lifetime *started;
     gboolean *alive; /* by tensor */
@@ -400,18 +467,15 @@ typedef struct {
 /* FALSE as soon as what may be alive is not more than @bytes. */
 static gboolean find_alive(const Placer *placer, const Moment *moment, guint64 bytes)
 {
-    const Program *program = placer->program;
-    guint64 most = 0;
+    guint64 most = moment->all_bytes;
 
-    for (guint i = 0; i < moment->order->len; i++)
-        most +=
-            tensor_bytes(program, program_tensor(program, g_array_index(moment->order, guint, i)));
     for (guint i = 0; i < moment->order->len && most > bytes; i++) {
         const guint t = g_array_index(moment->order, guint, i);
 
-        moment->alive[t] = t == moment->started->tensor || placer->always[t] ||
-                           !lifetime_over(placer, &moment->newest[t], moment->started->start - 1);
-        most -= moment->alive[t] ? 0 : tensor_bytes(program, program_tensor(program, t));
+        moment->alive[t] =
+            t == moment->started->tensor || placer->always[t] ||
+            !lifetime_over(placer, t, &moment->newest[t], moment->started->start - 1);
+        most -= moment->alive[t] ? 0 : placer->bytes[t];
     }
     return most > bytes;
 }
@@ -438,14 +502,20 @@ static void find_peak(const Placer *placer, Peak *peak)
     g_autoptr(GArray) order = shared_by_extent(placer->program);
     g_autofree Lifetime *newest = g_new0(Lifetime, placer->num_tensors);
     g_autofree gboolean *alive = g_new(gboolean, placer->num_tensors);
+    guint64 all_bytes = 0;
 
+    for (guint i = 0; i < order->len; i++)
+        all_bytes += placer->bytes[g_array_index(order, guint, i)];
     for (guint i = 0; i < placer->lifetimes->len; i++) {
         const Lifetime *started = lifetime_at(placer, i);
-        const Moment moment = {order, newest, started, alive};
+        const Moment moment = {order, all_bytes, newest, started, alive};
         Lifetime *own = &newest[started->tensor];
 
-        for (guint s = 0; s < placer->happens->num_streams; s++)
-            own->last[s] = MAX(own->last[s], started->last[s]);
+        for (guint s = 0; s < placer->touching[started->tensor].num; s++) {
+            const guint stream = placer->touching[started->tensor].stream[s];
+
+            own->last[stream] = MAX(own->last[stream], started->last[stream]);
+        }
         if (started->start > placer->happens->ops_per_step)
             note_peak(placer, &moment, peak);
     }

@@ -187,7 +187,8 @@ Op *segment_add_op(Program *program, guint segment, OpKind kind, guint stream, D
 {
     Segment *to = program_segment(program, segment);
 
-    to->ops = g_renew(Op, to->ops, to->num_ops + 1);
+    if ((to->num_ops & (to->num_ops - 1)) == 0) /* 0 or a power of two: all room is taken */
+        to->ops = g_renew(Op, to->ops, MAX(2 * to->num_ops, 1));
     Op *op = &to->ops[to->num_ops++];
     memset(op, 0, sizeof *op);
     op->kind = kind;

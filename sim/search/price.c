@@ -126,21 +126,35 @@ static void store_stages(Plan *plan, const StepTime *times, guint num)
     }
 }
 
+static guint largest_stage(const ProgramSet *set)
+{
+    guint largest = 0;
+
+    for (guint c = 1; c < set->num_classes; c++)
+        if (set->classes[c]->memory.total > set->classes[largest]->memory.total)
+            largest = c;
+    return largest;
+}
+
+/* @set is placed. */
+static Priced price_largest(const ProgramSet *set, const StepTime *times)
+{
+    const guint stage = largest_stage(set);
+    const Program *program = set->classes[stage];
+    Priced priced = {.time = times[stage], .memory = program_memory(program), .stage = stage};
+
+    program_volume(program, priced.volume);
+    g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
+    return priced;
+}
+
 static Priced price_set(Plan *plan, const ProgramSpec *spec, const ProgramSet *set)
 {
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-    Priced priced = {.stage = 0};
 
     simulate_stages(plan, spec, set, times);
     store_stages(plan, times, set->num_classes);
-    for (guint c = 1; c < set->num_classes; c++)
-        if (set->classes[c]->memory.total > set->classes[priced.stage]->memory.total)
-            priced.stage = c;
-    priced.time = times[priced.stage];
-    priced.memory = program_memory(set->classes[priced.stage]);
-    program_volume(set->classes[priced.stage], priced.volume);
-    g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
-    return priced;
+    return price_largest(set, times);
 }
 
 static void predict_memory(Plan *plan, const Priced *priced)
@@ -208,20 +222,26 @@ static guint64 largest_arena(const ProgramSet *set, Tier tier)
     return bytes;
 }
 
+/* All that the placed programs of the whole step say. */
+static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced)
+{
+    g_free(plan->hash);
+    plan->hash = program_set_hash(set);
+    plan->ops = program_num_ops(set->classes[priced->stage]);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
+    const gboolean fits = predict(plan, priced);
+    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
+    return fits;
+}
+
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     const Priced priced = price_set(plan, &spec, set);
 
-    g_free(plan->hash);
-    plan->hash = program_set_hash(set);
-    plan->ops = program_num_ops(set->classes[priced.stage]);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
-    const gboolean fits = predict(plan, &priced);
-    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
-    return fits;
+    return conclude(plan, set, &priced);
 }
 
 /* ---- steady micro-batches ---- */
@@ -271,17 +291,105 @@ static guint steady_from(const Plan *plan, guint *group)
     return pp == 1 ? ALONE : 2 * pp;
 }
 
-gboolean plan_price_steady(Plan *plan)
+/* Whether the plan has more micro-batches than those that need to be looked at: @steady of them,
+ * and
+ * @group more. */
+static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
 {
     const guint micro_batches = plan->schedule.micro_batches;
-    guint group;
-    const guint steady = steady_from(plan, &group);
 
-    if (micro_batches <= steady + group || (micro_batches - steady) % group != 0 ||
-        plan->schedule.kind == SCHEDULE_GPIPE) /* whose memory grows with them */
+    *steady = steady_from(plan, group);
+    return micro_batches > *steady + *group && (micro_batches - *steady) % *group == 0 &&
+           plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
+}
+
+gboolean plan_price_steady(Plan *plan)
+{
+    guint steady, group;
+
+    if (!is_steady(plan, &steady, &group))
         return plan_price(plan);
     const Priced before = price_micro_batches(plan, steady);
     Priced priced = price_micro_batches(plan, steady + group);
-    extend(&priced, &before, (micro_batches - steady) / group - 1);
+    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
     return predict(plan, &priced);
+}
+
+/* ---- among many ---- */
+
+/* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
+static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
+{
+    program_place(set->classes[c]);
+    const Priced priced = {.memory = program_memory(set->classes[c]), .stage = c};
+
+    g_ptr_array_set_size(plan->reasons, 0);
+    predict_memory(plan, &priced);
+    if (plan->prediction.memory_total > plan->prediction.memory_limit)
+        add_memory_reason(plan);
+    return plan->reasons->len == 0;
+}
+
+/* A limit on a step's seconds, and the stage whose memory to look at first. */
+typedef struct {
+    guint stage;
+    double limit_s;
+} Below;
+
+/* What is most likely to be too large comes first, and what takes longest last.  Where it fits,
+ * *set are the placed programs; the caller's. */
+static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Below *below,
+                                     Priced *priced, ProgramSet **fitting)
+{
+    ProgramSpec spec = plan_spec(plan);
+
+    spec.schedule.micro_batches = micro_batches;
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    if (!place_stage(plan, set, below->stage))
+        return PRICE_TOO_LARGE;
+    simulate_stages(plan, &spec, set, times);
+    if (slowest(times, set->num_classes) > below->limit_s)
+        return PRICE_TOO_SLOW;
+    for (guint c = 0; c < set->num_classes; c++)
+        if (c != below->stage && !place_stage(plan, set, c))
+            return PRICE_TOO_LARGE;
+    store_stages(plan, times, set->num_classes);
+    *priced = price_largest(set, times);
+    *fitting = g_steal_pointer(&set);
+    return PRICE_FITS;
+}
+
+/* Drawn as a line through two numbers of micro-batches. */
+static PriceResult try_steady(Plan *plan, const Below *below, guint steady, guint group)
+{
+    g_autoptr(ProgramSet) few = NULL;
+    g_autoptr(ProgramSet) more = NULL;
+    Priced before, priced;
+    PriceResult result = try_micro_batches(plan, steady, below, &before, &few);
+
+    if (result == PRICE_FITS)
+        result = try_micro_batches(plan, steady + group, below, &priced, &more);
+    if (result != PRICE_FITS)
+        return result;
+    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+    if (priced.time.step_s > below->limit_s)
+        return PRICE_TOO_SLOW;
+    return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
+}
+
+PriceResult plan_price_below(Plan *plan, guint stage, double limit_s)
+{
+    const Below below = {stage, limit_s};
+    g_autoptr(ProgramSet) set = NULL;
+    guint steady, group;
+    Priced priced;
+
+    if (is_steady(plan, &steady, &group))
+        return try_steady(plan, &below, steady, group);
+    const PriceResult result =
+        try_micro_batches(plan, plan->schedule.micro_batches, &below, &priced, &set);
+    if (result == PRICE_FITS)
+        conclude(plan, set, &priced);
+    return result;
 }

@@ -23,3 +23,11 @@ gboolean plan_price(Plan *plan);
  * stages: through 2 pp and one or, interleaved, pp more).
  * Leaves the program's hash and sizes empty: for ranking; plan_price() the ones that are kept. */
 gboolean plan_price_steady(Plan *plan);
+
+typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
+
+/* The same for a plan among many, of which only those that fit and take no more than @limit_s are
+ * of interest: of the others the prediction is not filled.  @stage: whose memory to look at first.
+ * PRICE_TOO_LARGE leaves the reason in plan->reasons.  PRICE_FITS leaves plan->hash empty where
+ * plan_price_steady() would: where it does not, nothing is left to be priced. */
+PriceResult plan_price_below(Plan *plan, guint stage, double limit_s);

@@ -121,8 +121,7 @@ static Flow *flow_alloc(guint pp, guint chunks)
     return flow;
 }
 
-/* All micro-batches, one by one. */
-static Flow *flow_listed(const Schedule *schedule, guint pp)
+Flow *flow_new_listed(const Schedule *schedule, guint pp)
 {
     const guint chunks = schedule_chunks(schedule, pp);
     Flow *flow = flow_alloc(pp, chunks);
@@ -173,15 +172,15 @@ static void flow_extend(Flow *flow, const Flow *before, guint chunks, guint time
 /* Once the pipeline has filled, each further group of pp micro-batches is like the one before. */
 Flow *flow_new(const Schedule *schedule, guint pp)
 {
-    const guint filled = 3 * pp + schedule->micro_batches % pp;
+    const guint filled = 2 * pp + schedule->micro_batches % pp;
     Schedule some = *schedule;
 
     if (schedule->micro_batches <= filled + pp)
-        return flow_listed(schedule, pp);
+        return flow_new_listed(schedule, pp);
     some.micro_batches = filled;
-    g_autoptr(Flow) before = flow_listed(&some, pp);
+    g_autoptr(Flow) before = flow_new_listed(&some, pp);
     some.micro_batches = filled + pp;
-    Flow *flow = flow_listed(&some, pp);
+    Flow *flow = flow_new_listed(&some, pp);
     flow_extend(flow, before, schedule_chunks(schedule, pp),
                 (schedule->micro_batches - some.micro_batches) / pp);
     return flow;

@@ -20,6 +20,11 @@ typedef struct {
                          until its backward, until its backward for weights */
 } Flow;
 
+/* A pipeline that has filled repeats itself, so what many micro-batches do follows from some of
+ * them. */
 Flow *flow_new(const Schedule *schedule, guint pp);
+
+/* The same from all of them, one by one. */
+Flow *flow_new_listed(const Schedule *schedule, guint pp);
 void flow_free(Flow *flow);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Flow, flow_free)

@@ -23,10 +23,31 @@ typedef struct {
     GDestroyNotify free;
 } Table;
 
+/* Flows of all threads. */
+typedef struct {
+    gint users; /* atomic */
+    GMutex mutex;
+    Table flows;
+} Shared;
+
 struct Known {
     SimulateContext context;
-    Table stages, shards, shapes, extremes, flows, scalars, exchanges;
+    Shared *shared;
+    Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
 };
+
+typedef struct {
+    guint pp;
+    Timetable *tables;
+} Timetables;
+
+static void timetables_clear(gpointer data)
+{
+    Timetables *known = data;
+
+    timetables_free(known->tables, known->pp);
+    g_free(known);
+}
 
 static guint key_hash(gconstpointer data)
 {
@@ -83,16 +104,42 @@ static gpointer table_add(Table *table, const Key *key, gpointer value)
     return value;
 }
 
-Known *known_new(const SimulateContext *context)
+static Shared *shared_new(void)
+{
+    Shared *shared = g_new0(Shared, 1);
+
+    g_mutex_init(&shared->mutex);
+    table_init(&shared->flows, (GDestroyNotify)flow_free);
+    return shared;
+}
+
+static void shared_unref(Shared *shared)
+{
+    if (!g_atomic_int_dec_and_test(&shared->users))
+        return;
+    table_clear(&shared->flows);
+    g_mutex_clear(&shared->mutex);
+    g_free(shared);
+}
+
+static void keep(gpointer value)
+{
+    (void)value;
+}
+
+Known *known_new(const SimulateContext *context, Known *of_others)
 {
     Known *known = g_new0(Known, 1);
 
     known->context = *context;
+    known->shared = of_others == NULL ? shared_new() : of_others->shared;
+    g_atomic_int_inc(&known->shared->users);
     table_init(&known->stages, g_free);
     table_init(&known->shards, g_free);
     table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
     table_init(&known->extremes, g_free);
-    table_init(&known->flows, (GDestroyNotify)flow_free);
+    table_init(&known->flows, keep);
+    table_init(&known->timetables, timetables_clear);
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
     return known;
@@ -107,8 +154,10 @@ void known_free(Known *known)
     table_clear(&known->shapes);
     table_clear(&known->extremes);
     table_clear(&known->flows);
+    table_clear(&known->timetables);
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
+    shared_unref(known->shared);
     g_free(known);
 }
 
@@ -191,16 +240,47 @@ const guint *known_extremes(Known *known, const ProgramSpec *spec)
     return found != NULL ? found : table_add(&known->extremes, &key, find_extremes(spec));
 }
 
-const Flow *known_flow(Known *known, const ProgramSpec *spec)
+static Key flow_key(const ProgramSpec *spec)
 {
     const Schedule *schedule = &spec->schedule;
-    const Key key = {{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
-                      schedule->micro_batches}};
+
+    return (Key){{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
+                  schedule->micro_batches}};
+}
+
+static Flow *shared_flow(Shared *shared, const ProgramSpec *spec, const Key *key)
+{
+    g_mutex_lock(&shared->mutex);
+    Flow *flow = table_find(&shared->flows, key);
+
+    if (flow == NULL)
+        flow =
+            table_add(&shared->flows, key, flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
+    g_mutex_unlock(&shared->mutex);
+    return flow;
+}
+
+const Flow *known_flow(Known *known, const ProgramSpec *spec)
+{
+    const Key key = flow_key(spec);
     Flow *flow = table_find(&known->flows, &key);
 
-    return flow != NULL
-               ? flow
-               : table_add(&known->flows, &key, flow_new(schedule, spec->layout.size[AXIS_PP]));
+    return flow != NULL ? flow
+                        : table_add(&known->flows, &key, shared_flow(known->shared, spec, &key));
+}
+
+const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
+{
+    const Key key = flow_key(spec);
+    Timetables *found = table_find(&known->timetables, &key);
+
+    if (found == NULL) {
+        found = g_new(Timetables, 1);
+        found->pp = spec->layout.size[AXIS_PP];
+        found->tables = timetables_new(&spec->schedule, found->pp);
+        table_add(&known->timetables, &key, found);
+    }
+    return found->tables;
 }
 
 /* ---- scalars and exchanges ---- */

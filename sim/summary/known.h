@@ -13,7 +13,9 @@ typedef struct {
 
 typedef struct Known Known;
 
-Known *known_new(const SimulateContext *context);
+/* @of_others: the cache of another thread, or NULL: what takes longest to look at is shared with
+ * it. */
+Known *known_new(const SimulateContext *context, Known *of_others);
 void known_free(Known *known);
 
 /* All are the cache's own and stay. */
@@ -28,6 +30,7 @@ enum { EXTREME_FIRST, EXTREME_LAST, EXTREME_FIRST_LARGEST, EXTREME_LAST_LARGEST,
 const guint *known_extremes(Known *known, const ProgramSpec *spec);
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec);
+const Timetable *known_timetables(Known *known, const ProgramSpec *spec); /* by stage */
 const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec);
 
 /* Seconds of one message of @bytes to the next stage. */

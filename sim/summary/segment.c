@@ -23,10 +23,12 @@ static void add_op(SegmentSums *sums, const Program *program, const Op *op, doub
         return;
     const char *purpose = stream_purpose(program, op);
     sums->moving_s += seconds;
-    if (strcmp(purpose, "replicate") == 0)
+    if (strcmp(purpose, "replicate") == 0) {
         sums->replicate_s += seconds;
-    else if (strcmp(purpose, "shard") == 0 || strcmp(purpose, "data") == 0)
+    } else if (strcmp(purpose, "shard") == 0 || strcmp(purpose, "data") == 0) {
         sums->shard_s += seconds;
+        sums->shard_moves_s += op_kind_is_communication(op->kind) ? seconds : 0;
+    }
 }
 
 SegmentSums segment_sums(const SegmentRun *run)

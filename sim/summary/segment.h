@@ -16,9 +16,10 @@ typedef struct {
 /* Of all ops together. */
 typedef struct {
     double all_s;
-    double moving_s;    /* on streams of communication */
-    double shard_s;     /* on the stream of the group that shards, or that has the same data */
-    double replicate_s; /* on that of the replicas */
+    double moving_s;      /* on streams of communication */
+    double shard_s;       /* on the stream of the group that shards, or that has the same data */
+    double shard_moves_s; /* of that, what communicates: without casts and sums */
+    double replicate_s;   /* on that of the replicas */
     guint64 volume_bytes[NUM_VOLUMES];
 } SegmentSums;
 

@@ -83,6 +83,12 @@ double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
 
 /* ---- a pass over a chunk, from its first compute op to its last ---- */
 
+/* Gathers one after the other; the first has only its copy to wait for, not for its cast. */
+static double chain_s(const SegmentSums *gather, double num)
+{
+    return gather->shard_moves_s + (num - 1) * gather->shard_s;
+}
+
 /* Gathered for each pass: after the first few, whose copies may have been free before, a unit's
  * gather follows the release of another of the same pass. */
 static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint layers)
@@ -95,7 +101,7 @@ static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP || layers <= ready)
         return 0;
     return path->weights_until_s + path->weights_tail_s +
-           (layers - ready) * stage_block(stage, strategy)->gather.shard_s;
+           chain_s(&stage_block(stage, strategy)->gather, layers - ready);
 }
 
 static double least_reduce_s(const Stage *stage, const UnitCost *unit)
@@ -276,7 +282,7 @@ static double gathers_s(const Stage *stage)
     const double gathers = (double)stage_block_gathers(stage, strategy);
     const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
     return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
-           (gathers - ready) * stage_block(stage, strategy)->gather.shard_s;
+           chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
 }
 
 /* The first micro-batch's way to the end of the model: through all chunks but the last. */

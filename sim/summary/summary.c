@@ -1,18 +1,19 @@
 #include "sim/summary/summary.h"
 
 #include "sim/summary/stage.h"
+#include "sim/summary/walk.h"
 
 struct Summariser {
     Known *known;
     gboolean overlaps, one_queue;
 };
 
-Summariser *summariser_new(const SimulateContext *context)
+Summariser *summariser_new(const SimulateContext *context, Summariser *of_others)
 {
     Summariser *summariser = g_new(Summariser, 1);
 
     *summariser = (Summariser){
-        .known = known_new(context),
+        .known = known_new(context, of_others == NULL ? NULL : of_others->known),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
     };
@@ -75,4 +76,9 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec)
         look_at(summariser, &summary, &stage, &first);
     }
     return summary;
+}
+
+double summarise_calls(Summariser *summariser, const ProgramSpec *spec)
+{
+    return walk_s(summariser->known, spec);
 }

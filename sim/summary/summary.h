@@ -24,9 +24,14 @@ typedef struct {
  * strategy and accumulation, schedule, kind of context parallelism, global batch. */
 typedef struct Summariser Summariser;
 
-Summariser *summariser_new(const SimulateContext *context);
+/* @of_others: that of another thread, or NULL; both then share what takes longest to look at. */
+Summariser *summariser_new(const SimulateContext *context, Summariser *of_others);
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
 Summary summarise(Summariser *summariser, const ProgramSpec *spec);
+
+/* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
+ * 0 where units differ. */
+double summarise_calls(Summariser *summariser, const ProgramSpec *spec);
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);

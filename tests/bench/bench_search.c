@@ -2,24 +2,30 @@
 #include "tests/bench/bench.h"
 
 #include "sim/base/data_dirs.h"
-#include "sim/search/price.h"
-#include "sim/search/search.h"
+#include "sim/search/candidates.h"
 #include "sim/summary/summary.h"
 
 #include <stdlib.h>
 
+#include <sys/resource.h>
+#include <time.h>
+
 enum { RUNS = 5 };
 
-static SearchRequest make_request(const Model *model, const Topology *topology)
+static SearchRequest make_request(const Model *model, const Topology *topology, guint gpus,
+                                  guint batch)
 {
     return (SearchRequest){
         .model = model,
         .topology = topology,
-        .gpus = 512,
-        .global_batch = 1024,
+        .gpus = gpus,
+        .global_batch = batch,
         .recipe = &recipe_zero,
         .strategy = -1,
         .recompute = -1,
+        .schedule = -1,
+        .context = -1,
+        .sequence_parallel = TRUE,
         .sharding = {.prefetch = 1,
                      .live_units = 2,
                      .keep_root = TRUE,
@@ -29,54 +35,88 @@ static SearchRequest make_request(const Model *model, const Topology *topology)
     };
 }
 
-static double summaries_per_s(const Plan *plan)
+/* Of all threads: other work on the machine doesn't count. */
+static double cpu_s(void)
 {
-    enum { COUNT = 2000 };
+    struct timespec time;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* One layout again and again: all that it needs has been looked at before. */
+static double known_layouts_per_s(const Plan *plan)
+{
+    enum { COUNT = 200000 };
     const ProgramSpec spec = plan_spec(plan);
     const SimulateContext context = plan_context(plan);
-    const double start = clock_s();
-    double sum = 0;
+    g_autoptr(Summariser) summariser = summariser_new(&context, NULL);
+    double sum = summarise(summariser, &spec).bound_s;
+    const double start = cpu_s();
 
     for (guint i = 0; i < COUNT; i++)
-        sum += summarise(&spec, &context).bound_s;
+        sum += summarise(summariser, &spec).bound_s;
     g_assert(sum > 0);
-    return COUNT / (clock_s() - start);
+    return COUNT / (cpu_s() - start);
+}
+
+/* All layouts of a search, with the looking. */
+static double layouts_per_s(const SearchRequest *request)
+{
+    const double start = cpu_s();
+    g_autoptr(Candidates) found = candidates_find(request, request->gpus);
+
+    return (double)found->legal / (cpu_s() - start);
 }
 
 static double prices_per_s(Plan *plan)
 {
     enum { COUNT = 10 };
-    const double start = clock_s();
+    const double start = cpu_s();
 
     for (guint i = 0; i < COUNT; i++)
         plan_price(plan);
-    return COUNT / (clock_s() - start);
+    return COUNT / (cpu_s() - start);
+}
+
+static void bench_model(const char *name, guint gpus, guint batch, guint runs)
+{
+    g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_load(name, models, &error);
+    g_autoptr(Topology) topology = topology_load("dgx-h100", topologies, &error);
+    double known[RUNS], all[RUNS], prices[RUNS], wall[RUNS], cpu[RUNS];
+    struct rusage usage;
+
+    if (model == NULL || topology == NULL)
+        g_error("%s", error->message);
+    const SearchRequest request = make_request(model, topology, gpus, batch);
+    for (guint i = 0; i < runs; i++) {
+        const double start = cpu_s();
+        g_autoptr(SearchResult) result = search(&request);
+        Plan *best = g_ptr_array_index(result->plans, 0);
+
+        cpu[i] = cpu_s() - start;
+        wall[i] = result->seconds;
+        all[i] = layouts_per_s(&request);
+        known[i] = known_layouts_per_s(best);
+        prices[i] = prices_per_s(best);
+        if (i == 0)
+            printf("%s, %u H100, batch %u: %" G_GUINT64_FORMAT " candidates\n", name, gpus, batch,
+                   result->candidates);
+    }
+    getrusage(RUSAGE_SELF, &usage);
+    bench_print("whole search", "s", wall, runs);
+    bench_print("its CPU time, of all cores", "s", cpu, runs);
+    bench_print("layouts summarised a core, all of the search", "1/s", all, runs);
+    bench_print("the same layout a core, once it is known", "1/s", known, runs);
+    bench_print("layouts compiled, placed, simulated a core", "1/s", prices, runs);
+    printf("most memory so far: %ld MiB\n", usage.ru_maxrss / 1024);
 }
 
 int main(void)
 {
-    g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Model) model = model_load("llama-3.1-70b", models, &error);
-    g_autoptr(Topology) topology = topology_load("dgx-h100", topologies, &error);
-    double summaries[RUNS], prices[RUNS], seconds[RUNS];
-
-    if (topology == NULL)
-        g_error("%s", error->message);
-    const SearchRequest request = make_request(model, topology);
-    for (guint i = 0; i < RUNS; i++) {
-        g_autoptr(SearchResult) result = search(&request);
-        Plan *best = g_ptr_array_index(result->plans, 0);
-
-        seconds[i] = result->seconds;
-        summaries[i] = summaries_per_s(best);
-        prices[i] = prices_per_s(best);
-        if (i == 0)
-            printf("llama-3.1-70b, 512 H100, batch 1024: %" G_GUINT64_FORMAT " candidates\n",
-                   result->candidates);
-    }
-    bench_print("whole search", "s", seconds, RUNS);
-    bench_print("layouts summarised", "1/s", summaries, RUNS);
-    bench_print("layouts compiled, placed, simulated", "1/s", prices, RUNS);
+    bench_model("llama-3.1-70b", 512, 1024, RUNS);
+    bench_model("llama-3.1-405b", 16384, 2048, 1);
     return EXIT_SUCCESS;
 }

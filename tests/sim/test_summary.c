@@ -70,7 +70,7 @@ static void compare(const Case *from, const SimulateContext *context)
 {
     const ProgramSpec spec = case_spec(from);
     g_autofree char *text = case_text(from);
-    g_autoptr(Summariser) summariser = summariser_new(context);
+    g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
     const Summary summary = summarise(summariser, &spec);
     const double step_s = slowest_s(set, &spec, context);
@@ -86,6 +86,9 @@ static void compare(const Case *from, const SimulateContext *context)
     ck_assert_msg(summary.floor_bytes <= floor_bytes, "%s", text);
     ck_assert_msg(summary.bound_s <= step_s * (1 + 1e-9), "%s: bound %.9g, step %.9g", text,
                   summary.bound_s, step_s);
+    const double calls_s = summarise_calls(summariser, &spec);
+    ck_assert_msg(calls_s <= step_s * (1 + 1e-9), "%s: calls %.9g, step %.9g", text, calls_s,
+                  step_s);
     if (!simulate_overlaps(context) && set->num_classes == 1 && from->sharding.num_overrides == 0)
         ck_assert_double_eq_tol(summary.bound_s, step_s, 1e-9 * step_s);
 }
@@ -147,7 +150,7 @@ START_TEST(the_memory_bound_is_not_far_below_the_arena)
         one.workload.seq_len = 128;
         const ProgramSpec spec = case_spec(&one);
         g_autoptr(Program) program = case_build(&one);
-        g_autoptr(Summariser) summariser = summariser_new(&context);
+        g_autoptr(Summariser) summariser = summariser_new(&context, NULL);
         const StageSummary summary = summarise_stage(summariser, &spec, 0);
 
         ck_assert_double_ge((double)summary.floor_bytes,

@@ -1,0 +1,466 @@
+#include "sim/search/candidates.h"
+
+#include "sim/base/parallel.h"
+#include "sim/summary/summary.h"
+
+/* ---- what a request offers ---- */
+
+/* With one stage the order is plain; a schedule that was asked for is tried and refused there. */
+static gboolean is_schedule_offered(const SearchRequest *request, guint pp, ScheduleKind kind)
+{
+    if (request->schedule >= 0)
+        return request->schedule == (gint)kind;
+    return pp > 1 || kind == SCHEDULE_1F1B;
+}
+
+static gboolean is_cut_evenly(const SearchRequest *request, guint chunks)
+{
+    return chunks <= request->model->layers && request->model->layers % chunks == 0;
+}
+
+/* Sharding over one rank is what no_shard does with more copies: offered only when asked for. */
+static gboolean is_strategy_offered(const SearchRequest *request, const Layout *layout,
+                                    Strategy strategy)
+{
+    const guint shard = layout->size[AXIS_DP_SHARD];
+    const gboolean replicated = layout->size[AXIS_DP_REPLICATE] > 1;
+    const Strategy named =
+        strategy == STRATEGY_FULL_SHARD && replicated ? STRATEGY_HYBRID_SHARD : strategy;
+
+    if (request->strategy >= 0)
+        return named == (Strategy)request->strategy || strategy == (Strategy)request->strategy;
+    if (strategy == STRATEGY_HYBRID_SHARD) /* enumerated as full_shard */
+        return FALSE;
+    return (strategy == STRATEGY_NO_SHARD) == (shard == 1);
+}
+
+static gboolean is_free(const SearchRequest *request, Axis axis, guint size)
+{
+    return request->fixed[axis] == 0 || request->fixed[axis] == size;
+}
+
+/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next
+ * one. */
+gboolean candidates_offer_tp(const SearchRequest *request, guint tp)
+{
+    const NetworkLevel *inner = &g_array_index(request->topology->networks, NetworkLevel, 0);
+
+    if (request->fixed[AXIS_TP] != 0)
+        return request->fixed[AXIS_TP] == tp;
+    return tp <= request->model->heads && (inner->span == 0 || tp <= inner->span);
+}
+
+guint candidates_most_tp(const SearchRequest *request)
+{
+    return MAX(request->fixed[AXIS_TP], request->model->heads);
+}
+
+/* A stage has a layer at least. */
+static gboolean is_pp_offered(const SearchRequest *request, guint pp)
+{
+    return is_free(request, AXIS_PP, pp) &&
+           (request->fixed[AXIS_PP] != 0 || pp <= request->model->layers);
+}
+
+/* Fewer tokens a rank than a tile of attention has are never worth an exchange. */
+static gboolean is_cp_offered(const SearchRequest *request, guint cp)
+{
+    enum { LEAST_TOKENS = 256 };
+    const guint seq_len = search_seq_len(request);
+
+    return is_free(request, AXIS_CP, cp) &&
+           (request->fixed[AXIS_CP] != 0 || cp == 1 ||
+            (seq_len / cp >= LEAST_TOKENS && seq_len % (2 * cp) == 0));
+}
+
+/* ---- one by one ---- */
+
+/* Looks at candidates one after the other: the choices so far are in `plan`. */
+typedef struct {
+    const SearchRequest *request;
+    Summariser *summariser;
+    guint64 limit_bytes, framework_bytes; /* the same for all layouts of so many GPUs */
+    Plan plan;
+    Candidates *found;
+    GArray *divisors; /* guint, of: */
+    guint divided;
+} Finder;
+
+static Candidates *candidates_new(void)
+{
+    Candidates *found = g_new0(Candidates, 1);
+
+    found->listed = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    found->summarisers = g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
+    return found;
+}
+
+void candidates_free(Candidates *candidates)
+{
+    if (candidates == NULL)
+        return;
+    for (guint v = 0; v < NUM_VERDICTS; v++)
+        g_free(candidates->example[v]);
+    g_array_unref(candidates->listed);
+    g_ptr_array_unref(candidates->summarisers);
+    g_free(candidates);
+}
+
+static Candidate candidate_of(const Plan *plan, const Summary *summary)
+{
+    return (Candidate){
+        .bound_s = summary->bound_s / plan->workload.global_batch,
+        .floor_bytes = summary->floor_bytes,
+        .micro_batch = plan->schedule.micro_batch,
+        .micro_batches = plan->schedule.micro_batches,
+        .global_batch = plan->workload.global_batch,
+        .layout = plan->layout,
+        .virtual_stages = (guint16)plan->schedule.virtual_stages,
+        .stage = (guint16)summary->stage,
+        .strategy = (guint8)plan->sharding.strategy,
+        .schedule = (guint8)plan->schedule.kind,
+        .recompute = (guint8)plan->schedule.recompute,
+        .context = (guint8)plan->context,
+    };
+}
+
+static void add_candidate(Finder *finder)
+{
+    Candidates *found = finder->found;
+    const ProgramSpec spec = plan_spec(&finder->plan);
+    const Summary summary = summarise(finder->summariser, &spec);
+    const Candidate candidate = candidate_of(&finder->plan, &summary);
+
+    if (found->legal == 0 || candidate.floor_bytes < found->least.floor_bytes)
+        found->least = candidate;
+    found->legal++;
+    if (candidate.floor_bytes + finder->framework_bytes > finder->limit_bytes)
+        found->rejected[VERDICT_MEMORY]++;
+    else
+        g_array_append_val(found->listed, candidate);
+}
+
+/* What is computed again is legal with all else, or nothing is. */
+static void add_recomputes(Finder *finder)
+{
+    const SearchRequest *request = finder->request;
+    Candidates *found = finder->found;
+    const Choice choice = plan_choice(&finder->plan);
+    char *reason = NULL;
+    Verdict verdict = legality_check(&choice, NULL);
+
+    if (verdict != VERDICT_OK && found->example[verdict] == NULL) {
+        legality_check(&choice, &reason);
+        found->example[verdict] = reason;
+    }
+    for (gint r = 0; r < NUM_RECOMPUTES; r++) {
+        if (request->recompute >= 0 && request->recompute != r)
+            continue;
+        finder->plan.schedule.recompute = (Recompute)r;
+        if (verdict == VERDICT_OK)
+            add_candidate(finder);
+        else
+            found->rejected[verdict]++;
+    }
+}
+
+/* Sequences of a micro-batch that divide @number, ascending. */
+static const GArray *divisors_of(Finder *finder, guint number)
+{
+    if (finder->divided == number)
+        return finder->divisors;
+    g_array_set_size(finder->divisors, 0);
+    for (guint i = 1; i <= number; i++)
+        if (number % i == 0)
+            g_array_append_val(finder->divisors, i);
+    finder->divided = number;
+    return finder->divisors;
+}
+
+/* A rank's batch is cut into each micro-batch that divides it. */
+static void add_micro_batches(Finder *finder)
+{
+    const SearchRequest *request = finder->request;
+    Plan *plan = &finder->plan;
+    const guint ranks = layout_data_ranks(&plan->layout);
+    const guint micro = MAX(request->micro_batch, 1);
+    const guint batch = request->global_batch != 0 ? request->global_batch : ranks * micro;
+    const guint rank_batch = batch / ranks;
+
+    plan->workload.global_batch = batch;
+    if (request->micro_batch != 0 || batch % ranks != 0) {
+        plan->schedule.micro_batch = micro;
+        plan->schedule.micro_batches = MAX(rank_batch / micro, 1);
+        add_recomputes(finder);
+        return;
+    }
+    const GArray *divisors = divisors_of(finder, rank_batch);
+    for (guint i = 0; i < divisors->len; i++) {
+        plan->schedule.micro_batch = g_array_index(divisors, guint, i);
+        plan->schedule.micro_batches = rank_batch / plan->schedule.micro_batch;
+        add_recomputes(finder);
+    }
+}
+
+static void add_virtual_stages(Finder *finder, Strategy strategy, guint virtual_stages)
+{
+    const SearchRequest *request = finder->request;
+    const guint chunks = finder->plan.layout.size[AXIS_PP] * virtual_stages;
+    Plan *plan = &finder->plan;
+
+    if (request->num_chunks != 0 && request->num_chunks != chunks)
+        return;
+    plan->schedule.virtual_stages = virtual_stages;
+    plan->schedule.chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL;
+    plan->sharding.strategy = strategy;
+    plan->sharding.accumulate_sharded = request->sharding.accumulate_sharded;
+    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
+    add_micro_batches(finder);
+}
+
+static void add_schedules(Finder *finder, Strategy strategy)
+{
+    const SearchRequest *request = finder->request;
+    const guint pp = finder->plan.layout.size[AXIS_PP];
+
+    for (gint k = 0; k < NUM_SCHEDULES; k++) {
+        const gboolean several = k == SCHEDULE_INTERLEAVED;
+        const guint most = request->virtual_stages != 0 ? request->virtual_stages
+                           : several                    ? MAX(request->model->layers / pp, 2)
+                                                        : 1;
+
+        if (!is_schedule_offered(request, pp, (ScheduleKind)k))
+            continue;
+        finder->plan.schedule.kind = (ScheduleKind)k;
+        for (guint v = several ? 2 : 1; v <= most; v++)
+            if (request->virtual_stages != 0 ? v == request->virtual_stages
+                                             : !several || v == 2 || is_cut_evenly(request, pp * v))
+                add_virtual_stages(finder, strategy, v);
+    }
+}
+
+/* How attention crosses ranks matters only where there are several. */
+static void add_contexts(Finder *finder, Strategy strategy)
+{
+    const SearchRequest *request = finder->request;
+
+    for (gint k = 0; k < NUM_CONTEXT_KINDS; k++) {
+        finder->plan.context = (ContextKind)k;
+        if (request->context >= 0 ? request->context == k
+                                  : k == CONTEXT_RING || finder->plan.layout.size[AXIS_CP] > 1)
+            add_schedules(finder, strategy);
+    }
+}
+
+static void add_mesh(Finder *finder)
+{
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (is_strategy_offered(finder->request, &finder->plan.layout, (Strategy)s))
+            add_contexts(finder, (Strategy)s);
+}
+
+/* ---- all ---- */
+
+/* Layouts that differ in data axes only; those that split a block alike share what a worker knows
+ * of it, so one worker does them all. */
+typedef struct {
+    guint tp, pp, cp;
+    guint group;
+    Candidates *found;
+} Outer;
+
+typedef struct {
+    const SearchRequest *request;
+    guint gpus;
+    GArray *outers; /* Outer, in the order of enumeration */
+    guint groups;
+    Finder *finders; /* by worker */
+} Find;
+
+static void add_data_axes(Finder *finder, const Outer *outer, guint ranks)
+{
+    Layout *layout = &finder->plan.layout;
+
+    layout->size[AXIS_TP] = outer->tp;
+    layout->size[AXIS_PP] = outer->pp;
+    layout->size[AXIS_CP] = outer->cp;
+    for (guint shard = 1; shard <= ranks; shard++) {
+        if (ranks % shard != 0 || !is_free(finder->request, AXIS_DP_SHARD, shard) ||
+            !is_free(finder->request, AXIS_DP_REPLICATE, ranks / shard))
+            continue;
+        layout->size[AXIS_DP_SHARD] = shard;
+        layout->size[AXIS_DP_REPLICATE] = ranks / shard;
+        add_mesh(finder);
+    }
+}
+
+static void find_group(gpointer data, guint group, guint worker)
+{
+    const Find *find = data;
+    Finder *finder = &find->finders[worker];
+
+    for (guint i = 0; i < find->outers->len; i++) {
+        Outer *outer = &g_array_index(find->outers, Outer, i);
+
+        if (outer->group != group)
+            continue;
+        finder->found = outer->found = candidates_new();
+        add_data_axes(finder, outer, find->gpus / outer->tp / outer->pp / outer->cp);
+    }
+}
+
+/* The number of tp and cp's pair, counted in the order of their first appearance. */
+static guint group_of(Find *find, guint tp, guint cp)
+{
+    for (guint i = 0; i < find->outers->len; i++) {
+        const Outer *outer = &g_array_index(find->outers, Outer, i);
+
+        if (outer->tp == tp && outer->cp == cp)
+            return outer->group;
+    }
+    return find->groups++;
+}
+
+static void list_outers(Find *find)
+{
+    const SearchRequest *request = find->request;
+
+    for (guint tp = 1; tp <= candidates_most_tp(request); tp++) {
+        const guint rest = find->gpus / tp;
+
+        if (find->gpus % tp != 0 || !candidates_offer_tp(request, tp))
+            continue;
+        for (guint pp = 1; pp <= rest; pp++) {
+            if (rest % pp != 0 || !is_pp_offered(request, pp))
+                continue;
+            for (guint cp = 1; cp <= rest / pp; cp++) {
+                if (rest / pp % cp != 0 || !is_cp_offered(request, cp))
+                    continue;
+                const Outer outer = {.tp = tp, .pp = pp, .cp = cp, .group = group_of(find, tp, cp)};
+                g_array_append_val(find->outers, outer);
+            }
+        }
+    }
+}
+
+static void finder_init(Finder *finder, const SearchRequest *request, guint gpus,
+                        Summariser *of_others)
+{
+    *finder = (Finder){
+        .request = request,
+        .plan = {.model = (Model *)request->model,
+                 .topology = (Topology *)request->topology,
+                 .workload = {0, search_seq_len(request), request->recipe, request->optimizer},
+                 .layout = {{1, gpus, 1, 1, 1}},
+                 .sharding = request->sharding,
+                 .sequence_parallel = request->sequence_parallel},
+        .divisors = g_array_new(FALSE, FALSE, sizeof(guint)),
+    };
+    plan_set_target(&finder->plan);
+    const SimulateContext context = plan_context(&finder->plan);
+    finder->summariser = summariser_new(&context, of_others);
+    finder->limit_bytes = plan_memory_limit(&finder->plan);
+    finder->framework_bytes = plan_framework_bytes(&finder->plan);
+}
+
+static void take_found(Candidates *all, Candidates *found)
+{
+    const guint first = all->listed->len;
+
+    if (found->legal > 0 && (all->legal == 0 || found->least.floor_bytes < all->least.floor_bytes))
+        all->least = found->least;
+    all->legal += found->legal;
+    for (guint v = 0; v < NUM_VERDICTS; v++) {
+        all->rejected[v] += found->rejected[v];
+        if (all->example[v] == NULL)
+            all->example[v] = g_steal_pointer(&found->example[v]);
+    }
+    if (found->listed->len > 0)
+        g_array_append_vals(all->listed, found->listed->data, found->listed->len);
+    for (guint i = first; i < all->listed->len; i++)
+        g_array_index(all->listed, Candidate, i).order = i;
+    candidates_free(found);
+}
+
+Candidates *candidates_find(const SearchRequest *request, guint gpus)
+{
+    g_autoptr(GArray) outers = g_array_new(FALSE, FALSE, sizeof(Outer));
+    Find find = {.request = request, .gpus = gpus, .outers = outers};
+    Candidates *all = candidates_new();
+
+    list_outers(&find);
+    const guint workers = parallel_workers(find.groups);
+    find.finders = g_new(Finder, workers);
+    for (guint w = 0; w < workers; w++)
+        finder_init(&find.finders[w], request, gpus, w == 0 ? NULL : find.finders[0].summariser);
+    all->framework_bytes = find.finders[0].framework_bytes;
+    parallel_run(find.groups, find_group, &find);
+    for (guint i = 0; i < outers->len; i++)
+        take_found(all, g_array_index(outers, Outer, i).found);
+    for (guint w = 0; w < workers; w++) {
+        g_ptr_array_add(all->summarisers, find.finders[w].summariser);
+        g_array_unref(find.finders[w].divisors);
+    }
+    g_free(find.finders);
+    return all;
+}
+
+/* ---- walks ---- */
+
+typedef struct {
+    const SearchRequest *request;
+    const Candidates *candidates;
+    Candidate *first;
+} Walks;
+
+static void walk_candidate(gpointer data, guint i, guint worker)
+{
+    const Walks *walks = data;
+    Candidate *candidate = &walks->first[i];
+    Plan plan = {.gpus = 0};
+
+    candidate_choose(walks->request, candidate, &plan);
+    const ProgramSpec spec = plan_spec(&plan);
+    const double bound_s =
+        summarise_calls(g_ptr_array_index(walks->candidates->summarisers, worker), &spec);
+    candidate->bound_s = MAX(candidate->bound_s, bound_s / candidate->global_batch);
+}
+
+void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
+                     guint num)
+{
+    Walks walks = {request, candidates, first};
+
+    while (candidates->summarisers->len < parallel_workers(num)) {
+        Plan plan = {.gpus = 0};
+
+        candidate_choose(request, first, &plan);
+        const SimulateContext context = plan_context(&plan);
+        g_ptr_array_add(candidates->summarisers,
+                        summariser_new(&context, g_ptr_array_index(candidates->summarisers, 0)));
+    }
+    parallel_run(num, walk_candidate, &walks);
+}
+
+void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan)
+{
+    plan->model = (Model *)request->model;
+    plan->topology = (Topology *)request->topology;
+    plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
+                                request->optimizer};
+    plan->layout = candidate->layout;
+    plan->sharding = request->sharding;
+    plan->sharding.strategy = (Strategy)candidate->strategy;
+    plan->schedule = (Schedule){
+        .micro_batch = candidate->micro_batch,
+        .micro_batches = candidate->micro_batches,
+        .recompute = (Recompute)candidate->recompute,
+        .kind = (ScheduleKind)candidate->schedule,
+        .virtual_stages = candidate->virtual_stages,
+        .chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL,
+    };
+    plan->sequence_parallel = request->sequence_parallel;
+    plan->context = (ContextKind)candidate->context;
+    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
+    plan_set_target(plan);
+}

@@ -1,0 +1,42 @@
+/* Every complete legal choice of a search: counted, summarised, and listed where it may fit. */
+#pragma once
+
+#include "sim/search/price.h"
+#include "sim/search/search.h"
+
+/* Small: there are many. */
+typedef struct {
+    double bound_s; /* of the step, divided by the global batch: layouts of different batches
+                       compare by the time of a sequence */
+    guint64 floor_bytes;
+    guint32 order; /* of enumeration: makes ties deterministic */
+    guint32 micro_batch, micro_batches, global_batch;
+    Layout layout;
+    guint16 virtual_stages, stage; /* stage: that needs most memory, by its floor */
+    guint8 strategy, schedule, recompute, context;
+} Candidate;
+
+typedef struct {
+    GArray *listed; /* Candidate, in the order of enumeration; of those whose floor fits */
+    guint64 legal;
+    guint64 rejected[NUM_VERDICTS];
+    char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
+    Candidate least;             /* that needs least; where legal > 0 */
+    guint64 framework_bytes;     /* what each rank needs beside its floor */
+    GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
+} Candidates;
+
+Candidates *candidates_find(const SearchRequest *request, guint gpus);
+void candidates_free(Candidates *candidates);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Candidates, candidates_free)
+
+/* Whether some tp of the request's goes with that number of GPUs; the largest one to try. */
+gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
+guint candidates_most_tp(const SearchRequest *request);
+
+/* Brings the bounds of @num candidates closer, on all cores. */
+void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
+                     guint num);
+
+/* Fills @plan's choices; model and topology are borrowed from the request. */
+void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan);

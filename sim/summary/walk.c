@@ -1,0 +1,508 @@
+#include "sim/summary/walk.h"
+
+#include "sim/summary/stage.h"
+
+/* When copies of a ring are free again: taken and given in turn. */
+typedef struct {
+    double *free_s;
+    guint count, taken, given;
+} Slots;
+
+/* One stage's clocks, all since its clip began. */
+typedef struct {
+    Stage stage;
+    const UnitCost *block, *root;
+    const Timetable *table;
+    guint action;                                       /* the next one */
+    gboolean arrived;                                   /* at that exchange */
+    double compute_s;                                   /* when the stream of compute is free */
+    double gather_s, reduce_s, replicate_s, exchange_s; /* the others */
+    double read_s;     /* when the newest reduction has read its gradients */
+    double ready_s;    /* of the exchange that it has arrived at */
+    double *updated_s; /* by block of this stage: its parameters are those of this step */
+    double *whole_s;   /* by block: gathered, while it is kept */
+    double *reduced_s; /* by block: its newest reduction is done */
+    guint *open;       /* by block: micro-batches for which it is kept */
+    double root_whole_s, root_reduced_s;
+    Slots weights, gradients;
+    double *forward_end_s; /* by virtual stage and micro-batch */
+    double *received_s;    /* the same: its input; its output's gradient: */
+    double *gradient_s, *backward_end_s;
+} Clocks;
+
+typedef struct {
+    Known *known;
+    const ProgramSpec *spec;
+    guint pp, chunks, micro_batches;
+    Clocks *stages;
+    GArray **arrivals; /* by stage and peer: when it was there for each of their exchanges */
+} Walk;
+
+/* ---- rings ---- */
+
+static void slots_init(Slots *slots, guint count)
+{
+    *slots = (Slots){.free_s = g_new0(double, count), .count = count};
+}
+
+/* When the copy that is taken next is free. */
+static double slots_take(Slots *slots)
+{
+    return slots->free_s[slots->taken++ % slots->count];
+}
+
+static void slots_give(Slots *slots, double at_s)
+{
+    slots->free_s[slots->given++ % slots->count] = at_s;
+}
+
+/* ---- units ---- */
+
+static gboolean is_gathered_again(const Clocks *clocks)
+{
+    return clocks->stage.shape->first_strategy > STRATEGY_SHARD_GRAD_OP;
+}
+
+static gboolean is_gathered(const Clocks *clocks)
+{
+    return clocks->stage.shape->first_strategy >= STRATEGY_SHARD_GRAD_OP;
+}
+
+/* Only the last block is kept. */
+static gboolean is_kept(const Walk *walk, const Clocks *clocks, guint block)
+{
+    return is_gathered_again(clocks) && stage_has_head(clocks->stage.shape) &&
+           clocks->stage.shape->kept->len > 0 && block + 1 == clocks->stage.shape->layers &&
+           walk->spec->sharding->num_overrides == 0;
+}
+
+/* Cast once the parameters are those of this step, then gathered into a copy that is free. */
+static double gather(Clocks *clocks, double updated_s, double free_s)
+{
+    const SegmentSums *sums = &clocks->block->gather;
+    const double cast_s = MAX(clocks->gather_s, updated_s) + sums->shard_s - sums->shard_moves_s;
+
+    clocks->gather_s = MAX(cast_s, free_s) + sums->shard_moves_s;
+    return clocks->gather_s;
+}
+
+/* When a block's weights are there for a use. */
+static double weights_s(const Walk *walk, Clocks *clocks, guint block)
+{
+    if (!is_gathered(clocks))
+        return clocks->whole_s[block];
+    if (!is_gathered_again(clocks)) {
+        if (clocks->whole_s[block] == 0)
+            clocks->whole_s[block] = gather(clocks, clocks->updated_s[block], 0);
+        return clocks->whole_s[block];
+    }
+    if (is_kept(walk, clocks, block) && clocks->open[block] > 0)
+        return clocks->whole_s[block];
+    const double free_s = slots_take(&clocks->weights);
+    clocks->whole_s[block] = gather(clocks, clocks->updated_s[block], free_s);
+    return clocks->whole_s[block];
+}
+
+/* Whether backward for weights uses them too. */
+static gboolean closes_with_weights(const Clocks *clocks)
+{
+    return is_gathered_again(clocks) && clocks->block->gathers > 2;
+}
+
+static void release(const Walk *walk, Clocks *clocks, guint block, double at_s)
+{
+    if (is_gathered_again(clocks) && !(is_kept(walk, clocks, block) && clocks->open[block] > 0))
+        slots_give(&clocks->weights, at_s);
+}
+
+/* The root is gathered for each micro-batch, or once; kept, the embedding's serves the head. */
+static double root_weights_s(Clocks *clocks, gboolean for_head)
+{
+    const Strategy strategy = clocks->stage.shape->root_strategy;
+
+    if (for_head && clocks->stage.shape->place == STAGE_ONLY &&
+        stage_root_gathers(&clocks->stage) <= clocks->stage.micro_batches)
+        return clocks->root_whole_s;
+    if (strategy < STRATEGY_SHARD_GRAD_OP ||
+        (strategy == STRATEGY_SHARD_GRAD_OP && clocks->root_whole_s > 0))
+        return clocks->root_whole_s;
+    clocks->gather_s =
+        MAX(clocks->gather_s, clocks->root->update.all_s) + clocks->root->gather.shard_s;
+    return clocks->root_whole_s = clocks->gather_s;
+}
+
+/* A unit's gradients of a micro-batch are complete at @at_s; returns when they are reduced. */
+static double reduce(const Walk *walk, Clocks *clocks, const UnitCost *unit, guint micro_batch,
+                     double at_s)
+{
+    const double read_s =
+        walk->micro_batches == 1 ? unit->reduce_last.shard_s : unit->reduce_first.shard_s;
+    const gboolean last = micro_batch + 1 == walk->micro_batches;
+    const SegmentSums *sums = last               ? &unit->reduce_last
+                              : micro_batch == 0 ? &unit->reduce_first
+                                                 : &unit->reduce_add;
+
+    if (unit->gradient_bytes == 0 && !last)
+        return at_s;
+    const double before_s = sums->all_s - sums->shard_s - sums->replicate_s; /* on other streams */
+    const double start_s = MAX(clocks->reduce_s, at_s + before_s);
+    clocks->read_s = start_s + read_s;
+    clocks->reduce_s = start_s + sums->shard_s;
+    if (sums->replicate_s == 0)
+        return clocks->reduce_s;
+    clocks->replicate_s = MAX(clocks->replicate_s, clocks->reduce_s) + sums->replicate_s;
+    return clocks->replicate_s;
+}
+
+/* ---- passes ---- */
+
+/* Seconds of a pass's end by which @until_s of it has passed: all, where that is its last op. */
+static double moment_s(const SegmentPath *path, double until_s, double start_s, double end_s)
+{
+    return until_s >= path->stream_s ? end_s : start_s + until_s;
+}
+
+static guint layers_of(const Walk *walk, guint chunk)
+{
+    return schedule_chunk(&walk->spec->schedule, walk->spec->model->layers, walk->pp, chunk).count;
+}
+
+/* The stage's number of its block @within of @chunk. */
+static guint block_of(const Walk *walk, guint chunk, guint within)
+{
+    guint block = within;
+
+    for (guint c = chunk % walk->pp; c < chunk; c += walk->pp)
+        block += layers_of(walk, c);
+    return block;
+}
+
+static gsize flight(const Walk *walk, const Action *action)
+{
+    return (gsize)(action->chunk / walk->pp) * walk->micro_batches + action->micro_batch;
+}
+
+static void forward(Walk *walk, Clocks *clocks, const Action *action)
+{
+    const StageCost *cost = clocks->stage.cost;
+    const SegmentPath *path = &cost->forward.path;
+    const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
+
+    if (action->chunk == 0) {
+        const double root_s = root_weights_s(clocks, FALSE);
+
+        clocks->compute_s = MAX(clocks->compute_s + cost->embed.path.stream_s,
+                                root_s + cost->embed.path.weights_tail_s);
+    } else {
+        clocks->compute_s = MAX(clocks->compute_s, clocks->received_s[flight(walk, action)]) +
+                            cost->input.path.stream_s;
+    }
+    for (guint i = first; i < first + layers; i++) {
+        const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, i);
+
+        clocks->compute_s = MAX(start_s + path->whole_s, whole_s + path->weights_tail_s);
+        clocks->open[i]++;
+        release(walk, clocks, i, moment_s(path, path->weights_until_s, start_s, clocks->compute_s));
+    }
+    clocks->forward_end_s[flight(walk, action)] = clocks->compute_s;
+}
+
+/* A pass over one block; @entry_s: when its gradient came, where the pass before is not its
+ * source; else 0. */
+static void backward_block(Walk *walk, Clocks *clocks, guint block, guint micro_batch,
+                           double entry_s, gboolean from_before)
+{
+    const SegmentPath *path = &clocks->stage.cost->backward.path;
+    const gboolean reduces = clocks->stage.spec->schedule.kind != SCHEDULE_ZB_H1;
+    const gboolean rings = clocks->block->gradient_bytes > 0;
+    const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, block);
+    double end_s = MAX(start_s + (from_before ? path->whole_s : path->stream_s),
+                       whole_s + path->weights_tail_s);
+
+    end_s = MAX(end_s, entry_s + path->entry_s);
+    const double free_s = rings ? slots_take(&clocks->gradients) : 0;
+    if (rings)
+        end_s = MAX(end_s, free_s + path->gradients_tail_s);
+    clocks->compute_s = end_s;
+    clocks->open[block] -= closes_with_weights(clocks) ? 0 : 1;
+    release(walk, clocks, block, moment_s(path, path->weights_until_s, start_s, end_s));
+    if (!reduces)
+        return;
+    clocks->reduced_s[block] = reduce(walk, clocks, clocks->block, micro_batch,
+                                      moment_s(path, path->gradients_until_s, start_s, end_s));
+    if (rings)
+        slots_give(&clocks->gradients, clocks->read_s);
+}
+
+/* Where the root ends with the head, its gradients are complete then. */
+static void head(const Walk *walk, Clocks *clocks, guint micro_batch)
+{
+    const SegmentPath *path = &clocks->stage.cost->head.path;
+    const double start_s = clocks->compute_s, root_s = root_weights_s(clocks, TRUE);
+
+    clocks->compute_s = MAX(start_s + path->stream_s, root_s + path->weights_tail_s);
+    if (!stage_has_embedding(clocks->stage.shape))
+        clocks->root_reduced_s =
+            reduce(walk, clocks, clocks->root, micro_batch,
+                   moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
+}
+
+static void backward(Walk *walk, Clocks *clocks, const Action *action)
+{
+    const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
+    const gboolean last_chunk = action->chunk + 1 == walk->chunks;
+    const StageCost *cost = clocks->stage.cost;
+    double entry_s = 0;
+
+    if (last_chunk)
+        head(walk, clocks, action->micro_batch);
+    else
+        entry_s = clocks->gradient_s[flight(walk, action)];
+    for (guint i = layers; i-- > 0;) {
+        const gboolean from_before = i + 1 < layers;
+
+        backward_block(walk, clocks, first + i, action->micro_batch, from_before ? 0 : entry_s,
+                       from_before);
+    }
+    clocks->backward_end_s[flight(walk, action)] = clocks->compute_s;
+    if (action->chunk > 0)
+        return;
+    const SegmentPath *path = &cost->embed_backward.path;
+    const double start_s = clocks->compute_s;
+    clocks->compute_s = start_s + path->stream_s;
+    clocks->root_reduced_s =
+        reduce(walk, clocks, clocks->root, action->micro_batch,
+               moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
+}
+
+static void weights(Walk *walk, Clocks *clocks, const Action *action)
+{
+    const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
+    const SegmentPath *path = &clocks->stage.cost->weights.path;
+
+    for (guint i = first + layers; i-- > first;) {
+        const double start_s = clocks->compute_s;
+
+        clocks->compute_s = start_s + path->stream_s;
+        if (closes_with_weights(clocks)) {
+            const double whole_s = weights_s(walk, clocks, i);
+
+            clocks->compute_s = MAX(clocks->compute_s, whole_s + path->weights_tail_s);
+            clocks->open[i]--;
+            release(walk, clocks, i,
+                    moment_s(path, path->weights_until_s, start_s, clocks->compute_s));
+        }
+        clocks->reduced_s[i] =
+            reduce(walk, clocks, clocks->block, action->micro_batch,
+                   moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
+    }
+}
+
+/* ---- exchanges ---- */
+
+static GArray *arrivals_of(const Walk *walk, guint from, guint to)
+{
+    GArray **arrivals = &walk->arrivals[from * walk->pp + to];
+
+    if (*arrivals == NULL)
+        *arrivals = g_array_new(FALSE, FALSE, sizeof(double));
+    return *arrivals;
+}
+
+static gboolean is_first_of_peer(const Transfer *transfers, guint i)
+{
+    for (guint j = 0; j < i; j++)
+        if (transfers[j].peer == transfers[i].peer)
+            return FALSE;
+    return TRUE;
+}
+
+static gsize transfer_flight(const Walk *walk, const Transfer *transfer)
+{
+    return (gsize)(transfer->chunk / walk->pp) * walk->micro_batches + transfer->micro_batch;
+}
+
+static void arrive(Walk *walk, guint s, const Transfer *transfers, guint num)
+{
+    Clocks *clocks = &walk->stages[s];
+
+    clocks->arrived = TRUE;
+    clocks->ready_s = clocks->exchange_s;
+    for (guint i = 0; i < num; i++) {
+        const gsize at = transfer_flight(walk, &transfers[i]);
+
+        if (transfers[i].send)
+            clocks->ready_s =
+                MAX(clocks->ready_s,
+                    transfers[i].gradient ? clocks->backward_end_s[at] : clocks->forward_end_s[at]);
+    }
+    for (guint i = 0; i < num; i++)
+        if (is_first_of_peer(transfers, i))
+            g_array_append_val(arrivals_of(walk, s, transfers[i].peer), clocks->ready_s);
+}
+
+/* FALSE while a peer is not there. */
+static gboolean exchange(Walk *walk, guint s, const Transfer *transfers, guint num)
+{
+    Clocks *clocks = &walk->stages[s];
+    guint sent = 0;
+
+    if (!clocks->arrived)
+        arrive(walk, s, transfers, num);
+    double start_s = clocks->ready_s;
+    for (guint i = 0; i < num; i++) {
+        const GArray *theirs = arrivals_of(walk, transfers[i].peer, s);
+        const guint nth = arrivals_of(walk, s, transfers[i].peer)->len - 1;
+
+        if (theirs->len <= nth)
+            return FALSE;
+        start_s = MAX(start_s, g_array_index(theirs, double, nth));
+        sent += transfers[i].send ? 1 : 0;
+    }
+    const guint64 bytes = MAX(sent, num - sent) * clocks->stage.cost->ring.residual;
+    clocks->exchange_s = start_s + known_exchange_s(walk->known, walk->spec, bytes);
+    for (guint i = 0; i < num; i++)
+        if (!transfers[i].send)
+            (transfers[i].gradient ? clocks->gradient_s
+                                   : clocks->received_s)[transfer_flight(walk, &transfers[i])] =
+                clocks->exchange_s;
+    clocks->arrived = FALSE;
+    return TRUE;
+}
+
+/* ---- the step ---- */
+
+/* Updates of all units, the root first, and what gathers them again. */
+static void update(Clocks *clocks)
+{
+    const StageShape *shape = clocks->stage.shape;
+
+    clocks->compute_s = clocks->stage.shards[shape->root_strategy]->clip.all_s;
+    if (clocks->root != NULL) {
+        clocks->compute_s += clocks->root->update.all_s;
+        clocks->gather_s = clocks->compute_s + clocks->root->update_gather.shard_s;
+        clocks->root_whole_s = clocks->root->update_gather.shard_s > 0 ? clocks->gather_s : 0;
+    }
+    for (guint i = 0; i < shape->layers; i++) {
+        clocks->compute_s += clocks->block->update.all_s;
+        clocks->updated_s[i] = clocks->compute_s;
+        if (clocks->block->update_gather.shard_s == 0)
+            continue;
+        clocks->gather_s =
+            MAX(clocks->gather_s, clocks->compute_s) + clocks->block->update_gather.shard_s;
+        clocks->whole_s[i] = clocks->gather_s;
+    }
+    clocks->compute_s += clocks->stage.micro_batches * clocks->stage.cost->count_valid.all_s;
+}
+
+/* Norms in the order of units, each after its reduction. */
+static double end_s(const Clocks *clocks)
+{
+    double at_s = clocks->compute_s;
+
+    if (clocks->root != NULL)
+        at_s = MAX(at_s, clocks->root_reduced_s) + clocks->root->norm.all_s;
+    for (guint i = 0; i < clocks->stage.shape->layers; i++)
+        at_s = MAX(at_s, clocks->reduced_s[i]) + clocks->block->norm.all_s;
+    return at_s + clocks->stage.scalars->norm_s;
+}
+
+/* Takes a stage as far as it gets; FALSE when it could not move. */
+static gboolean advance(Walk *walk, guint s)
+{
+    Clocks *clocks = &walk->stages[s];
+    gboolean moved = FALSE;
+
+    for (; clocks->action < clocks->table->actions->len; clocks->action++, moved = TRUE) {
+        const Action *action = &g_array_index(clocks->table->actions, Action, clocks->action);
+
+        if (action->kind == ACTION_EXCHANGE &&
+            !exchange(walk, s,
+                      &g_array_index(clocks->table->transfers, Transfer, action->first_transfer),
+                      action->num_transfers))
+            return moved;
+        if (action->kind == ACTION_FORWARD)
+            forward(walk, clocks, action);
+        else if (action->kind == ACTION_BACKWARD)
+            backward(walk, clocks, action);
+        else if (action->kind == ACTION_WEIGHTS)
+            weights(walk, clocks, action);
+    }
+    return moved;
+}
+
+static void clocks_init(const Walk *walk, guint s, const Timetable *table)
+{
+    const gsize flights =
+        (gsize)schedule_virtual_stages(&walk->spec->schedule) * walk->micro_batches;
+    Clocks *clocks = &walk->stages[s];
+    double *times;
+
+    *clocks = (Clocks){.stage = stage_of(walk->known, walk->spec, s), .table = table};
+    const StageShape *shape = clocks->stage.shape;
+    clocks->block = stage_block(&clocks->stage, shape->first_strategy);
+    clocks->root = stage_root(&clocks->stage);
+    times = g_new0(double, 3 * shape->layers + 4 * flights);
+    clocks->updated_s = times;
+    clocks->whole_s = times + shape->layers;
+    clocks->reduced_s = times + 2 * shape->layers;
+    clocks->forward_end_s = times + 3 * shape->layers;
+    clocks->received_s = clocks->forward_end_s + flights;
+    clocks->gradient_s = clocks->received_s + flights;
+    clocks->backward_end_s = clocks->gradient_s + flights;
+    clocks->open = g_new0(guint, shape->layers);
+    slots_init(&clocks->weights,
+               walk->spec->sharding->live_units + shape->kept_units[shape->first_strategy]);
+    slots_init(&clocks->gradients, MIN(shape->layers, 2));
+    update(clocks);
+}
+
+static void clocks_clear(Clocks *clocks)
+{
+    g_free(clocks->updated_s);
+    g_free(clocks->open);
+    g_free(clocks->weights.free_s);
+    g_free(clocks->gradients.free_s);
+}
+
+static double run(Walk *walk)
+{
+    gboolean moved = TRUE;
+    double step_s = 0;
+
+    while (moved) {
+        moved = FALSE;
+        for (guint s = 0; s < walk->pp; s++)
+            moved |= advance(walk, s);
+    }
+    for (guint s = 0; s < walk->pp; s++)
+        step_s = MAX(step_s, end_s(&walk->stages[s]));
+    return step_s;
+}
+
+double walk_s(Known *known, const ProgramSpec *spec)
+{
+    const guint pp = spec->layout.size[AXIS_PP];
+    Walk walk = {.known = known,
+                 .spec = spec,
+                 .pp = pp,
+                 .chunks = schedule_chunks(&spec->schedule, pp),
+                 .micro_batches = spec->schedule.micro_batches,
+                 .stages = NULL};
+
+    if (spec->sharding->num_overrides > 0)
+        return 0;
+    const Timetable *tables = known_timetables(known, spec);
+    walk.stages = g_new(Clocks, pp);
+    walk.arrivals = g_new0(GArray *, pp * pp);
+    for (guint s = 0; s < pp; s++)
+        clocks_init(&walk, s, &tables[s]);
+    const double step_s = run(&walk);
+    for (guint s = 0; s < pp; s++)
+        clocks_clear(&walk.stages[s]);
+    for (guint i = 0; i < pp * pp; i++)
+        g_clear_pointer(&walk.arrivals[i], g_array_unref);
+    g_free(walk.arrivals);
+    g_free(walk.stages);
+    return step_s;
+}
