@@ -1,6 +1,6 @@
 #include "sim/layout/context_parallel.h"
 
-#include <string.h>
+#include "sim/base/names.h"
 
 static const char *const kind_names[NUM_CONTEXT_KINDS] = {
     [CONTEXT_RING] = "ring",
@@ -14,13 +14,12 @@ const char *context_kind_name(ContextKind kind)
 
 gboolean context_kind_from_name(const char *name, ContextKind *kind)
 {
-    for (guint i = 0; i < NUM_CONTEXT_KINDS; i++) {
-        if (strcmp(name, kind_names[i]) == 0) {
-            *kind = (ContextKind)i;
-            return TRUE;
-        }
-    }
-    return FALSE;
+    guint value;
+
+    if (!name_find(name, kind_names, NUM_CONTEXT_KINDS, &value))
+        return FALSE;
+    *kind = (ContextKind)value;
+    return TRUE;
 }
 
 void context_positions(guint seq_len, guint cp, guint rank, gint32 *positions)

@@ -1,5 +1,7 @@
 #include "sim/layout/layout.h"
 
+#include "sim/base/names.h"
+
 static const char *const axis_names[NUM_AXES] = {
     [AXIS_PP] = "pp",
     [AXIS_DP_REPLICATE] = "dp_replicate",
@@ -16,13 +18,12 @@ const char *axis_name(Axis axis)
 
 gboolean axis_from_name(const char *name, Axis *axis)
 {
-    for (guint i = 0; i < NUM_AXES; i++) {
-        if (g_str_equal(name, axis_names[i])) {
-            *axis = (Axis)i;
-            return TRUE;
-        }
-    }
-    return FALSE;
+    guint value;
+
+    if (!name_find(name, axis_names, NUM_AXES, &value))
+        return FALSE;
+    *axis = (Axis)value;
+    return TRUE;
 }
 
 guint layout_world(const Layout *layout)

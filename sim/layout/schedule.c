@@ -1,6 +1,6 @@
 #include "sim/layout/schedule.h"
 
-#include <string.h>
+#include "sim/base/names.h"
 
 static const char *const recompute_names[NUM_RECOMPUTES] = {
     [RECOMPUTE_NONE] = "none",
@@ -15,15 +15,6 @@ static const char *const schedule_names[NUM_SCHEDULES] = {
     [SCHEDULE_ZB_H1] = "zb_h1",
 };
 
-/* Index of @name among @names, or -1. */
-static gint find_name(const char *name, const char *const *names, guint num)
-{
-    for (guint i = 0; i < num; i++)
-        if (strcmp(name, names[i]) == 0)
-            return (gint)i;
-    return -1;
-}
-
 const char *recompute_name(Recompute recompute)
 {
     return recompute_names[recompute];
@@ -31,11 +22,12 @@ const char *recompute_name(Recompute recompute)
 
 gboolean recompute_from_name(const char *name, Recompute *recompute)
 {
-    const gint found = find_name(name, recompute_names, NUM_RECOMPUTES);
+    guint value;
 
-    if (found >= 0)
-        *recompute = (Recompute)found;
-    return found >= 0;
+    if (!name_find(name, recompute_names, NUM_RECOMPUTES, &value))
+        return FALSE;
+    *recompute = (Recompute)value;
+    return TRUE;
 }
 
 const char *schedule_name(ScheduleKind kind)
@@ -45,11 +37,12 @@ const char *schedule_name(ScheduleKind kind)
 
 gboolean schedule_from_name(const char *name, ScheduleKind *kind)
 {
-    const gint found = find_name(name, schedule_names, NUM_SCHEDULES);
+    guint value;
 
-    if (found >= 0)
-        *kind = (ScheduleKind)found;
-    return found >= 0;
+    if (!name_find(name, schedule_names, NUM_SCHEDULES, &value))
+        return FALSE;
+    *kind = (ScheduleKind)value;
+    return TRUE;
 }
 
 guint schedule_virtual_stages(const Schedule *schedule)

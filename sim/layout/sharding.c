@@ -1,5 +1,7 @@
 #include "sim/layout/sharding.h"
 
+#include "sim/base/names.h"
+
 static const char *const strategy_names[NUM_STRATEGIES] = {
     [STRATEGY_NO_SHARD] = "no_shard",           [STRATEGY_SHARD_OPTIMIZER] = "shard_optimizer",
     [STRATEGY_SHARD_GRAD_OP] = "shard_grad_op", [STRATEGY_FULL_SHARD] = "full_shard",
@@ -36,13 +38,12 @@ const char *form_name(Form form)
 
 gboolean form_from_name(const char *name, Form *form)
 {
-    for (guint i = 0; i < NUM_FORMS; i++) {
-        if (g_str_equal(name, form_names[i])) {
-            *form = (Form)i;
-            return TRUE;
-        }
-    }
-    return FALSE;
+    guint value;
+
+    if (!name_find(name, form_names, NUM_FORMS, &value))
+        return FALSE;
+    *form = (Form)value;
+    return TRUE;
 }
 
 static guint64 divide_up(guint64 a, guint64 b)
