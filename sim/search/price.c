@@ -148,15 +148,6 @@ static Priced price_largest(const ProgramSet *set, const StepTime *times)
     return priced;
 }
 
-static Priced price_set(Plan *plan, const ProgramSpec *spec, const ProgramSet *set)
-{
-    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-
-    simulate_stages(plan, spec, set, times);
-    store_stages(plan, times, set->num_classes);
-    return price_largest(set, times);
-}
-
 static void predict_memory(Plan *plan, const Priced *priced)
 {
     Prediction *p = &plan->prediction;
@@ -187,14 +178,20 @@ static void add_memory_reason(Plan *plan)
                                     total, limit, memory_term_name((MemoryTerm)largest), term));
 }
 
-static gboolean predict(Plan *plan, const Priced *priced)
+/* Whether that is within the limit; else the reason. */
+static gboolean predict_fits(Plan *plan, const Priced *priced)
 {
-    predict_time(plan, &priced->time);
     predict_memory(plan, priced);
     g_ptr_array_set_size(plan->reasons, 0);
     if (plan->prediction.memory_total > plan->prediction.memory_limit)
         add_memory_reason(plan);
     return plan->reasons->len == 0;
+}
+
+static gboolean predict(Plan *plan, const Priced *priced)
+{
+    predict_time(plan, &priced->time);
+    return predict_fits(plan, priced);
 }
 
 /* Share of the step in which the stage of the reported rank would wait for other stages if nothing
@@ -239,21 +236,15 @@ gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);
-    const Priced priced = price_set(plan, &spec, set);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
+    simulate_stages(plan, &spec, set, times);
+    store_stages(plan, times, set->num_classes);
+    const Priced priced = price_largest(set, times);
     return conclude(plan, set, &priced);
 }
 
 /* ---- steady micro-batches ---- */
-
-static Priced price_micro_batches(Plan *plan, guint micro_batches)
-{
-    ProgramSpec spec = plan_spec(plan);
-
-    spec.schedule.micro_batches = micro_batches;
-    g_autoptr(ProgramSet) set = program_compile(&spec);
-    return price_set(plan, &spec, set);
-}
 
 static double line(double a, double b, guint more)
 {
@@ -291,9 +282,8 @@ static guint steady_from(const Plan *plan, guint *group)
     return pp == 1 ? ALONE : 2 * pp;
 }
 
-/* Whether the plan has more micro-batches than those that need to be looked at: @steady of them,
- * and
- * @group more. */
+/* Whether the plan has more micro-batches than those that need to be looked at: @steady, and @group
+ * more. */
 static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
 {
     const guint micro_batches = plan->schedule.micro_batches;
@@ -301,18 +291,6 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
     *steady = steady_from(plan, group);
     return micro_batches > *steady + *group && (micro_batches - *steady) % *group == 0 &&
            plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
-}
-
-gboolean plan_price_steady(Plan *plan)
-{
-    guint steady, group;
-
-    if (!is_steady(plan, &steady, &group))
-        return plan_price(plan);
-    const Priced before = price_micro_batches(plan, steady);
-    Priced priced = price_micro_batches(plan, steady + group);
-    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
-    return predict(plan, &priced);
 }
 
 /* ---- among many ---- */
@@ -323,11 +301,7 @@ static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
     program_place(set->classes[c]);
     const Priced priced = {.memory = program_memory(set->classes[c]), .stage = c};
 
-    g_ptr_array_set_size(plan->reasons, 0);
-    predict_memory(plan, &priced);
-    if (plan->prediction.memory_total > plan->prediction.memory_limit)
-        add_memory_reason(plan);
-    return plan->reasons->len == 0;
+    return predict_fits(plan, &priced);
 }
 
 /* A limit on a step's seconds, and the stage whose memory to look at first. */

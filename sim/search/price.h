@@ -18,16 +18,14 @@ guint64 plan_framework_bytes(const Plan *plan);
  * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
 
-/* The same prediction without listing every micro-batch: those between the first and the last are
- * alike, so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with
- * stages: through 2 pp and one or, interleaved, pp more).
- * Leaves the program's hash and sizes empty: for ranking; plan_price() the ones that are kept. */
-gboolean plan_price_steady(Plan *plan);
-
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
 /* The same for a plan among many, of which only those that fit and take no more than @limit_s are
  * of interest: of the others the prediction is not filled.  @stage: whose memory to look at first.
- * PRICE_TOO_LARGE leaves the reason in plan->reasons.  PRICE_FITS leaves plan->hash empty where
- * plan_price_steady() would: where it does not, nothing is left to be priced. */
+ * PRICE_TOO_LARGE leaves the reason in plan->reasons.
+ *
+ * Of many micro-batches not every one is listed: those between the first and the last are alike, so
+ * time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
+ * through 2 pp and one or, interleaved, pp more).  The program's hash and sizes are then left
+ * empty: plan_price() the plans that are kept.  Else nothing is left to be priced. */
 PriceResult plan_price_below(Plan *plan, guint stage, double limit_s);
