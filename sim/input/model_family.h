@@ -139,15 +139,10 @@ extern const Module llama_before[], llama_after[], llama_attention[], llama_norm
 extern const Module head_qk_norms[];
 extern const Keys llama_keys;
 
-guint64 model_dim(const Model *model, Dim dim);
-
 /* model_parameters() of sizes that may be absurd, and of what a token uses the elements that a
  * product multiplies by. */
 double model_parameters_bound(const Model *model);
 double model_matrix_parameters(const Model *model);
-
-/* Whether block @layer has experts. */
-gboolean model_has_experts(const Model *model, guint layer);
 
 /* The first of "a|b" that the file has, else "a"; NULL for NULL.  The caller's. */
 char *model_find_key(const JsonText *json, const char *names);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-guint64 model_dim(const Model *model, Dim dim)
+static guint64 model_dim(const Model *model, Dim dim)
 {
     const guint64 heads = model->heads, query = heads * model->head_dim;
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
@@ -62,7 +62,8 @@ guint64 model_dim(const Model *model, Dim dim)
     g_assert_not_reached();
 }
 
-gboolean model_has_experts(const Model *model, guint layer)
+/* Whether block @layer has experts. */
+static gboolean model_has_experts(const Model *model, guint layer)
 {
     const Experts *experts = &model->experts;
 
