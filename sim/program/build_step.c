@@ -21,6 +21,7 @@ typedef struct {
     Pool pools[NUM_RINGS];
     Flight *flights;    /* by virtual stage x micro-batch */
     GHashTable *shapes; /* of exchanges -> segment + 1 */
+    gboolean *reads;    /* by segment of a unit: whether it reads its unit's weights */
 } Step;
 
 static void pool_take(Step *step, Flight *flight, Ring ring)
@@ -80,18 +81,13 @@ static void bind_rings(const Step *step, Draft *draft, const Flight *flight, gui
 }
 
 /* Asked of the ops themselves: a call that read weights which the unit no longer has would find
- * another unit's. */
-static gboolean reads_weights(const Builder *builder, gint segment, guint unit)
+ * another unit's.  The only weights that a unit's segments read are its own. */
+static gboolean reads_weights(const Program *program, const Segment *segment)
 {
-    const Segment *at = program_segment(builder->program, (guint)segment);
-
-    if (!builder_has_unit(builder, unit))
-        return FALSE;
-    const guint unit_class = program_unit_ref(builder->program, unit)->unit_class;
-    const guint weights = (guint)program_unit(builder->program, unit_class)->parameter;
-    for (guint i = 0; i < at->num_ops; i++)
-        for (guint o = 0; o < at->ops[i].num_operands; o++)
-            if (at->ops[i].operands[o].tensor == weights)
+    for (guint i = 0; i < segment->num_ops; i++)
+        for (guint o = 0; o < segment->ops[i].num_operands; o++)
+            if (program_tensor(program, segment->ops[i].operands[o].tensor)->kind ==
+                TENSOR_PARAMETER)
                 return TRUE;
     return FALSE;
 }
@@ -100,6 +96,8 @@ static gboolean reads_weights(const Builder *builder, gint segment, guint unit)
 static Draft *add_draft(Step *step, const Action *action, gint segment, guint unit, guint within)
 {
     Builder *builder = step->builder;
+
+    g_assert(segment >= 0);
     Draft draft = {
         .kind = DRAFT_COMPUTE,
         .segment = (guint)segment,
@@ -107,10 +105,9 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
         .micro_batch = action->micro_batch,
         .first = action->micro_batch == 0,
         .last = action->micro_batch + 1 == builder->spec->schedule.micro_batches,
-        .uses_weights = reads_weights(builder, segment, unit),
+        .uses_weights = step->reads[segment],
     };
 
-    g_assert(segment >= 0);
     bind_rings(step, &draft, flight_of(step, action->chunk, action->micro_batch), within);
     g_array_append_val(builder->drafts, draft);
     return builder_draft(builder, builder->drafts->len - 1);
@@ -408,10 +405,13 @@ void build_step(Builder *builder)
     const gsize flights = (gsize)schedule_virtual_stages(schedule) * schedule->micro_batches;
     g_autofree Flight *in_flight = g_new0(Flight, flights);
     g_autoptr(GHashTable) shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
-    Step step = {.builder = builder, .flights = in_flight, .shapes = shapes};
+    g_autofree gboolean *reads = g_new(gboolean, builder->program->segments->len);
+    Step step = {.builder = builder, .flights = in_flight, .shapes = shapes, .reads = reads};
 
     for (guint r = 0; r < NUM_RINGS; r++)
         g_queue_init(&step.pools[r].free);
+    for (guint s = 0; s < builder->program->segments->len; s++)
+        reads[s] = reads_weights(builder->program, program_segment(builder->program, s));
     add_count_valid(builder);
     for (guint i = 0; i < builder->timetable->actions->len; i++)
         add_action(&step, &g_array_index(builder->timetable->actions, Action, i));
