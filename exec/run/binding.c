@@ -2,6 +2,10 @@
 
 #include <math.h>
 
+static const char *const sum_names[] = {"loss", "sum_sharded", "sum_whole"};
+
+enum { NUM_SUMS = G_N_ELEMENTS(sum_names) };
+
 struct Binding {
     Interpreter *interpreter;
     ProgramSpec spec;
@@ -9,6 +13,7 @@ struct Binding {
     gint32 *positions;          /* theirs, in the sequence */
     gint32 *sequence, *shifted; /* one sequence's tokens and labels, on their way */
     gint tokens, labels;        /* tensors; NO_TENSOR where this stage has no use for them */
+    gint sums[NUM_SUMS];        /* likewise */
     guint data_rank, cp_rank;
 };
 
@@ -82,11 +87,13 @@ static void bind_row_positions(const Binding *binding)
 
     if (tensor == NO_TENSOR)
         return;
-    gint32 *rows = interpreter_tensor(binding->interpreter, (guint)tensor, 0);
     const guint64 count = program_tensor(program, (guint)tensor)->elements;
     const guint64 first = binding->spec.sequence_parallel ? tp_rank * count : 0;
+    g_autofree gint32 *rows = g_new(gint32, count);
     for (guint64 i = 0; i < count; i++)
         rows[i] = binding->positions[(first + i) % binding->count];
+    interpreter_write(binding->interpreter, (guint)tensor, 0,
+                      (TensorRange){0, count * sizeof *rows}, rows);
 }
 
 Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec)
@@ -104,6 +111,8 @@ Binding *binding_new(Interpreter *interpreter, const ProgramSpec *spec)
     binding->shifted = g_new(gint32, binding->count);
     binding->tokens = interpreter_find(interpreter, "tokens");
     binding->labels = interpreter_find(interpreter, "labels");
+    for (guint i = 0; i < NUM_SUMS; i++)
+        binding->sums[i] = interpreter_find(interpreter, sum_names[i]);
     bind_rope_table(binding);
     bind_positions(binding);
     bind_row_positions(binding);
@@ -152,13 +161,12 @@ void binding_samples(Binding *binding, const Data *data, guint64 seed, guint64 s
 
 void binding_clear_sums(Binding *binding)
 {
-    static const char *const sums[] = {"loss", "sum_sharded", "sum_whole"};
-
     const double zero = 0;
 
-    for (guint i = 0; i < G_N_ELEMENTS(sums); i++)
-        if (interpreter_find(binding->interpreter, sums[i]) != NO_TENSOR)
-            binding_write(binding, sums[i], &zero, 1);
+    for (guint i = 0; i < NUM_SUMS; i++)
+        if (binding->sums[i] != NO_TENSOR)
+            interpreter_write(binding->interpreter, (guint)binding->sums[i], 0,
+                              (TensorRange){0, sizeof zero}, &zero);
 }
 
 static guint scalar_tensor(const Binding *binding, const char *name)
