@@ -5,6 +5,7 @@
 #include "sim/input/workload.h"
 #include "sim/layout/legality.h"
 #include "sim/program/compile.h"
+#include "tests/exec/pairs.h"
 
 #include <string.h>
 
@@ -191,27 +192,9 @@ static inline char *wide_text(const Wide *wide, const ProgramSpec *spec)
 
 /* ---- pairs ---- */
 
-typedef struct {
-    gboolean met[NUM_WIDE][WIDE_MOST_LEVELS][NUM_WIDE][WIDE_MOST_LEVELS];
-} WidePairs;
-
-static inline guint wide_new_pairs(WidePairs *pairs, const Wide *wide, gboolean mark)
-{
-    guint fresh = 0;
-
-    for (guint a = 0; a < NUM_WIDE; a++)
-        for (guint b = a + 1; b < NUM_WIDE; b++) {
-            gboolean *met = &pairs->met[a][wide->level[a]][b][wide->level[b]];
-
-            fresh += !*met;
-            *met |= mark;
-        }
-    return fresh;
-}
-
 /* Of many legal draws the one with the most new pairs; FALSE when none has any.  The same on every
  * rank. */
-static inline gboolean wide_draw(WidePairs *pairs, GRand *random, guint ranks, Model *const *models,
+static inline gboolean wide_draw(Pairs *pairs, GRand *random, guint ranks, Model *const *models,
                                  guint num_models, Wide *best)
 {
     enum { DRAWS = 4000 };
@@ -223,13 +206,13 @@ static inline gboolean wide_draw(WidePairs *pairs, GRand *random, guint ranks, M
         for (guint f = 0; f < NUM_WIDE; f++)
             drawn.level[f] =
                 (guint)g_rand_int_range(random, 0, (gint)wide_levels((WideFactor)f, num_models));
-        const guint fresh = wide_new_pairs(pairs, &drawn, FALSE);
+        const guint fresh = pairs_fresh(pairs, drawn.level, FALSE);
         if (fresh <= most || !wide_is_legal(&drawn, ranks, models[drawn.level[WIDE_MODEL]]))
             continue;
         *best = drawn;
         most = fresh;
     }
     if (most > 0)
-        wide_new_pairs(pairs, best, TRUE);
+        pairs_fresh(pairs, best->level, TRUE);
     return most > 0;
 }

@@ -6,6 +6,7 @@
 #include "sim/layout/layout.h"
 #include "sim/layout/legality.h"
 #include "sim/program/compile.h"
+#include "tests/exec/pairs.h"
 
 #include <string.h>
 
@@ -192,29 +193,9 @@ static inline char *choice_text(const Choices *c, guint ranks)
 
 /* ---- pairs ---- */
 
-/* By factor, level, factor, level: whether a run met both. */
-typedef struct {
-    gboolean met[NUM_FACTORS][MAX_LEVELS][NUM_FACTORS][MAX_LEVELS];
-} ChoicePairs;
-
-/* Pairs of @c that no run has met yet; marks them when @mark. */
-static inline guint choice_new_pairs(ChoicePairs *pairs, const Choices *c, gboolean mark)
-{
-    guint fresh = 0;
-
-    for (guint a = 0; a < NUM_FACTORS; a++)
-        for (guint b = a + 1; b < NUM_FACTORS; b++) {
-            gboolean *met = &pairs->met[a][c->level[a]][b][c->level[b]];
-
-            fresh += !*met;
-            *met |= mark;
-        }
-    return fresh;
-}
-
 /* Keeps the first @given factors of @c and draws the others: of many draws, the legal one with the
  * most new pairs.  FALSE when none is legal.  The same on every rank. */
-static inline gboolean choice_draw(ChoicePairs *pairs, Choices *c, guint given, guint ranks,
+static inline gboolean choice_draw(Pairs *pairs, Choices *c, guint given, guint ranks,
                                    const Model *model)
 {
     enum { DRAWS = 200 };
@@ -229,7 +210,7 @@ static inline gboolean choice_draw(ChoicePairs *pairs, Choices *c, guint given, 
         for (guint f = given; f < NUM_FACTORS; f++)
             drawn.level[f] =
                 (guint)g_rand_int_range(random, 0, (gint)choice_levels((Factor)f, ranks));
-        const guint fresh = choice_new_pairs(pairs, &drawn, FALSE);
+        const guint fresh = pairs_fresh(pairs, drawn.level, FALSE);
         if ((any && fresh <= most) || !choice_is_legal(&drawn, ranks, model))
             continue;
         best = drawn;
@@ -238,6 +219,6 @@ static inline gboolean choice_draw(ChoicePairs *pairs, Choices *c, guint given, 
     }
     *c = best;
     if (any)
-        choice_new_pairs(pairs, c, TRUE);
+        pairs_fresh(pairs, c->level, TRUE);
     return any;
 }

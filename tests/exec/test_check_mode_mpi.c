@@ -4,10 +4,9 @@
 #include "sim/program/check.h"
 #include "tests/exec/layout_case.h"
 #include "tests/exec/layout_choices.h"
+#include "tests/exec/mpi_suite.h"
 #include "tests/handmade.h"
-#include "tests/suite.h"
 
-#include <mpi.h>
 #include <stdio.h>
 
 enum { STEPS = 3, SEEDS = 8, ELEMENTS = 16, FAULT_STEPS = 3 };
@@ -21,23 +20,6 @@ static struct {
     Model *model;
     Data *data;
 } under_test;
-
-/* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
-static void verdict(gboolean ok)
-{
-    gint64 failed = !ok;
-    g_autoptr(GError) error = NULL;
-    const gboolean agreed = runtime_agree_max(under_test.runtime, &failed, &error);
-
-    ck_assert_msg(agreed, "%s", error == NULL ? "" : error->message);
-    ck_assert_msg(failed == 0, "a rank says why on stderr");
-}
-
-static gboolean complain(const char *what, const char *message)
-{
-    fprintf(stderr, "rank %u: %s: %s\n", under_test.rank, what, message);
-    return FALSE;
-}
 
 static Model *make_model(void)
 {
@@ -88,7 +70,8 @@ static gboolean step_moves_what_is_planned(LayoutRun *run)
     layout_step(run, TRUE);
     runtime_bytes_in(under_test.runtime, after);
     for (guint v = 0; v < NUM_VOLUMES; v++)
-        ok &= after[v] - before[v] == want[v] || complain(volume_name((Volume)v), "other bytes");
+        ok &= after[v] - before[v] == want[v] ||
+              mpi_complain(under_test.runtime, volume_name((Volume)v), "%s", "other bytes");
     return ok;
 }
 
@@ -103,7 +86,7 @@ static gboolean run_equals(const LayoutRun *plain, guint mesh, const Interpreter
         layout_step(run, FALSE);
     layout_drain(run);
     if (memcmp(run->loss, plain->loss, bytes) != 0 || memcmp(run->norm, plain->norm, bytes) != 0)
-        ok = complain("check mode", "other losses or norms");
+        ok = mpi_complain(under_test.runtime, "check mode", "%s", "other losses or norms");
     return ok;
 }
 
@@ -123,7 +106,7 @@ START_TEST(delays_poison_and_no_overlap_change_no_bit)
         ok = run_equals(plain, (guint)_i, &check) && ok;
     }
     layout_drain(plain);
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -156,9 +139,10 @@ static gboolean both_find(const ProgramSet *set, const char *what, gboolean *ok)
     g_autofree char *found = run_checked(set);
 
     if ((problems->len > 0) != (found != NULL))
-        *ok = complain(what, found != NULL ? found : (char *)g_ptr_array_index(problems, 0));
+        *ok = mpi_complain(under_test.runtime, what, "%s",
+                           found != NULL ? found : (char *)g_ptr_array_index(problems, 0));
     if (found != NULL && !g_str_has_prefix(found, "check: step "))
-        *ok = complain(what, found);
+        *ok = mpi_complain(under_test.runtime, what, "%s", found);
     return found != NULL;
 }
 
@@ -205,10 +189,10 @@ START_TEST(a_dropped_wait_is_found_by_prover_and_check_mode)
     g_autoptr(ProgramSet) set = compiled((guint)_i, &parts);
 
     if (both_find(set, "no fault", &ok))
-        ok = complain("no fault", "found something");
+        ok = mpi_complain(under_test.runtime, "no fault", "%s", "found something");
     if (drop_each_wait(set, 2 * under_test.ranks - 1, &ok) == 0)
-        ok = complain("dropped waits", "found none");
-    verdict(ok);
+        ok = mpi_complain(under_test.runtime, "dropped waits", "%s", "found none");
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -225,11 +209,11 @@ START_TEST(a_dropped_wait_of_a_handmade_program_is_found)
         if (sets[i]->num_classes > 1)
             continue;
         if (both_find(sets[i], "no fault", &ok))
-            ok = complain("no fault", "found something");
+            ok = mpi_complain(under_test.runtime, "no fault", "%s", "found something");
         if (drop_each_wait(sets[i], 1, &ok) == 0)
-            ok = complain("dropped waits", "found none");
+            ok = mpi_complain(under_test.runtime, "dropped waits", "%s", "found none");
     }
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -259,8 +243,8 @@ START_TEST(ranges_that_overlap_while_both_are_needed_are_found)
         tensor->offset = offset;
     }
     if (found == 0)
-        ok = complain("overlaps", "found none");
-    verdict(ok);
+        ok = mpi_complain(under_test.runtime, "overlaps", "%s", "found none");
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -300,10 +284,10 @@ START_TEST(swapped_collectives_on_one_rank_are_found)
     handmade_group_of_all(same, "data");
     handmade_group_of_all(swapped, "data");
     if (both_find(same, "the same order", &ok))
-        ok = complain("the same order", "found something");
+        ok = mpi_complain(under_test.runtime, "the same order", "%s", "found something");
     if (both_find(swapped, "swapped", &ok) != (under_test.ranks > 1))
-        ok = complain("swapped", "not found");
-    verdict(ok);
+        ok = mpi_complain(under_test.runtime, "swapped", "%s", "not found");
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -325,7 +309,7 @@ static char *run_damaged(const char *name, void (*damage)(guint8 *at, guint64 by
     damage(interpreter_tensor(interpreter, tensor, 0),
            tensor_copy_bytes(program_tensor(interpreter_program(interpreter), tensor)));
     ok = ok && interpreter_step(interpreter, FALSE, &error);
-    verdict(TRUE); /* jobs are done */
+    mpi_verdict(under_test.runtime, TRUE); /* jobs are done */
     return ok ? NULL : g_strdup(error->message);
 }
 
@@ -356,9 +340,9 @@ static gboolean says(char *message, const char *what)
     g_autofree char *owned = message;
 
     if (what == NULL)
-        return owned == NULL || complain("no damage", owned);
+        return owned == NULL || mpi_complain(under_test.runtime, "no damage", "%s", owned);
     return (owned != NULL && strstr(owned, what) != NULL) ||
-           complain(what, owned == NULL ? "not found" : owned);
+           mpi_complain(under_test.runtime, what, "%s", owned == NULL ? "not found" : owned);
 }
 
 START_TEST(a_byte_outside_of_tensors_that_changes_is_found)
@@ -369,7 +353,7 @@ START_TEST(a_byte_outside_of_tensors_that_changes_is_found)
     ok &= says(run_damaged("input", byte_behind), "check: step 2: byte ");
     ok &= says(run_damaged("input", byte_before), "between the start of the arena and input");
     ok &= says(run_damaged("output", byte_behind), "between output and ");
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -390,9 +374,9 @@ START_TEST(what_is_dead_holds_nans_and_is_to_keep_them)
     g_assert_no_error(error);
     for (guint i = 0; i < ELEMENTS; i++)
         if (!isnan(other[i]))
-            ok = complain("a dead tensor", "holds a number");
-    verdict(ok);
-    verdict(says(run_damaged("other", last_byte), "other[0], "));
+            ok = mpi_complain(under_test.runtime, "a dead tensor", "%s", "holds a number");
+    mpi_verdict(under_test.runtime, ok);
+    mpi_verdict(under_test.runtime, says(run_damaged("other", last_byte), "other[0], "));
 }
 END_TEST
 
@@ -431,22 +415,15 @@ static int run_on(const char *transport, guint ranks_per_node)
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
-    SRunner *runner = srunner_create(check_suite(name, ranks_per_node == 1));
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, check_suite(name, ranks_per_node == 1));
     runtime_close(under_test.runtime);
     return failed;
 }
 
 int main(void)
 {
-    int provided = 0, size = 0;
+    const int size = mpi_suite_start();
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
     under_test.model = make_model();
     under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
     int failed = run_on(size == 1 ? "self" : "mpi", 0);

@@ -2,11 +2,10 @@
  * gradient norms, step by step, and the same gradients and parameters.  Under mpirun with 1 to 4
  * ranks; runs that take another number are left to it, those that are refused here are counted. */
 #include "tests/exec/golden_case.h"
-#include "tests/suite.h"
+#include "tests/exec/mpi_suite.h"
 
 #include "sim/layout/legality.h"
 
-#include <mpi.h>
 #include <stdio.h>
 
 static const char *const files[] = {"layouts_llama", "layouts_llama_tied", "layouts_gpt2"};
@@ -293,17 +292,6 @@ static gboolean trains_as_pytorch(const Case *c)
 
 /* ---- tests ---- */
 
-/* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
-static void verdict(gboolean ok)
-{
-    gint64 failed = !ok;
-    g_autoptr(GError) error = NULL;
-    const gboolean agreed = runtime_agree_max(under_test.runtime, &failed, &error);
-
-    ck_assert_msg(agreed, "%s", error == NULL ? "" : error->message);
-    ck_assert_msg(failed == 0, "a rank says why on stderr");
-}
-
 /* Takes @reason. */
 static void count_refusal(char *reason)
 {
@@ -323,7 +311,7 @@ static void compare(const Golden *golden, guint run)
         return;
     }
     under_test.compared++;
-    verdict(trains_as_pytorch(&c));
+    mpi_verdict(under_test.runtime, trains_as_pytorch(&c));
 }
 
 START_TEST(layouts_train_as_in_pytorch)
@@ -351,11 +339,7 @@ static int run_suite(void)
 
     tcase_add_loop_test(tcase, layouts_train_as_in_pytorch, 0, NUM_FILES);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, suite);
     return failed;
 }
 
@@ -377,10 +361,8 @@ int main(void)
 {
     const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
     g_autoptr(GError) error = NULL;
-    int provided = 0;
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
+    mpi_suite_start();
     under_test.runtime = runtime_open(&options, &error);
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);

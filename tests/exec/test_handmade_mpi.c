@@ -3,10 +3,9 @@
  * in fp32. */
 #include "exec/run/interpreter.h"
 #include "sim/base/error.h"
+#include "tests/exec/mpi_suite.h"
 #include "tests/handmade.h"
-#include "tests/suite.h"
 
-#include <mpi.h>
 #include <stdio.h>
 
 enum { STEPS = 5, ELEMENTS = 37, MICRO_BATCHES = 4 };
@@ -16,17 +15,6 @@ static struct {
     Runtime *runtime;
     guint rank, ranks;
 } under_test;
-
-/* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
-static void verdict(gboolean ok)
-{
-    gint64 failed = !ok;
-    g_autoptr(GError) error = NULL;
-    const gboolean agreed = runtime_agree_max(under_test.runtime, &failed, &error);
-
-    ck_assert_msg(agreed, "%s", error == NULL ? "" : error->message);
-    ck_assert_msg(failed == 0, "a rank says why on stderr");
-}
 
 /* ---- tensors ---- */
 
@@ -133,7 +121,7 @@ START_TEST(two_stages_exchange_activations_and_gradients)
     for (guint64 i = 0; i < ELEMENTS; i++)
         ok &= under_test.rank == 0 ? is(interpreter, "gradient", i, 2 * STEPS * input_sum(i))
                                    : is(interpreter, "sum", i, STEPS * input_sum(i));
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -151,7 +139,7 @@ START_TEST(middle_ranks_send_on_while_they_receive)
     drain(interpreter);
     for (guint64 i = 0; under_test.rank + 1 == under_test.ranks && i < ELEMENTS; i++)
         ok &= is(interpreter, "sum", i, STEPS * doubled * input_sum(i));
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -170,7 +158,7 @@ START_TEST(all_ranks_of_a_ring_send_and_receive_at_once)
     for (guint64 i = 0; ok && i < elements; i++)
         ok = is(interpreter, "output", i,
                 input_value(under_test.rank, 0, i) + input_value(left, 0, i));
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -193,7 +181,7 @@ START_TEST(collectives_within_a_block_run_in_its_order)
     }
     for (guint64 i = 0; i < ELEMENTS; i++)
         ok &= is(interpreter, "scattered", i, (float)ranks * input_value(under_test.rank, 0, i));
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -229,7 +217,7 @@ START_TEST(a_prologue_feeds_the_first_step_and_an_epilogue_takes_the_last_gather
         drain(interpreter);
         ok &= prefetch_holds(interpreter, round * STEPS);
     }
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -239,7 +227,8 @@ START_TEST(a_job_of_another_size_is_refused)
     g_autoptr(GError) error = NULL;
     g_autoptr(Interpreter) interpreter = interpreter_new(under_test.runtime, set, &error);
 
-    verdict(interpreter == NULL && g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
+    mpi_verdict(under_test.runtime,
+                interpreter == NULL && g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
 }
 END_TEST
 
@@ -263,22 +252,15 @@ static int run_on_nodes(guint ranks_per_node)
     tcase_add_test(tcase, a_prologue_feeds_the_first_step_and_an_epilogue_takes_the_last_gather);
     tcase_add_test(tcase, a_job_of_another_size_is_refused);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, suite);
     runtime_close(under_test.runtime);
     return failed;
 }
 
 int main(void)
 {
-    int provided = 0, size = 0;
+    const int size = mpi_suite_start();
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
     int failed = run_on_nodes(0);
     if (size > 1)
         failed += run_on_nodes(1);

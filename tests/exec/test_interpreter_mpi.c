@@ -8,10 +8,9 @@
 #include "tests/exec/count_allocations.h"
 #include "tests/exec/layout_case.h"
 #include "tests/exec/layout_choices.h"
-#include "tests/suite.h"
+#include "tests/exec/mpi_suite.h"
 
 #include <errno.h>
-#include <mpi.h>
 #include <stdio.h>
 
 static const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
@@ -23,17 +22,6 @@ static struct {
     Model *model;
     Data *data;
 } under_test;
-
-/* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
-static void verdict(gboolean ok)
-{
-    gint64 failed = !ok;
-    g_autoptr(GError) error = NULL;
-    const gboolean agreed = runtime_agree_max(under_test.runtime, &failed, &error);
-
-    ck_assert_msg(agreed, "%s", error == NULL ? "" : error->message);
-    ck_assert_msg(failed == 0, "a rank says why on stderr");
-}
 
 static Model *make_model(void)
 {
@@ -100,7 +88,7 @@ START_TEST(a_step_allocates_nothing_on_any_thread)
     if (counted != 0)
         fprintf(stderr, "rank %u: %u allocations in three steps\n", under_test.rank, counted);
     layout_drain(run);
-    verdict(counted == 0);
+    mpi_verdict(under_test.runtime, counted == 0);
 }
 END_TEST
 
@@ -111,7 +99,7 @@ START_TEST(an_allocation_is_counted)
     g_autofree char *memory = g_strdup("counted");
     const guint counted = allocations_end();
 
-    verdict(memory != NULL && counted == 1);
+    mpi_verdict(under_test.runtime, memory != NULL && counted == 1);
 }
 END_TEST
 
@@ -143,7 +131,7 @@ START_TEST(sampled_times_lie_within_their_step_in_order)
         }
     }
     ok &= i == program_num_ops(program);
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -158,7 +146,7 @@ START_TEST(a_drain_between_steps_changes_no_bit)
         train_to(drained, step);
         layout_drain(drained);
     }
-    verdict(same_curves(plain, drained, "drained"));
+    mpi_verdict(under_test.runtime, same_curves(plain, drained, "drained"));
 }
 END_TEST
 
@@ -175,7 +163,7 @@ START_TEST(programs_that_take_turns_on_one_runtime_keep_apart)
         train_to(second, step);
     }
     train_to(alone, 4);
-    verdict(same_curves(second, alone, "beside another"));
+    mpi_verdict(under_test.runtime, same_curves(second, alone, "beside another"));
 }
 END_TEST
 
@@ -192,7 +180,7 @@ START_TEST(before_the_first_step_state_is_touched_and_nothing_else)
         if (tensor->persistence == PERSIST_STATE)
             state += tensor_bytes(program, tensor);
     }
-    verdict(interpreter_touched_arena(run->interpreter) == state);
+    mpi_verdict(under_test.runtime, interpreter_touched_arena(run->interpreter) == state);
 }
 END_TEST
 
@@ -257,7 +245,7 @@ START_TEST(a_nan_on_one_rank_stops_the_update_on_all)
     run->steps = 2;
     train_to(run, 5);
     ok &= layout_scalar(run, "finite") == 1 && same_curves(plain, run, "mended");
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -309,7 +297,7 @@ START_TEST(training_ends_with_status_0)
 {
     g_autoptr(GError) error = NULL;
 
-    verdict(run_train(0.003, &error) == 0 && error == NULL);
+    mpi_verdict(under_test.runtime, run_train(0.003, &error) == 0 && error == NULL);
 }
 END_TEST
 
@@ -324,7 +312,7 @@ START_TEST(a_loss_that_is_not_finite_ends_all_ranks_with_status_3)
     if (!ok)
         fprintf(stderr, "rank %u: status %d, %s\n", under_test.rank, status,
                 error == NULL ? "no message" : error->message);
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -359,11 +347,7 @@ static int run_on(const char *transport)
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
-    SRunner *runner = srunner_create(interpreter_suite(name, under_test.ranks));
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, interpreter_suite(name, under_test.ranks));
     runtime_close(under_test.runtime);
     return failed;
 }

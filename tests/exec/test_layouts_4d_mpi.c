@@ -5,11 +5,10 @@
  * features that can meet has met). */
 #include "tests/exec/layout_4d.h"
 #include "tests/exec/layout_case.h"
-#include "tests/suite.h"
+#include "tests/exec/mpi_suite.h"
 
 #include "sim/program/check.h"
 
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,27 +45,6 @@ static struct {
     Data *data;
     Reference references[NUM_MODELS][NUM_TRAININGS]; /* at rank 0 */
 } under_test;
-
-static gboolean complain(const char *what, const char *format, ...) G_GNUC_PRINTF(2, 3);
-
-static gboolean complain(const char *what, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "rank %u: %s: %s\n", under_test.rank, what, text);
-    return FALSE;
-}
-
-/* A problem that a helper found (it is freed), or none. */
-static gboolean is_fine(const char *what, char *problem)
-{
-    g_autofree char *owned = problem;
-
-    return owned == NULL || complain(what, "%s", owned);
-}
 
 static LayoutTask task_of(guint training)
 {
@@ -108,8 +86,9 @@ static gboolean curve_is_near(const char *what, const char *name, const double *
 {
     for (guint i = 0; i < LAYOUT_STEPS; i++)
         if (!(fabs(got[i] - want[i]) <= tolerance * fabs(want[i])))
-            return complain(what, "%s of step %u is %.9g, one rank's %.9g: off by %.2g", name,
-                            i + 1, got[i], want[i], fabs(got[i] / want[i] - 1));
+            return mpi_complain(under_test.runtime, what,
+                                "%s of step %u is %.9g, one rank's %.9g: off by %.2g", name, i + 1,
+                                got[i], want[i], fabs(got[i] / want[i] - 1));
     return TRUE;
 }
 
@@ -122,15 +101,16 @@ static gboolean copies_are_equal(const char *what, LayoutRun *run)
     if (run->spec.layout.size[AXIS_TP] > 1)
         return TRUE;
     g_autofree float *whole = layout_gather(run, LAYOUT_PARAMETER, &equal);
-    return equal || complain(what, "ranks hold other bits of the same parameter");
+    return equal ||
+           mpi_complain(under_test.runtime, what, "ranks hold other bits of the same parameter");
 }
 
 static gboolean is_proven(const char *what, const ProgramSet *set)
 {
     g_autoptr(GPtrArray) problems = program_set_check(set, 0);
 
-    return problems->len == 0 ||
-           complain(what, "check: %s", (const char *)g_ptr_array_index(problems, 0));
+    return problems->len == 0 || mpi_complain(under_test.runtime, what, "check: %s",
+                                              (const char *)g_ptr_array_index(problems, 0));
 }
 
 /* In check mode, with delays, and without any overlap: no fault is found and no bit changes. */
@@ -150,8 +130,8 @@ static gboolean changes_no_bit(const char *what, const ProgramSpec *spec, const 
         layout_drain(other);
         if (memcmp(other->loss, run->loss, STEPS * sizeof *run->loss) != 0 ||
             memcmp(other->norm, run->norm, STEPS * sizeof *run->norm) != 0)
-            ok = complain(what, "%s: losses or norms have other bits",
-                          modes[m].check ? "check mode" : "no overlap");
+            ok = mpi_complain(under_test.runtime, what, "%s: losses or norms have other bits",
+                              modes[m].check ? "check mode" : "no overlap");
     }
     return ok;
 }
@@ -170,8 +150,8 @@ static gboolean layout_holds(const Wide *wide)
     gboolean ok = under_test.rank != 0 || is_proven(what, run->set);
 
     while (run->steps < LAYOUT_STEPS)
-        ok &= is_fine(what, layout_counted_step(run, run->steps == 4));
-    ok &= is_fine(what, layout_memory_problem(run));
+        ok &= mpi_is_fine(under_test.runtime, what, layout_counted_step(run, run->steps == 4));
+    ok &= mpi_is_fine(under_test.runtime, what, layout_memory_problem(run));
     ok &= copies_are_equal(what, run);
     ok &= changes_no_bit(what, &spec, &task, run);
     const Reference *one = under_test.rank == 0 ? reference_of(wide) : NULL;
@@ -194,7 +174,7 @@ static guint most_layouts(void)
 
 START_TEST(layouts_of_all_axes_train_as_one_rank_does)
 {
-    g_autofree WidePairs *pairs = g_new0(WidePairs, 1);
+    g_autoptr(Pairs) pairs = pairs_new(NUM_WIDE, WIDE_MOST_LEVELS);
     g_autoptr(GRand) random = g_rand_new_with_seed(under_test.ranks);
     g_autoptr(GError) error = NULL;
     const guint most = most_layouts();
@@ -238,21 +218,15 @@ int main(void)
     const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
     const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
     g_autoptr(GError) error = NULL;
-    int provided = 0;
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
+    mpi_suite_start();
     make_models();
     under_test.data = layout_data_new(&text, under_test.models[0]->vocab, WIDE_SEQ);
     under_test.runtime = runtime_open(&options, &error);
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
-    SRunner *runner = srunner_create(make_suite());
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, make_suite());
     for (guint i = 0; i < NUM_MODELS; i++)
         model_free(under_test.models[i]);
     data_free(under_test.data);

@@ -2,11 +2,10 @@
  * moves the bytes that its program says, and touches the memory that its plan says. */
 #include "tests/exec/layout_case.h"
 #include "tests/exec/layout_choices.h"
-#include "tests/suite.h"
+#include "tests/exec/mpi_suite.h"
 
 #include "sim/program/place.h"
 
-#include <mpi.h>
 #include <stdio.h>
 
 enum { NUM_MODELS = G_N_ELEMENTS(choice_models), NUM_TRAININGS = G_N_ELEMENTS(choice_trainings) };
@@ -59,30 +58,6 @@ static Model *make_model(guint model_index)
 }
 
 /* ---- verdicts ---- */
-
-/* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
-static void verdict(gboolean ok)
-{
-    gint64 failed = !ok;
-    g_autoptr(GError) error = NULL;
-    const gboolean agreed = runtime_agree_max(under_test.runtime, &failed, &error);
-
-    ck_assert_msg(agreed, "%s", error == NULL ? "" : error->message);
-    ck_assert_msg(failed == 0, "a rank says why on stderr");
-}
-
-static gboolean complain(const char *what, const char *format, ...) G_GNUC_PRINTF(2, 3);
-
-static gboolean complain(const char *what, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    g_autofree char *text = g_strdup_vprintf(format, arguments);
-    va_end(arguments);
-    fprintf(stderr, "rank %u: %s: %s\n", under_test.rank, what, text);
-    return FALSE;
-}
 
 /* ---- one rank ---- */
 
@@ -162,8 +137,9 @@ static gboolean curve_is_near(const Trial *trial, const char *name, const double
 {
     for (guint i = 0; i < LAYOUT_STEPS; i++)
         if (!(fabs(got[i] - want[i]) <= tolerance * fabs(want[i])))
-            return complain(trial->what, "%s of step %u is %.9g, one rank's %.9g: off by %.2g",
-                            name, i + 1, got[i], want[i], fabs(got[i] / want[i] - 1));
+            return mpi_complain(under_test.runtime, trial->what,
+                                "%s of step %u is %.9g, one rank's %.9g: off by %.2g", name, i + 1,
+                                got[i], want[i], fabs(got[i] / want[i] - 1));
     return TRUE;
 }
 
@@ -181,7 +157,8 @@ static gboolean tensor_is_near(const Trial *trial, const char *name, const float
         length += (double)want[i] * (double)want[i];
     }
     if (!(sqrt(distance / length) <= trial->tolerance))
-        return complain(trial->what, "%s off by %.2g", name, sqrt(distance / length));
+        return mpi_complain(under_test.runtime, trial->what, "%s off by %.2g", name,
+                            sqrt(distance / length));
     return TRUE;
 }
 
@@ -207,29 +184,23 @@ static gboolean ranks_agree(const Trial *trial)
     memcpy(own, run->loss, sizeof run->loss);
     memcpy(own + LAYOUT_STEPS, run->norm, sizeof run->norm);
     if (!runtime_gather(under_test.runtime, own, sizeof own, all, &error))
-        return complain(trial->what, "%s", error->message);
+        return mpi_complain(under_test.runtime, trial->what, "%s", error->message);
     for (guint r = 1; r < all->len; r++)
         if (!g_bytes_equal(all->pdata[0], all->pdata[r]))
-            return complain(trial->what, "rank %u has other losses or norms", r);
+            return mpi_complain(under_test.runtime, trial->what,
+                                "rank %u has other losses or norms", r);
     return TRUE;
-}
-
-/* A problem that a helper of layout_case.h found (it is freed), or none. */
-static gboolean is_fine(const Trial *trial, char *problem)
-{
-    g_autofree char *owned = problem;
-
-    return owned == NULL || complain(trial->what, "%s", owned);
 }
 
 static gboolean step_moves_its_volume(Trial *trial)
 {
-    return is_fine(trial, layout_counted_step(trial->run, trial->run->steps == 4));
+    return mpi_is_fine(under_test.runtime, trial->what,
+                       layout_counted_step(trial->run, trial->run->steps == 4));
 }
 
 static gboolean memory_is_used(const Trial *trial)
 {
-    return is_fine(trial, layout_memory_problem(trial->run));
+    return mpi_is_fine(under_test.runtime, trial->what, layout_memory_problem(trial->run));
 }
 
 /* Elements of a copy of a unit's tensor that belong to no parameter. */
@@ -251,8 +222,9 @@ static gboolean tail_is_zero(const Trial *trial, const UnitRef *ref, LayoutTenso
     }
     for (guint64 i = 0; i < tensor->elements; i++)
         if (!real[i] && float_bits(layout_value(tensor, data, i)) != 0)
-            return complain(trial->what, "%s: padding at %" G_GUINT64_FORMAT " is %g", tensor->name,
-                            i, (double)layout_value(tensor, data, i));
+            return mpi_complain(under_test.runtime, trial->what,
+                                "%s: padding at %" G_GUINT64_FORMAT " is %g", tensor->name, i,
+                                (double)layout_value(tensor, data, i));
     return TRUE;
 }
 
@@ -288,7 +260,8 @@ static gboolean replicas_are_equal(Trial *trial)
         else
             g_free(whole);
         if (!equal)
-            return complain(trial->what, "replicas differ in tensor %u of their units", t);
+            return mpi_complain(under_test.runtime, trial->what,
+                                "replicas differ in tensor %u of their units", t);
     }
     return TRUE;
 }
@@ -310,7 +283,8 @@ static void trial_train(Trial *trial, const Choices *choices)
     trial->run = layout_run_new(under_test.runtime, &spec, &task);
     trial->ok = step_moves_its_volume(trial);
     trial->gradient = layout_gather(trial->run, LAYOUT_GRADIENT, &equal);
-    trial->ok &= equal || complain(trial->what, "replicas differ in the gradients of step 1");
+    trial->ok &= equal || mpi_complain(under_test.runtime, trial->what,
+                                       "replicas differ in the gradients of step 1");
     while (trial->run->steps < LAYOUT_STEPS)
         trial->ok &= step_moves_its_volume(trial);
     layout_drain(trial->run);
@@ -338,7 +312,7 @@ static gboolean trial_holds(const Choices *choices)
 /* Every strategy on every mesh, form and number of micro-batches; the rest in pairs. */
 START_TEST(fp32_sgd_is_one_ranks_whatever_the_layout)
 {
-    g_autofree ChoicePairs *pairs = g_new0(ChoicePairs, 1);
+    g_autoptr(Pairs) pairs = pairs_new(NUM_FACTORS, MAX_LEVELS);
     const guint meshes = choice_levels(FACTOR_MESH, under_test.ranks);
     gboolean ok = TRUE;
 
@@ -351,14 +325,14 @@ START_TEST(fp32_sgd_is_one_ranks_whatever_the_layout)
                                   under_test.models[0]) &&
                       trial_holds(&choices);
             }
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
 /* Adam with clipping, as often as SGD; the two recipes in bf16, once on each mesh. */
 START_TEST(other_trainings_are_one_ranks_within_their_precision)
 {
-    g_autofree ChoicePairs *pairs = g_new0(ChoicePairs, 1);
+    g_autoptr(Pairs) pairs = pairs_new(NUM_FACTORS, MAX_LEVELS);
     const guint training = (guint)_i, meshes = choice_levels(FACTOR_MESH, under_test.ranks);
     const guint most = training == 1 ? G_N_ELEMENTS(choice_micro_batches) : 1;
     gboolean ok = TRUE;
@@ -372,7 +346,7 @@ START_TEST(other_trainings_are_one_ranks_within_their_precision)
                             under_test.models[0]))
                 ok &= trial_holds(&choices);
         }
-    verdict(ok);
+    mpi_verdict(under_test.runtime, ok);
 }
 END_TEST
 
@@ -394,14 +368,16 @@ START_TEST(prefetch_kept_units_and_recomputation_change_no_bit)
             trial_train(&other, &choices);
             if (memcmp(first.run->loss, other.run->loss, sizeof first.run->loss) != 0 ||
                 memcmp(first.run->norm, other.run->norm, sizeof first.run->norm) != 0)
-                ok = complain(other.what, "losses or norms have other bits");
+                ok =
+                    mpi_complain(under_test.runtime, other.what, "losses or norms have other bits");
             if (under_test.rank == 0 &&
                 memcmp(first.parameter, other.parameter,
                        model_parameters(first.run->spec.model) * sizeof(float)) != 0)
-                ok = complain(other.what, "final parameters have other bits");
+                ok = mpi_complain(under_test.runtime, other.what,
+                                  "final parameters have other bits");
             ok &= other.ok;
         }
-    verdict(ok && first.ok);
+    mpi_verdict(under_test.runtime, ok && first.ok);
 }
 END_TEST
 
@@ -434,12 +410,9 @@ static int run_on_nodes(guint ranks_per_node)
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
-    SRunner *runner = srunner_create(
+    const int failed = mpi_suite_run(
+        under_test.runtime,
         layouts_suite(ranks_per_node == 0 ? "layouts" : "layouts over rings", ranks_per_node == 0));
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
     runtime_close(under_test.runtime);
     return failed;
 }
@@ -459,11 +432,8 @@ static void clear(void)
 int main(void)
 {
     const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    int provided = 0, size = 0;
+    const int size = mpi_suite_start();
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
     for (guint m = 0; m < NUM_MODELS; m++)
         under_test.models[m] = make_model(m);
     under_test.data = layout_data_new(&text, under_test.models[0]->vocab, CHOICE_SEQ);

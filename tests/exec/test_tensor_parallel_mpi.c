@@ -2,11 +2,9 @@
  * the program.  Under mpirun with 1 to 4 ranks; those that a tp can be made of run. */
 #include "sim/layout/legality.h"
 #include "tests/exec/layout_case.h"
-
-#include "tests/suite.h"
+#include "tests/exec/mpi_suite.h"
 
 #include <math.h>
-#include <mpi.h>
 #include <stdio.h>
 
 enum { BATCH = 8, SEQ = 6, STEPS = LAYOUT_STEPS };
@@ -242,10 +240,8 @@ int main(void)
     const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
     const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
     g_autoptr(GError) error = NULL;
-    int provided = 0;
 
-    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-    g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
+    mpi_suite_start();
     under_test.runtime = runtime_open(&options, &error);
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
@@ -253,11 +249,7 @@ int main(void)
     under_test.data = layout_data_new(&text, 257, SEQ);
     if (under_test.rank == 0 && !is_possible(2) && !is_possible(4))
         printf("SKIP: %u ranks make no tp of 2 or 4\n", under_test.ranks);
-    SRunner *runner = srunner_create(make_suite());
-    srunner_set_fork_status(runner, CK_NOFORK);
-    srunner_run_all(runner, under_test.rank == 0 ? CK_NORMAL : CK_SILENT);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    const int failed = mpi_suite_run(under_test.runtime, make_suite());
     data_free(under_test.data);
     runtime_close(under_test.runtime);
     MPI_Finalize();
