@@ -18,7 +18,7 @@ typedef struct {
     Count in_flight, until_weights, backward_apart, gradients, inboxes;
     Flow *flow;
     StageFlow *stage;
-    guint *open[2]; /* by chunk */
+    guint *open; /* by chunk */
     guint first_forwards;
     gboolean backward_begun;
 } Counter;
@@ -34,17 +34,15 @@ static void count_forward(Counter *counter, guint chunk)
     take(&counter->until_weights);
     if (chunk > 0)
         counter->inboxes.now--;
-    for (guint i = 0; i < 2; i++)
-        counter->flow->opened[i][chunk] += counter->open[i][chunk]++ == 0;
+    counter->flow->opened[chunk] += counter->open[chunk]++ == 0;
     if (chunk < counter->pp && counter->backward_begun)
         counter->stage->refills = TRUE;
 }
 
-static void give_weights(Counter *counter, guint chunk)
+static void give_weights(Counter *counter)
 {
     counter->until_weights.now--;
     counter->backward_apart.now--;
-    counter->open[1][chunk]--;
 }
 
 static void count_backward(Counter *counter, guint chunk)
@@ -56,9 +54,9 @@ static void count_backward(Counter *counter, guint chunk)
     if (chunk == 0)
         counter->gradients.now--;
     counter->in_flight.now--;
-    counter->open[0][chunk]--;
+    counter->open[chunk]--;
     if (!splits(counter))
-        give_weights(counter, chunk);
+        give_weights(counter);
 }
 
 static void count_exchange(Counter *counter, const Transfer *transfers, guint num)
@@ -88,7 +86,7 @@ static void count_action(Counter *counter, const Timetable *table, const Action 
         count_backward(counter, action->chunk);
         break;
     case ACTION_WEIGHTS:
-        give_weights(counter, action->chunk);
+        give_weights(counter);
         break;
     case ACTION_EXCHANGE:
     default:
@@ -116,8 +114,7 @@ static Flow *flow_alloc(guint pp, guint chunks)
 
     flow->pp = pp;
     flow->stages = g_new0(StageFlow, pp);
-    for (guint i = 0; i < 2; i++)
-        flow->opened[i] = g_new0(guint, chunks);
+    flow->opened = g_new0(guint, chunks);
     return flow;
 }
 
@@ -126,7 +123,7 @@ Flow *flow_new_listed(const Schedule *schedule, guint pp)
     const guint chunks = schedule_chunks(schedule, pp);
     Flow *flow = flow_alloc(pp, chunks);
     Timetable *tables = timetables_new(schedule, pp);
-    g_autofree guint *open = g_new0(guint, 2 * chunks);
+    g_autofree guint *open = g_new0(guint, chunks);
 
     for (guint s = 0; s < pp; s++) {
         Counter counter = {.schedule = schedule,
@@ -134,7 +131,7 @@ Flow *flow_new_listed(const Schedule *schedule, guint pp)
                            .chunks = chunks,
                            .flow = flow,
                            .stage = &flow->stages[s],
-                           .open = {open, open + chunks}};
+                           .open = open};
 
         count_stage(&counter, &tables[s]);
     }
@@ -164,9 +161,8 @@ static void flow_extend(Flow *flow, const Flow *before, guint chunks, guint time
         extend(&to->gradients_received, from->gradients_received, times);
         extend(&to->exchanges, from->exchanges, times);
     }
-    for (guint i = 0; i < 2; i++)
-        for (guint c = 0; c < chunks; c++)
-            extend(&flow->opened[i][c], before->opened[i][c], times);
+    for (guint c = 0; c < chunks; c++)
+        extend(&flow->opened[c], before->opened[c], times);
 }
 
 /* Once the pipeline has filled, each further group of pp micro-batches is like the one before. */
@@ -191,7 +187,6 @@ void flow_free(Flow *flow)
     if (flow == NULL)
         return;
     g_free(flow->stages);
-    g_free(flow->opened[0]);
-    g_free(flow->opened[1]);
+    g_free(flow->opened);
     g_free(flow);
 }

@@ -16,8 +16,7 @@ typedef struct {
 typedef struct {
     guint pp;
     StageFlow *stages;
-    guint *opened[2]; /* by chunk: how often a micro-batch starts to be in flight while none is:
-                         until its backward, until its backward for weights */
+    guint *opened; /* by chunk: how often a micro-batch starts to be in flight while none is */
 } Flow;
 
 /* A pipeline that has filled repeats itself, so what many micro-batches do follows from some of

@@ -250,6 +250,7 @@ ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, S
                       .clip = sums_of(&probe, "clip", "")};
 
     cost.block.gathers /= least.schedule.micro_batches;
+    g_assert(cost.block.gathers <= 2); /* backward for weights reads none */
     if (place != STAGE_MIDDLE)
         cost.root = unit_cost(&probe, 0);
     probe_clear(&probe);

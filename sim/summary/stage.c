@@ -40,7 +40,7 @@ guint64 stage_block_gathers(const Stage *stage, Strategy strategy)
         const KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
 
         if (kept->strategy == strategy)
-            calls += (guint64)kept->units * stage->flows->opened[gathers > 2][kept->chunk];
+            calls += (guint64)kept->units * stage->flows->opened[kept->chunk];
     }
     return calls + (guint64)(shape->units[strategy] - shape->kept_units[strategy]) * gathers *
                        stage->micro_batches;

@@ -103,12 +103,6 @@ static double weights_s(const Walk *walk, Clocks *clocks, guint block)
     return clocks->whole_s[block];
 }
 
-/* Whether backward for weights uses them too. */
-static gboolean closes_with_weights(const Clocks *clocks)
-{
-    return is_gathered_again(clocks) && clocks->block->gathers > 2;
-}
-
 static void release(const Walk *walk, Clocks *clocks, guint block, double at_s)
 {
     if (is_gathered_again(clocks) && !(is_kept(walk, clocks, block) && clocks->open[block] > 0))
@@ -224,7 +218,7 @@ static void backward_block(Walk *walk, Clocks *clocks, guint block, guint micro_
     if (rings)
         end_s = MAX(end_s, free_s + path->gradients_tail_s);
     clocks->compute_s = end_s;
-    clocks->open[block] -= closes_with_weights(clocks) ? 0 : 1;
+    clocks->open[block]--;
     release(walk, clocks, block, moment_s(path, path->weights_until_s, start_s, end_s));
     if (!reduces)
         return;
@@ -284,14 +278,6 @@ static void weights(Walk *walk, Clocks *clocks, const Action *action)
         const double start_s = clocks->compute_s;
 
         clocks->compute_s = start_s + path->stream_s;
-        if (closes_with_weights(clocks)) {
-            const double whole_s = weights_s(walk, clocks, i);
-
-            clocks->compute_s = MAX(clocks->compute_s, whole_s + path->weights_tail_s);
-            clocks->open[i]--;
-            release(walk, clocks, i,
-                    moment_s(path, path->weights_until_s, start_s, clocks->compute_s));
-        }
         clocks->reduced_s[i] =
             reduce(walk, clocks, clocks->block, action->micro_batch,
                    moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
