@@ -86,7 +86,7 @@ static const char *const operand_roles[NUM_OPS] = {
     [OP_ACCUMULATE] = "wU",
     [OP_CAST] = "co",
     [OP_SQUARED_NORM] = "cS",
-    [OP_CLIP] = "hsSSSs",
+    [OP_CLIP] = "hsSSSSs",
     [OP_ADAMW] = "UcUUhs",
     [OP_SGD] = "Uchs",
 };

@@ -201,8 +201,8 @@ void cuda_squared_norm(const CudaSquaredNorm *norm, CudaStream stream);
 enum { CUDA_CLIP_SUMS = 5 };
 
 typedef struct {
-    const double *hyper, *loss;
-    double *norm, *coef, *finite;
+    const double *hyper, *valid;
+    double *loss, *norm, *coef, *finite;
     const double *sums[CUDA_CLIP_SUMS]; /* a host array of scalars */
     guint num_sums;
 } CudaClip;

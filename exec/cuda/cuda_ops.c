@@ -324,15 +324,16 @@ static void run_squared_norm(CudaDevice *device, const Launch *launch)
 static void run_clip(CudaDevice *device, const Launch *launch)
 {
     CudaClip clip = {.hyper = launch->operand[0],
-                     .loss = launch->operand[1],
-                     .norm = launch->operand[2],
-                     .coef = launch->operand[3],
-                     .finite = launch->operand[4],
-                     .num_sums = launch->op->num_operands - 5};
+                     .valid = launch->operand[1],
+                     .loss = launch->operand[2],
+                     .norm = launch->operand[3],
+                     .coef = launch->operand[4],
+                     .finite = launch->operand[5],
+                     .num_sums = launch->op->num_operands - 6};
 
     g_assert(clip.num_sums <= CUDA_CLIP_SUMS);
     for (guint i = 0; i < clip.num_sums; i++)
-        clip.sums[i] = launch->operand[5 + i];
+        clip.sums[i] = launch->operand[6 + i];
     cuda_clip(&clip, stream_of(device, launch));
 }
 

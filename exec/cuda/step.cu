@@ -140,6 +140,7 @@ static __global__ void clip_gradient(const __grid_constant__ CudaClip c)
         sum += *c.sums[i];
     const double norm = sqrt(sum), coef = max_norm / (norm + 1e-6);
 
+    *c.loss /= *c.valid > 1 ? *c.valid : 1;
     *c.norm = norm;
     *c.coef = max_norm == 0 || coef >= 1 ? 1 : coef;
     *c.finite = isfinite(*c.loss) && isfinite(norm) ? 1 : 0;

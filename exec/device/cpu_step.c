@@ -97,13 +97,14 @@ void cpu_squared_norm(guint threads, const Launch *launch)
 /* coef = min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. */
 void cpu_clip(guint threads, const Launch *launch)
 {
-    const double *hyper = launch->operand[0], *loss = launch->operand[1];
-    double *norm = launch->operand[2], *coef = launch->operand[3], *finite = launch->operand[4];
-    double sum = 0;
+    const double *hyper = launch->operand[0], *valid = launch->operand[1];
+    double *loss = launch->operand[2], *norm = launch->operand[3], *coef = launch->operand[4];
+    double *finite = launch->operand[5], sum = 0;
 
     (void)threads;
-    for (guint i = 5; i < launch->op->num_operands; i++)
+    for (guint i = 6; i < launch->op->num_operands; i++)
         sum += *(const double *)launch->operand[i];
+    *loss /= MAX(*valid, 1);
     *norm = sqrt(sum);
     *coef = hyper[HYPER_MAX_NORM] == 0 ? 1 : MIN(1, hyper[HYPER_MAX_NORM] / (*norm + 1e-6));
     *finite = isfinite(*loss) && isfinite(*norm) ? 1 : 0;

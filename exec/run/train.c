@@ -57,14 +57,13 @@ static void bind_scalars(Trainer *trainer, guint step)
 static StoreStep measured_step(const Trainer *trainer, guint step, double seconds)
 {
     Binding *binding = trainer->binding;
-    const double valid = binding_read(binding, "valid");
 
     return (StoreStep){
         .step = step,
         .seconds = seconds,
-        .loss = binding_read(binding, "loss") / MAX(valid, 1.0),
+        .loss = binding_read(binding, "loss"),
         .grad_norm = binding_read(binding, "norm"),
-        .tokens = valid,
+        .tokens = binding_read(binding, "valid"),
         .lr = train_learning_rate(trainer->options, step),
         .finite = binding_read(binding, "finite") != 0.0,
     };

@@ -247,6 +247,25 @@ static void check_step(DataCheck *check, guint step)
     }
 }
 
+/* What the host reads once the step's compute is done: its last write comes before the last op that
+ * computes. */
+static void check_scalars(DataCheck *check)
+{
+    const Program *program = check->program;
+    const guint64 newest = check->happens->newest[COMPUTE_STREAM];
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Place *place = place_at(check, check->first_copy[t]);
+
+        if (program_tensor(program, t)->kind == TENSOR_SCALAR && place->writer != 0 &&
+            place->writer != newest &&
+            (newest == 0 || !happens_before(check->happens, place->writer - 1, newest - 1)))
+            check_problem(check->problems,
+                          "%s is read by the host while another stream may still write it",
+                          program_tensor(program, t)->name);
+    }
+}
+
 void check_data(const Program *program, GPtrArray *problems)
 {
     DataCheck check = {.program = program, .problems = problems};
@@ -258,6 +277,7 @@ void check_data(const Program *program, GPtrArray *problems)
     check_list(&check, &program->prologue);
     for (guint s = 0; s < STEPS; s++)
         check_step(&check, s);
+    check_scalars(&check);
     check_list(&check, &program->epilogue);
     happens_free(check.happens);
     g_array_unref(check.places);

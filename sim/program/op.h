@@ -73,8 +73,9 @@ typedef enum {
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
     OP_SQUARED_NORM, /* r gradient of a unit  a sum scalar: real elements of this rank's span only,
                         fp64, fixed order; a parameter with copies counts 1 / copies */
-    OP_CLIP,         /* r hyper  r loss scalar  w norm scalar  w coef scalar  w finite scalar
-                        r sum scalar [r sum scalar]:  norm = sqrt(sum of sums),
+    OP_CLIP,         /* r hyper  r valid scalar  u loss scalar  w norm scalar  w coef scalar
+                        w finite scalar  r sum scalar [r sum scalar]:
+                        loss /= max(valid, 1), norm = sqrt(sum of sums),
                         coef = min(1, max_norm / (norm + 1e-6)), 1 when max_norm = 0;
                         finite = 1 when loss and norm are finite, else 0 */
     OP_ADAMW, /* u parameter of a unit  r gradient of a unit  u m fp32  u v fp32  r hyper  r coef

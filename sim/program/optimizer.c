@@ -122,7 +122,8 @@ static gint build_clip(Builder *builder, gboolean any_sharded, gboolean any_whol
     Op *op = segment_add_op(builder->program, segment, OP_CLIP, COMPUTE_STREAM, DTYPE_FP64);
 
     operand(op, (gint)builder->hyper, ACCESS_READ);
-    operand(op, (gint)builder->loss, ACCESS_READ);
+    operand(op, (gint)builder->valid, ACCESS_READ);
+    operand(op, (gint)builder->loss, ACCESS_UPDATE);
     operand(op, (gint)builder->norm, ACCESS_WRITE);
     operand(op, (gint)builder->coefficient, ACCESS_WRITE);
     operand(op, (gint)builder->finite, ACCESS_WRITE);

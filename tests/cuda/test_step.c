@@ -75,25 +75,27 @@ static Array *hyper_of(CudaCase *c, double step, double max_norm)
     return hyper;
 }
 
-/* max_norm, sums, loss; norm, coefficient, finite. */
+/* max_norm, sums, loss, labels; norm, coefficient, finite, mean loss. */
 static const struct {
-    double max_norm, sums[2], loss, norm, coef, finite;
+    double max_norm, sums[2], loss, valid, norm, coef, finite, mean;
 } clips[] = {
-    {1, {9, 16}, 2, 5, 1 / (5 + 1e-6), 1},
-    {10, {9, 16}, 2, 5, 1, 1},
-    {0, {9, 16}, 2, 5, 1, 1},
-    {1, {9, 16}, (double)NAN, 5, 1 / (5 + 1e-6), 0},
-    {1, {(double)INFINITY, 1}, 2, (double)INFINITY, 0, 0},
+    {1, {9, 16}, 2, 8, 5, 1 / (5 + 1e-6), 1, 0.25},
+    {10, {9, 16}, 2, 1, 5, 1, 1, 2},
+    {0, {9, 16}, 0, 0, 5, 1, 1, 0},
+    {1, {9, 16}, (double)NAN, 8, 5, 1 / (5 + 1e-6), 0, (double)NAN},
+    {1, {(double)INFINITY, 1}, 2, 8, (double)INFINITY, 0, 0, 0.25},
 };
 
 START_TEST(clip_gives_the_worked_values)
 {
     g_auto(CudaCase) c = cuda_case();
-    Array *hyper = hyper_of(&c, 1, clips[_i].max_norm), *loss = case_scalar(&c, clips[_i].loss);
+    Array *hyper = hyper_of(&c, 1, clips[_i].max_norm);
+    Array *loss = case_scalar(&c, clips[_i].loss), *valid = case_scalar(&c, clips[_i].valid);
     Array *sums[] = {case_scalar(&c, clips[_i].sums[0]), case_scalar(&c, clips[_i].sums[1])};
     Array *norm = case_scalar(&c, -1), *coef = case_scalar(&c, -1), *finite = case_scalar(&c, -1);
 
     cuda_clip(&(CudaClip){.hyper = hyper->p,
+                          .valid = valid->p,
                           .loss = loss->p,
                           .norm = norm->p,
                           .coef = coef->p,
@@ -104,6 +106,8 @@ START_TEST(clip_gives_the_worked_values)
     ck_assert(array_now(&c, norm)[0] == clips[_i].norm);
     ck_assert_double_eq_tol(array_now(&c, coef)[0], clips[_i].coef, 1e-15);
     ck_assert(array_now(&c, finite)[0] == clips[_i].finite);
+    const double mean = array_now(&c, loss)[0];
+    ck_assert(mean == clips[_i].mean || (isnan(mean) && isnan(clips[_i].mean)));
 }
 END_TEST
 

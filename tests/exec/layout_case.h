@@ -152,7 +152,7 @@ static inline void layout_step(LayoutRun *run, gboolean sample)
     gboolean ok = interpreter_step(run->interpreter, sample, &error);
     g_assert_no_error(error);
     g_assert(ok);
-    run->loss[run->steps] = layout_scalar(run, "loss") / layout_scalar(run, "valid");
+    run->loss[run->steps] = layout_scalar(run, "loss");
     run->norm[run->steps] = layout_scalar(run, "norm");
     run->steps++;
 }

@@ -117,25 +117,26 @@ START_TEST(a_nan_reaches_the_squared_norm)
 }
 END_TEST
 
-/* By hand: sums 9 + 16 make a norm of 5. */
+/* By hand: sums 9 + 16 make a norm of 5, a loss of 2 over 8 labels a mean of 0.25. */
 static const struct {
-    double max_norm, loss, sums[2], norm, coef, finite;
+    double max_norm, valid, loss, sums[2], mean, norm, coef, finite;
 } clips[] = {
-    {1, 2, {9, 16}, 5, 1 / (5 + 1e-6), 1},
-    {10, 2, {9, 16}, 5, 1, 1},
-    {0, 2, {9, 16}, 5, 1, 1}, /* off */
-    {1, (double)NAN, {9, 16}, 5, 1 / (5 + 1e-6), 0},
-    {1, (double)INFINITY, {9, 16}, 5, 1 / (5 + 1e-6), 0},
-    {1, 2, {(double)INFINITY, 16}, (double)INFINITY, 0, 0},
+    {1, 8, 2, {9, 16}, 0.25, 5, 1 / (5 + 1e-6), 1},
+    {10, 1, 2, {9, 16}, 2, 5, 1, 1},
+    {0, 0, 0, {9, 16}, 0, 5, 1, 1}, /* off; no label at all */
+    {1, 8, (double)NAN, {9, 16}, (double)NAN, 5, 1 / (5 + 1e-6), 0},
+    {1, 8, (double)INFINITY, {9, 16}, (double)INFINITY, 5, 1 / (5 + 1e-6), 0},
+    {1, 8, 2, {(double)INFINITY, 16}, 0.25, (double)INFINITY, 0, 0},
 };
 
-static KernelCase clip_case(double max_norm, double loss)
+static KernelCase clip_case(double max_norm, double valid, double loss)
 {
     KernelCase c = kernel_case(OP_CLIP, DTYPE_FP32, (OpSizes){0});
 
     case_add(&c, ACCESS_READ, DTYPE_FP64, NUM_HYPER);
     case_set(&c, 0, HYPER_MAX_NORM, max_norm);
-    add_scalar(&c, ACCESS_READ, loss);
+    add_scalar(&c, ACCESS_READ, valid);
+    add_scalar(&c, ACCESS_UPDATE, loss);
     for (guint i = 0; i < 3; i++)
         add_scalar(&c, ACCESS_WRITE, (double)NAN);
     return c;
@@ -143,26 +144,28 @@ static KernelCase clip_case(double max_norm, double loss)
 
 START_TEST(clip_gives_the_worked_values)
 {
-    KernelCase c = clip_case(clips[_i].max_norm, clips[_i].loss);
+    KernelCase c = clip_case(clips[_i].max_norm, clips[_i].valid, clips[_i].loss);
 
     for (guint i = 0; i < 2; i++)
         add_scalar(&c, ACCESS_READ, clips[_i].sums[i]);
     case_run(&c, 1);
-    ck_assert(case_get(&c, 2, 0) == clips[_i].norm);
-    ck_assert(case_get(&c, 3, 0) == clips[_i].coef);
-    ck_assert(case_get(&c, 4, 0) == clips[_i].finite);
+    const double mean = case_get(&c, 2, 0);
+    ck_assert(mean == clips[_i].mean || (isnan(mean) && isnan(clips[_i].mean)));
+    ck_assert(case_get(&c, 3, 0) == clips[_i].norm);
+    ck_assert(case_get(&c, 4, 0) == clips[_i].coef);
+    ck_assert(case_get(&c, 5, 0) == clips[_i].finite);
     kernel_case_clear(&c);
 }
 END_TEST
 
 START_TEST(clip_with_a_sum_that_is_nan_is_not_finite)
 {
-    KernelCase c = clip_case(1, 2);
+    KernelCase c = clip_case(1, 1, 2);
 
     add_scalar(&c, ACCESS_READ, (double)NAN); /* one sum only */
     case_run(&c, 1);
-    ck_assert(isnan(case_get(&c, 2, 0)));
-    ck_assert(case_get(&c, 4, 0) == 0);
+    ck_assert(isnan(case_get(&c, 3, 0)));
+    ck_assert(case_get(&c, 5, 0) == 0);
     kernel_case_clear(&c);
 }
 END_TEST
