@@ -3,6 +3,7 @@
 #include "sim/base/error.h"
 #include "sim/commands.h"
 #include "sim/plan_options.h"
+#include "sim/search/cheapest.h"
 #include "sim/search/plan_json.h"
 #include "sim/search/price.h"
 #include "sim/table.h"
@@ -125,7 +126,8 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
             return 1;
         }
     }
-    g_autoptr(SearchResult) result = search(&request);
+    const gboolean numbers = request.sort == SORT_COST && !inputs->gpus_given && !inputs->gpus_auto;
+    g_autoptr(SearchResult) result = numbers ? search_cheapest(&request) : search(&request);
     if (result->plans->len == 0)
         return nothing_fits(inputs, result, options, error);
     return show_result(&request, result, options, error);

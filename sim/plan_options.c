@@ -54,7 +54,10 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
-         "time (default) or memory", "KEY"},
+         "time (default), memory, or cost: the cheapest token; without --gpus on a half, a "
+         "quarter, "
+         "... of the cluster too",
+         "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},
         G_OPTION_ENTRY_NULL,
@@ -145,6 +148,24 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
     return TRUE;
 }
 
+static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    static const char *const names[] = {
+        [SORT_TIME] = "time", [SORT_MEMORY] = "memory", [SORT_COST] = "cost"};
+    guint key = SORT_TIME;
+
+    while (o->sort != NULL && key < G_N_ELEMENTS(names) && strcmp(o->sort, names[key]) != 0)
+        key++;
+    if (key == G_N_ELEMENTS(names))
+        return bad_option("sort", o->sort, "time, memory or cost", error);
+    if (key == SORT_COST && request->topology->cost.price_per_gpu_hour == 0)
+        return fail(error, ERROR_INPUT,
+                    "--sort = cost: topology %s states no [cost] price_per_gpu_hour",
+                    request->topology->name);
+    request->sort = (SortKey)key;
+    return TRUE;
+}
+
 static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     SearchRequest *request = &inputs->request;
@@ -160,9 +181,6 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
         return bad_option("schedule", o->schedule, "gpipe, 1f1b, interleaved or zb_h1", error);
     request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
     request->context = -1;
-    if (o->sort != NULL && strcmp(o->sort, "time") != 0 && strcmp(o->sort, "memory") != 0)
-        return bad_option("sort", o->sort, "time or memory", error);
-    request->sort = o->sort != NULL && strcmp(o->sort, "memory") == 0 ? SORT_MEMORY : SORT_TIME;
     request->top = 10;
     return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
            int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
@@ -170,7 +188,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
            int_option("virtual-stages", o->virtual_stages, MAX_CHUNKS, &request->virtual_stages,
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
-           read_recipe(inputs, o, error) && read_strategy(request, o, error);
+           read_recipe(inputs, o, error) && read_strategy(request, o, error) &&
+           read_sort(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)

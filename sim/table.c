@@ -1,6 +1,7 @@
 #include "sim/table.h"
 
 #include "sim/base/text.h"
+#include "sim/search/plan_cost.h"
 
 #include <string.h>
 
@@ -32,7 +33,7 @@ static void print_inputs(const SearchRequest *request)
 }
 
 /* @width: of the widest layout. */
-static void print_row(guint rank, const Plan *plan, gint width)
+static void print_row(guint rank, const Plan *plan, gint width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -44,9 +45,14 @@ static void print_row(guint rank, const Plan *plan, gint width)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
+    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
+    if (costs)
+        g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
+                plan_money_per_million(plan),
+                plan->topology->cost.currency == NULL ? "" : plan->topology->cost.currency);
+    g_print("\n");
 }
 
 static void print_counts(const SearchResult *result)
@@ -83,7 +89,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
             "memory                bound by\n",
             width, "layout");
     for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i), width);
+        print_row(i + 1, g_ptr_array_index(result->plans, i), width, request->sort == SORT_COST);
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "

@@ -56,6 +56,9 @@ void topology_free(Topology *topology)
     g_free(topology->source);
     g_free(topology->gpu.name);
     g_free(topology->gpu.source);
+    g_free(topology->cost.source);
+    g_free(topology->cost.currency);
+    g_free(topology->reliability.source);
     g_clear_pointer(&topology->networks, g_array_unref);
     g_clear_pointer(&topology->extras, g_array_unref);
     measured_clear(&topology->measured);
@@ -403,6 +406,8 @@ char *topology_print(const Topology *topology)
         rules_print(&network_rules, level, file, group);
     }
     print_extras(topology, file, NULL, NULL);
+    rules_print(&cost_rules, topology, file, "cost");
+    rules_print(&reliability_rules, topology, file, "reliability");
     measured_print(&topology->measured, file);
     return g_key_file_to_data(file, NULL, NULL);
 }

@@ -64,6 +64,23 @@ typedef struct {
     guint64 framework_bytes, framework_alone_bytes;
 } Measured;
 
+/* What a GPU costs with its share of the node; 0 or NULL = not stated. */
+typedef struct {
+    char *source;
+    double price_per_gpu_hour;
+    char *currency;
+    double power_per_gpu_w;
+} RunningCost;
+
+/* How long parts work until they fail, and what that costs; 0 = not stated. */
+typedef struct {
+    char *source;
+    double gpu_mtbf_s;             /* of one GPU, with all that fails along with it */
+    double node_mtbf_s;            /* of one node, beside its GPUs */
+    double checkpoint_bytes_per_s; /* that one GPU writes while all of a job do */
+    double restart_s;              /* from a failure until training goes on */
+} Reliability;
+
 /* A documented key that nothing reads yet: checked, and kept for printing. */
 typedef struct {
     char *group; /* "gpu" whatever the GPU's name */
@@ -77,6 +94,8 @@ typedef struct {
     Gpu gpu;
     guint64 cpu_memory_bytes; /* of a node */
     GArray *networks;         /* NetworkLevel, innermost first, at least one */
+    RunningCost cost;
+    Reliability reliability;
     Measured measured;
     GArray *extras; /* TopologyExtra */
 } Topology;

@@ -113,15 +113,31 @@ static const KeyRule memory[] = {
 };
 
 static const KeyRule cost[] = {
-    {.key = "price_per_gpu_hour", .kind = VALUE_NUMBER, .offset = KEPT},
-    {.key = "currency", .kind = VALUE_TEXT, .offset = KEPT},
-    {.key = "power_per_gpu", .kind = VALUE_WATTS, .offset = KEPT},
+    {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.source)},
+    {.key = "price_per_gpu_hour",
+     .kind = VALUE_NUMBER,
+     .offset = offsetof(Topology, cost.price_per_gpu_hour)},
+    {.key = "currency", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.currency)},
+    {.key = "power_per_gpu",
+     .kind = VALUE_WATTS,
+     .offset = offsetof(Topology, cost.power_per_gpu_w)},
 };
 
 static const KeyRule reliability[] = {
-    {.key = "gpu_mtbf", .kind = VALUE_SECONDS, .min = 1, .offset = KEPT},
-    {.key = "node_mtbf", .kind = VALUE_SECONDS, .min = 1, .offset = KEPT},
-    {.key = "checkpoint_bandwidth", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
+    {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, reliability.source)},
+    {.key = "gpu_mtbf",
+     .kind = VALUE_SECONDS,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.gpu_mtbf_s)},
+    {.key = "node_mtbf",
+     .kind = VALUE_SECONDS,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.node_mtbf_s)},
+    {.key = "checkpoint_bandwidth",
+     .kind = VALUE_BYTES_PER_S,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.checkpoint_bytes_per_s)},
+    {.key = "restart", .kind = VALUE_SECONDS, .offset = offsetof(Topology, reliability.restart_s)},
 };
 
 static const KeyRule machine[] = {

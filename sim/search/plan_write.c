@@ -1,5 +1,6 @@
 /* Plan -> JSON (DESIGN 6). */
 #include "sim/base/error.h"
+#include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
 static void add_string(JsonBuilder *json, const char *name, const char *value)
@@ -207,6 +208,35 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     json_builder_end_object(json);
 }
 
+/* Of a long run; where the topology says how parts fail and what they cost. */
+static void add_run(JsonBuilder *json, const Plan *plan)
+{
+    const RunningCost *cost = &plan->topology->cost;
+    PlanGoodput run;
+
+    if (plan_goodput(plan, &run)) {
+        begin(json, "goodput");
+        add_double(json, "mtbf_seconds", run.failures.mtbf);
+        add_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
+        add_double(json, "checkpoint_seconds", run.failures.checkpoint);
+        add_double(json, "interval_seconds_young", run.young_s);
+        add_double(json, "interval_seconds_daly", run.daly_s);
+        add_double(json, "useful_fraction", run.useful);
+        add_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
+        json_builder_end_object(json);
+    }
+    if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)
+        return;
+    begin(json, "cost_per_million_tokens");
+    if (cost->price_per_gpu_hour > 0)
+        add_double(json, "money", plan_money_per_million(plan));
+    if (cost->currency != NULL)
+        add_string(json, "currency", cost->currency);
+    if (cost->power_per_gpu_w > 0)
+        add_double(json, "kwh", plan_kwh_per_million(plan));
+    json_builder_end_object(json);
+}
+
 static void add_prediction(JsonBuilder *json, const Plan *plan)
 {
     const Prediction *prediction = &plan->prediction;
@@ -226,6 +256,7 @@ static void add_prediction(JsonBuilder *json, const Plan *plan)
     for (guint v = 0; v < NUM_VOLUMES; v++)
         add_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
     json_builder_end_object(json);
+    add_run(json, plan);
     json_builder_end_object(json);
 }
 
