@@ -30,6 +30,13 @@ static gboolean check_trainable(const Plan *plan, GError **error)
                     "%s: field \"workload.optimizer\" = \"%s\": it is planned only; fsdp-run "
                     "trains with adamw and sgd",
                     plan->source, optimizer_name(plan->workload.optimizer));
+    if (sharding_offloads(&plan->sharding))
+        return fail(
+            error, ERROR_INPUT,
+            "%s: field \"offload\" = {\"optimizer\": \"%s\", \"parameters\": \"%s\"}: it is "
+            "planned only; fsdp-run keeps all on the device",
+            plan->source, tier_name(plan->sharding.offload.optimizer),
+            tier_name(plan->sharding.offload.parameters));
     return TRUE;
 }
 

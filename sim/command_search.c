@@ -90,6 +90,28 @@ static int show_result(const SearchRequest *request, const SearchResult *result,
     return 0;
 }
 
+/* What fits with state in the host's memory: that of the optimiser, else all of it; NULL: nothing,
+ * or it was asked for already. */
+static Plan *find_offloaded(const SearchRequest *request)
+{
+    static const Offload offloads[] = {{TIER_HOST, TIER_DEVICE}, {TIER_HOST, TIER_HOST}};
+    SearchRequest moved = *request;
+    MemoryTier memory;
+
+    if (sharding_offloads(&request->sharding) ||
+        !topology_memory(request->topology, TIER_HOST, &memory))
+        return NULL;
+    moved.top = 1;
+    for (guint i = 0; i < G_N_ELEMENTS(offloads); i++) {
+        moved.sharding.offload = offloads[i];
+        g_autoptr(SearchResult) result = search(&moved);
+
+        if (result->plans->len > 0)
+            return g_ptr_array_steal_index(result->plans, 0);
+    }
+    return NULL;
+}
+
 /* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
  * that fits is searched instead, and said. */
 static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
@@ -101,10 +123,12 @@ static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
         result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
 
     if (inputs->gpus_given || smallest == 0) {
+        g_autoptr(Plan) offloaded = options->json ? NULL : find_offloaded(&request);
+
         if (options->json)
             print_json_search(result, smallest);
         else
-            table_print_nothing_fits(&request, result, smallest);
+            table_print_nothing_fits(&request, result, smallest, offloaded);
         return 1;
     }
     g_printerr("fsdp-plan: nothing fits on the cluster's %u GPUs; the smallest number that fits is "

@@ -43,6 +43,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
         {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
+        {"offload", 0, 0, G_OPTION_ARG_STRING, &o->offload,
+         "What is kept in another tier: optimizer=host,parameters=host (or cxl, nvme)", "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
          "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
@@ -82,9 +84,10 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {&o->model,    &o->topology,  &o->gpus,      &o->precision, &o->recipe,
-                              &o->strategy, &o->optimizer, &o->recompute, &o->schedule,  &o->fix,
-                              &o->layout,   &o->sort,      &o->output,    &o->db};
+    char **const strings[] = {&o->model,    &o->topology, &o->gpus,      &o->precision,
+                              &o->recipe,   &o->strategy, &o->optimizer, &o->recompute,
+                              &o->schedule, &o->offload,  &o->fix,       &o->layout,
+                              &o->sort,     &o->output,   &o->db};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -461,6 +464,38 @@ static gboolean read_fields(SearchRequest *request, const char *option, const ch
     return TRUE;
 }
 
+static gboolean read_tier(PlanInputs *inputs, const char *text, GError **error)
+{
+    Offload *offload = &inputs->request.sharding.offload;
+    g_auto(GStrv) pair = g_strsplit(text, "=", 2);
+    const gboolean whole = g_strv_length(pair) == 2;
+    Tier *tier = !whole                               ? NULL
+                 : strcmp(pair[0], "optimizer") == 0  ? &offload->optimizer
+                 : strcmp(pair[0], "parameters") == 0 ? &offload->parameters
+                                                      : NULL;
+    MemoryTier memory;
+
+    if (tier == NULL || !tier_from_name(pair[1], tier))
+        return fail(error, ERROR_INPUT,
+                    "--offload: \"%s\": must be optimizer=TIER or parameters=TIER, TIER %s", text,
+                    TIER_NAMES);
+    return *tier == TIER_DEVICE || topology_memory(inputs->topology, *tier, &memory) ||
+           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s", text,
+                inputs->topology->name,
+                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs"
+                                   : "such [memory]");
+}
+
+static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    g_auto(GStrv) fields = o->offload == NULL ? NULL : g_strsplit(o->offload, ",", -1);
+
+    for (guint i = 0; fields != NULL && fields[i] != NULL; i++)
+        if (!read_tier(inputs, fields[i], error))
+            return FALSE;
+    return TRUE;
+}
+
 /* More prefetch needs more live units; a number that was given stays. */
 static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
                            GError **error)
@@ -557,7 +592,8 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error)) &&
+           read_fixed(inputs, o, estimate, error) && read_offload(inputs, o, error) &&
+           (!estimate || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
                          estimate ? fixed_world(&inputs->request) : search_gpus(&inputs->request),
                          error);

@@ -143,6 +143,13 @@ static void print_choices(const Plan *plan)
         dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
         optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
         plan->threads);
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
+
+        if (plan->arena_bytes[t] > 0)
+            g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
+                    bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
+    }
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
@@ -153,8 +160,10 @@ static void print_choices(const Plan *plan)
 static void print_time(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    const char *exposed =
-        plan->layout.size[AXIS_PP] > 1 ? "communication, waiting" : "exposed communication";
+    const gboolean copies = sharding_offloads(&plan->sharding);
+    const char *exposed = plan->layout.size[AXIS_PP] > 1 ? "communication, waiting"
+                          : copies                       ? "communication, copies"
+                                                         : "exposed communication";
     g_autofree char *step = seconds_text(p->step_seconds);
 
     g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
@@ -207,8 +216,22 @@ void table_print_plan(const Plan *plan)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
 }
 
+static void print_offloaded(const Plan *plan)
+{
+    g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *step = seconds_text(plan->prediction.step_seconds);
+    g_autofree char *total = bytes_text(plan->prediction.memory_total);
+    g_autofree char *host = bytes_text(plan->arena_bytes[TIER_HOST]);
+
+    g_print("Else: --offload optimizer=%s,parameters=%s fits on these: %s, %s, %s a step, %s of a "
+            "GPU and %s of the host a rank.\n",
+            tier_name(plan->sharding.offload.optimizer),
+            tier_name(plan->sharding.offload.parameters), layout,
+            strategy_name(plan->sharding.strategy), step, total, host);
+}
+
 void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest)
+                              guint smallest, const Plan *offloaded)
 {
     print_inputs(request);
     g_print("\nNothing fits on %u GPUs.\n", search_gpus(request));
@@ -222,12 +245,13 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
             g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
                     result->example[v]);
     if (smallest != 0)
-        g_print(
-            "\nThe smallest number of GPUs that fits is %u (search --gpus %u). Else: offload of "
-            "optimizer state to the host, or LoRA, which keep less on the GPU and are not "
-            "planned here yet.\n",
-            smallest, smallest);
+        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
+                smallest);
     else
         g_print("\nNo number of GPUs up to %d fits%s.\n", SEARCH_MOST_GPUS,
                 request->global_batch != 0 ? " that divides the global batch" : "");
+    if (offloaded != NULL)
+        print_offloaded(offloaded);
+    g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
+            offloaded != NULL ? "Or:" : "Else:");
 }

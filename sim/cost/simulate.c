@@ -78,6 +78,44 @@ static double communication_seconds(const Program *program, const Op *op,
     return collective_seconds(op_volume(op->kind), buffer_bytes(program, op), op->dtype, &where);
 }
 
+/**
+ * copy_seconds: one way between the device and another tier.
+ *
+ *     t = a + S / B
+ *
+ *     a, B  latency and bandwidth that the topology states for one GPU     S  bytes
+ *
+ * Both directions at once don't slow each other; ranks of a node don't either.
+ */
+static double copy_seconds(const Program *program, const Op *op, const Topology *topology)
+{
+    const Tensor *from = program_tensor(program, op->operands[0].tensor);
+    const Tensor *to = program_tensor(program, op->operands[1].tensor);
+    MemoryTier memory;
+
+    if (!topology_memory(topology, from->tier != TIER_DEVICE ? from->tier : to->tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    return memory.latency_s + (double)tensor_copy_bytes(from) / memory.bytes_per_s;
+}
+
+static double op_seconds(const Program *program, const Op *op, const SimulateContext *context,
+                         const guint *spans)
+{
+    const ComputeContext compute = {
+        .busy = context->ranks_per_node,
+        .threads = context->threads,
+        .cores = context->topology->gpus_per_node,
+        .unit_elements = unit_elements(program, op),
+    };
+
+    if (op->stream != COMPUTE_STREAM && context->free_communication)
+        return 0;
+    if (op->kind == OP_COPY)
+        return copy_seconds(program, op, context->topology);
+    return op_kind_is_communication(op->kind) ? communication_seconds(program, op, context, spans)
+                                              : compute_op_seconds(op, context->topology, &compute);
+}
+
 double **simulate_durations(const Program *program, const SimulateContext *context,
                             const guint *spans)
 {
@@ -87,20 +125,8 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
         const Segment *segment = program_segment(program, s);
 
         durations[s] = g_new(double, segment->num_ops + 1);
-        for (guint i = 0; i < segment->num_ops; i++) {
-            const Op *op = &segment->ops[i];
-            const ComputeContext compute = {
-                .busy = context->ranks_per_node,
-                .threads = context->threads,
-                .cores = context->topology->gpus_per_node,
-                .unit_elements = unit_elements(program, op),
-            };
-
-            durations[s][i] = op->stream != COMPUTE_STREAM && context->free_communication ? 0
-                              : op_kind_is_communication(op->kind)
-                                  ? communication_seconds(program, op, context, spans)
-                                  : compute_op_seconds(op, context->topology, &compute);
-        }
+        for (guint i = 0; i < segment->num_ops; i++)
+            durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
     }
     return durations;
 }

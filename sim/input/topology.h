@@ -8,6 +8,12 @@
 typedef enum { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 const char *device_kind_name(DeviceKind kind); /* "cpu", "cuda" */
 
+/* Where memory is. */
+typedef enum { TIER_DEVICE, TIER_HOST, TIER_CXL, TIER_NVME, NUM_TIERS } Tier;
+#define TIER_NAMES "device, host, cxl or nvme"
+const char *tier_name(Tier tier);
+gboolean tier_from_name(const char *name, Tier *tier);
+
 /* One accelerator, or (kind cpu) one core as a rank's device. */
 typedef struct {
     char *name, *source;
@@ -28,6 +34,14 @@ typedef struct {
     double bytes_per_s, latency_s; /* per GPU, one direction */
     double oversubscription;       /* 1 = none */
 } NetworkLevel;
+
+/* Memory beside the GPU's. */
+typedef struct {
+    char *name;
+    guint64 capacity_bytes;        /* of all that share it */
+    double bytes_per_s, latency_s; /* of one GPU, one direction */
+    guint span;                    /* GPUs that share it; 0 = those of a node */
+} MemoryTier;
 
 /* What `fsdp-run calibrate` wrote.  busy = ranks that computed at once, threads = of each. */
 typedef struct {
@@ -92,8 +106,10 @@ typedef struct {
     guint nodes;
     guint gpus_per_node; /* on a CPU: cores; ranks may be more */
     Gpu gpu;
-    guint64 cpu_memory_bytes; /* of a node */
-    GArray *networks;         /* NetworkLevel, innermost first, at least one */
+    guint64 cpu_memory_bytes;     /* of a node */
+    double host_link_bytes_per_s; /* between a GPU and the host, one direction; 0 = not stated */
+    GArray *networks;             /* NetworkLevel, innermost first, at least one */
+    GArray *memories;             /* MemoryTier */
     RunningCost cost;
     Reliability reliability;
     Measured measured;
@@ -115,6 +131,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
 /* How many GPUs its outermost network can join: G_MAXUINT where that has no end (span all), and on
  * a CPU, whose ranks are processes. */
 guint topology_max_gpus(const Topology *topology);
+
+/* What a GPU finds beside its own memory: [memory NAME], or for the host what [node] says.  FALSE
+ * where that is not stated, and on a CPU, whose own memory is the host's. */
+gboolean topology_memory(const Topology *topology, Tier tier, MemoryTier *memory);
 
 /* The innermost level that joins @ranks consecutive GPUs. */
 const NetworkLevel *topology_level(const Topology *topology, guint ranks);

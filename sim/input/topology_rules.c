@@ -41,7 +41,10 @@ static const KeyRule node[] = {
      .min = 1,
      .offset = offsetof(Topology, cpu_memory_bytes)},
     {.key = "nics", .kind = VALUE_COUNT, .max = MAX_GPUS_PER_NODE, .offset = KEPT},
-    {.key = "host_link", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
+    {.key = "host_link",
+     .kind = VALUE_BYTES_PER_S,
+     .min = 1,
+     .offset = offsetof(Topology, host_link_bytes_per_s)},
     {.key = "storage_read", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
     {.key = "storage_write", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
 };
@@ -106,10 +109,22 @@ static const KeyRule network[] = {
 };
 
 static const KeyRule memory[] = {
-    {.key = "capacity", .kind = VALUE_BYTES, .required = TRUE, .min = 1, .offset = KEPT},
-    {.key = "bandwidth", .kind = VALUE_BYTES_PER_S, .required = TRUE, .min = 1, .offset = KEPT},
-    {.key = "latency", .kind = VALUE_SECONDS, .offset = KEPT},
-    {.key = "span", .kind = VALUE_COUNT, .min = 1, .max = G_MAXINT, .offset = KEPT},
+    {.key = "capacity",
+     .kind = VALUE_BYTES,
+     .required = TRUE,
+     .min = 1,
+     .offset = offsetof(MemoryTier, capacity_bytes)},
+    {.key = "bandwidth",
+     .kind = VALUE_BYTES_PER_S,
+     .required = TRUE,
+     .min = 1,
+     .offset = offsetof(MemoryTier, bytes_per_s)},
+    {.key = "latency", .kind = VALUE_SECONDS, .offset = offsetof(MemoryTier, latency_s)},
+    {.key = "span",
+     .kind = VALUE_COUNT,
+     .min = 1,
+     .max = G_MAXINT,
+     .offset = offsetof(MemoryTier, span)},
 };
 
 static const KeyRule cost[] = {

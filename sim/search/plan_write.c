@@ -158,8 +158,8 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
     add_string(json, "recompute", recompute_name(plan->schedule.recompute));
     begin(json, "offload");
-    add_string(json, "optimizer", PLAN_TIER);
-    add_string(json, "parameters", PLAN_TIER);
+    add_string(json, "optimizer", tier_name(plan->sharding.offload.optimizer));
+    add_string(json, "parameters", tier_name(plan->sharding.offload.parameters));
     json_builder_end_object(json);
 }
 
@@ -169,8 +169,8 @@ static void add_program(JsonBuilder *json, const Plan *plan)
     add_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
     add_uint(json, "ops", plan->ops);
     begin(json, "arena_bytes");
-    add_uint(json, "device", plan->arena_bytes[TIER_DEVICE]);
-    add_uint(json, "host", plan->arena_bytes[TIER_HOST]);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        add_uint(json, tier_name((Tier)t), plan->arena_bytes[t]);
     json_builder_end_object(json);
     json_builder_end_object(json);
 }

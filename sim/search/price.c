@@ -82,6 +82,7 @@ typedef struct {
     StepTime time;
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
+    guint64 arena_bytes[NUM_TIERS];
     guint stage; /* which those are of */
     char moment[64];
 } Priced;
@@ -144,6 +145,7 @@ static Priced price_largest(const ProgramSet *set, const StepTime *times)
     Priced priced = {.time = times[stage], .memory = program_memory(program), .stage = stage};
 
     program_volume(program, priced.volume);
+    memcpy(priced.arena_bytes, program->arena_bytes, sizeof priced.arena_bytes);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
 }
@@ -178,6 +180,31 @@ static void add_memory_reason(Plan *plan)
                                     total, limit, memory_term_name((MemoryTerm)largest), term));
 }
 
+/* What the ranks that share a tier keep there together is more than it has: the reason is added. */
+static void check_tier(const Plan *plan, Tier tier, guint64 arena_bytes, GPtrArray *reasons)
+{
+    MemoryTier memory;
+
+    if (arena_bytes == 0)
+        return;
+    if (!topology_memory(plan->topology, tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    const guint sharers = memory.span == 0 ? plan->ranks_per_node : MIN(memory.span, plan->gpus);
+    g_autofree char *total = bytes_text(sharers * arena_bytes);
+    g_autofree char *capacity = bytes_text(memory.capacity_bytes);
+
+    if (sharers * arena_bytes > memory.capacity_bytes)
+        g_ptr_array_add(reasons,
+                        g_strdup_printf("memory: the %u ranks that share a %s memory need %s of %s",
+                                        sharers, tier_name(tier), total, capacity));
+}
+
+static void check_tiers(const Plan *plan, const guint64 arena_bytes[NUM_TIERS], GPtrArray *reasons)
+{
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++)
+        check_tier(plan, (Tier)t, arena_bytes[t], reasons);
+}
+
 /* Whether that is within the limit; else the reason. */
 static gboolean predict_fits(Plan *plan, const Priced *priced)
 {
@@ -185,6 +212,7 @@ static gboolean predict_fits(Plan *plan, const Priced *priced)
     g_ptr_array_set_size(plan->reasons, 0);
     if (plan->prediction.memory_total > plan->prediction.memory_limit)
         add_memory_reason(plan);
+    check_tiers(plan, priced->arena_bytes, plan->reasons);
     return plan->reasons->len == 0;
 }
 
@@ -230,6 +258,15 @@ static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced
     const gboolean fits = predict(plan, priced);
     plan->prediction.bubble_fraction = bubble_fraction(plan, set);
     return fits;
+}
+
+void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *problems)
+{
+    guint64 arena_bytes[NUM_TIERS];
+
+    for (guint t = 0; t < NUM_TIERS; t++)
+        arena_bytes[t] = largest_arena(set, (Tier)t);
+    check_tiers(plan, arena_bytes, problems);
 }
 
 gboolean plan_price(Plan *plan)
@@ -299,8 +336,9 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
 static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
 {
     program_place(set->classes[c]);
-    const Priced priced = {.memory = program_memory(set->classes[c]), .stage = c};
+    Priced priced = {.memory = program_memory(set->classes[c]), .stage = c};
 
+    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
     return predict_fits(plan, &priced);
 }
 

@@ -195,9 +195,12 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 
 /* ---- shards ---- */
 
+/* On the device. */
 static guint64 copy_bytes(const Program *program, gint tensor)
 {
-    return tensor == NO_TENSOR ? 0 : tensor_copy_bytes(program_tensor(program, (guint)tensor));
+    if (tensor == NO_TENSOR || program_tensor(program, (guint)tensor)->tier != TIER_DEVICE)
+        return 0;
+    return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
 static UnitCost unit_cost(const Probe *probe, guint index)

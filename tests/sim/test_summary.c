@@ -28,8 +28,8 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
 
 static guint64 program_state_bytes(const Program *program)
 {
-    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
-           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
+    return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
+           device_bytes(program, TENSOR_MASTER) + device_bytes(program, TENSOR_MOMENT);
 }
 
 static void compare_stage(const StageSummary *summary, const Program *program, const char *text)
