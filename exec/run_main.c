@@ -68,7 +68,8 @@ static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, 
                     char **argv, GError **error)
 {
     g_autoptr(Plan) plan = plan_load(options->plan_path, error);
-    g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
+    const gboolean trainable = plan != NULL && model_check_trainable(plan->model, error);
+    g_autoptr(ProgramSet) set = trainable ? plan_compile(plan, error) : NULL;
     RuntimeOptions means;
 
     if (set == NULL || !launch_check_ranks(launch, plan->gpus, error) ||
