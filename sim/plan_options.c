@@ -555,7 +555,7 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
                     "--model is missing: a folder with config.json, that file, "
                     "or a name under models/");
     inputs->model = model_load(o->model, models, error);
-    if (inputs->model == NULL || !model_check_trainable(inputs->model, error))
+    if (inputs->model == NULL || !model_check_plannable(inputs->model, error))
         return FALSE;
     inputs->topology =
         topology_load(o->topology == NULL ? "localhost" : o->topology, topologies, error);
