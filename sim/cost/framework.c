@@ -1,0 +1,292 @@
+#include "sim/cost/framework.h"
+
+#include <string.h>
+
+/* Whole logits in fp32 and their gradient: written by the product, read for maximum, sum and
+ * gradient, cast; some 30 bytes each (Megatron-LM, tensor_parallel/cross_entropy.py). */
+#define WHOLE_LOGITS .logit_bytes = 30
+
+/* Apex and DeepSpeed of 2021 to 2023: a layer's kernels are issued from Python in 0.9 ms forward
+ * and 1.6 ms backward however small they are (vTrain's single-node measurements, flat in hidden
+ * size and micro-batch). */
+#define EAGER_MEGATRON .host_forward_s = 0.9e-3, .host_backward_s = 1.6e-3
+
+/* What Megatron's blocks keep: norm outputs (2 B), dropout masks (1 B) twice, the activation's
+ * output (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2, less what the program keeps). */
+#define MEGATRON_SAVED .saved = {.hidden = 6, .ffn = 2}
+
+static const Framework frameworks[] = {
+    {
+        .name = "fsdp-run",
+        .reading = "this project",
+    },
+    {
+        .name = "megatron",
+        .reading = "Megatron-Core with Transformer Engine",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_CUDNN,
+        .data_exposed = 0.15,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SAVED,
+    },
+    {
+        .name = "nemo",
+        .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_CUDNN,
+        .tensor_hidden = 0.7,
+        .pipeline_hidden = 0.7,
+        .data_exposed = 0.15,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SAVED,
+    },
+    {
+        .name = "nemo-2022",
+        .reading = "NeMo-Megatron on A100: before flash attention",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FUSED_MASK,
+        .data_exposed = 0.15,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 6, .ffn = 2, .score = 5},
+    },
+    {
+        .name = "megatron-2021",
+        .reading = "Megatron-LM before flash attention: nothing overlaps",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FUSED_MASK,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 6, .ffn = 2, .score = 5},
+    },
+    {
+        .name = "megatron-deepspeed",
+        .reading = "Megatron-DeepSpeed: nothing overlaps, layers are issued slowly",
+        WHOLE_LOGITS,
+        EAGER_MEGATRON,
+        .attention = ATTENTION_FUSED_MASK,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 6, .ffn = 2, .score = 5},
+    },
+    {
+        .name = "bigscience",
+        .reading = "BigScience's Megatron-DeepSpeed: messages between stages are sent whole",
+        WHOLE_LOGITS,
+        EAGER_MEGATRON,
+        .attention = ATTENTION_FUSED_MASK,
+        .data_exposed = 1,
+        .process_bytes = 4.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .shard_bytes = 4,
+        .saved = {.hidden = 6, .ffn = 2, .score = 5},
+    },
+    {
+        .name = "aa-scaling",
+        .reading = "Aleph Alpha's Megatron with FlashAttention-2 and a fused RMS norm",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .tensor_more = 1,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 14,
+        .gathers_logits = TRUE,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-flash2",
+        .reading = "the same, the RMS norm in single steps",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .norm_more = 4.5,
+        .tensor_more = 1,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 14,
+        .gathers_logits = TRUE,
+        .transient_share = 0.1,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-flash1",
+        .reading = "the same with FlashAttention 1.0.8",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_1,
+        .norm_more = 4.5,
+        .tensor_more = 1,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 14,
+        .gathers_logits = TRUE,
+        .transient_share = 0.1,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-torch",
+        .reading = "the same with attention in single steps",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_UNFUSED,
+        .norm_more = 4.5,
+        .tensor_more = 1,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 14,
+        .gathers_logits = TRUE,
+        .transient_share = 0.1,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8},
+    },
+    {
+        .name = "torchtitan",
+        .reading = "torchtitan, FSDP2 and torch.compile",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .data_exposed = 0.15,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "llm-foundry",
+        .reading = "MosaicML's Composer, FSDP, eager with Triton attention",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_TRITON,
+        .norm_more = 1,
+        .data_exposed = 0.15,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "deepspeed",
+        .reading = "DeepSpeed ZeRO with FlashAttention-2",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .norm_more = 4.5,
+        .activation_more = 0.5,
+        .data_exposed = 0.15,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "internevo",
+        .reading = "InternEvo: FlashAttention-2, ZeRO-1, reductions overlapped",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .data_exposed = 0.15,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "nanotron",
+        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .data_exposed = 1,
+        .splits_messages = TRUE,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 14,
+        .transient_share = 0.07,
+        .whole_bytes = 2,
+        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "jax",
+        .reading = "MaxText and Paxml: XLA, cuDNN attention",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_CUDNN,
+        .data_exposed = 0.15,
+        .process_bytes = 3.5e9,
+        .logit_held_bytes = 10,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+};
+
+const Framework *framework_default(void)
+{
+    return &frameworks[0];
+}
+
+const Framework *framework_from_name(const char *name)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
+        if (strcmp(frameworks[i].name, name) == 0)
+            return &frameworks[i];
+    return NULL;
+}
+
+char *framework_names(void)
+{
+    const char *names[G_N_ELEMENTS(frameworks) + 1] = {NULL};
+
+    for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
+        names[i] = frameworks[i].name;
+    return g_strjoinv(", ", (char **)names);
+}
+
+const Framework *framework_or_default(const Framework *framework)
+{
+    return framework != NULL ? framework : framework_default();
+}
+
+double framework_passes(const Framework *framework, OpKind kind)
+{
+    switch (kind) {
+    case OP_RMSNORM:
+    case OP_RMSNORM_BACKWARD:
+    case OP_LAYERNORM:
+    case OP_LAYERNORM_BACKWARD:
+        return 1 + framework->norm_more;
+    case OP_SWIGLU:
+    case OP_SWIGLU_BACKWARD:
+    case OP_GELU:
+    case OP_GELU_BACKWARD:
+        return 1 + framework->activation_more;
+    default:
+        return 1;
+    }
+}
+
+/* Groups that keys and values are summed over are part of tensor parallelism. */
+double framework_exposed(const Framework *framework, const char *purpose)
+{
+    if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)
+        return (1 + framework->tensor_more) * (1 - framework->tensor_hidden);
+    return strcmp(purpose, "pp") == 0 ? 1 - framework->pipeline_hidden : 1;
+}
+
+double framework_blocks(const Framework *framework, const char *purpose)
+{
+    static const char *const data[] = {"shard", "replicate", "data"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(data); i++)
+        if (strcmp(purpose, data[i]) == 0)
+            return framework->data_exposed;
+    return 0;
+}
