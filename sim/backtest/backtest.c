@@ -43,6 +43,12 @@ static void classify(Outcome *outcome, gboolean all)
         outcome->skipped = g_strdup("the run failed");
 }
 
+/* A run that was measured was not that: where the table doesn't say, blocks were recomputed. */
+static gboolean is_far_too_large(const Plan *plan)
+{
+    return (double)plan->prediction.memory_total > 1.25 * (double)plan->prediction.memory_limit;
+}
+
 static void predict(const Work *work, Outcome *outcome)
 {
     double share = 1;
@@ -54,6 +60,11 @@ static void predict(const Work *work, Outcome *outcome)
         return;
     }
     outcome->feasible = plan_price_quickly(plan);
+    while (outcome->record->recompute == UNKNOWN && is_far_too_large(plan) &&
+           plan->schedule.recompute < RECOMPUTE_FULL) {
+        plan->schedule.recompute++;
+        outcome->feasible = plan_price_quickly(plan);
+    }
     outcome->step_s = plan->prediction.step_seconds * share;
     outcome->memory_gb = memory_gb(outcome->record, &plan->prediction);
 }

@@ -10,7 +10,8 @@
 
 /* What tables of runs call a framework, and what its users do where a table does not say. */
 typedef struct {
-    const char *word, *software; /* parts of the two columns; NULL: any */
+    const char *word, *software; /* parts of columns framework, and compile_or_flash or precision;
+                                    NULL: any */
     const char *framework;
     const char *recipe;
     Strategy strategy;
@@ -49,8 +50,13 @@ static const Usage usages[] = {
      .recipe = "fsdp2",
      .strategy = STRATEGY_FULL_SHARD,
      .sequence = TRUE},
-    {.word = "BigScience",
-     .framework = "bigscience",
+    {.word = "BLOOM",
+     .software = "fp32 grad",
+     .framework = "bigscience-bf16",
+     .recipe = "megatron",
+     .strategy = STRATEGY_SHARD_OPTIMIZER},
+    {.word = "BLOOM",
+     .framework = "bigscience-fp16",
      .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER},
     {.word = "Megatron-DeepSpeed",
@@ -64,13 +70,13 @@ static const Usage usages[] = {
      .interleaves = TRUE},
     {.word = "NeMo",
      .framework = "nemo",
-     .recipe = "megatron",
+     .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER,
      .sequence = TRUE,
      .interleaves = TRUE},
     {.word = "Megatron-Bridge",
      .framework = "nemo",
-     .recipe = "megatron",
+     .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER,
      .sequence = TRUE,
      .interleaves = TRUE},
@@ -93,7 +99,13 @@ static const Usage usages[] = {
      .strategy = STRATEGY_SHARD_OPTIMIZER},
     {.word = "MaxText", .framework = "jax", .recipe = "zero", .strategy = STRATEGY_FULL_SHARD},
     {.word = "Pax",
+     .software = "te ",
      .framework = "jax",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD,
+     .recomputes_gpt = TRUE},
+    {.word = "Pax",
+     .framework = "jax-xla",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes_gpt = TRUE},
@@ -113,13 +125,17 @@ static const Usage usages[] = {
      .sequence = TRUE},
 };
 
+static gboolean mentions(const Record *record, const char *word)
+{
+    return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL;
+}
+
 static const Usage *usage_of(const Record *record)
 {
     const Usage *usage = usages;
 
-    while (usage->word != NULL &&
-           (strstr(record->framework, usage->word) == NULL ||
-            (usage->software != NULL && strstr(record->software, usage->software) == NULL)))
+    while (usage->word != NULL && (strstr(record->framework, usage->word) == NULL ||
+                                   (usage->software != NULL && !mentions(record, usage->software))))
         usage++;
     return usage;
 }

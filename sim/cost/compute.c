@@ -125,7 +125,7 @@ static double work_seconds(const Op *op, const Topology *topology, const Compute
         .op = op_kind_name(op->kind),
         .dtype = op->dtype,
         .bytes = op_memory_bytes(op, context->unit_elements) *
-                 framework_passes(framework_of(topology, context), op->kind),
+                 framework_passes(framework_of(topology, context), op),
     };
     return cost->memory(&work, topology, context);
 }

@@ -30,20 +30,23 @@ typedef struct Framework {
     /* Seconds; all 0 is what fsdp-run does. */
     double norm_more;       /* bytes that norms move beside those that one kernel must, of them */
     double activation_more; /* the same of SwiGLU and GELU */
+    double residual_more;   /* the same of what adds to the residual stream */
+    double rotary_more;     /* the same of rotary embedding */
     double logit_bytes;     /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;  /* a block's kernels are not issued faster: forward, recompute */
     double host_backward_s;
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double tensor_more;     /* time of these collectives beside that of their bytes, of it */
     double pipeline_hidden; /* of messages between stages */
-    double data_exposed;    /* seconds that compute loses while data-parallel traffic takes one:
-                               0 all beside it, 1 nothing overlaps */
+    double gather_exposed;  /* seconds that compute loses while gathers of parameters take one: 0
+                               all beside it, 1 nothing overlaps */
+    double reduce_exposed;  /* the same of reductions of gradients */
     gboolean splits_messages; /* between stages: each rank of a tp group sends its part only */
     /* Bytes. */
     double process_bytes;    /* of a process beside its tensors; 0: as for fsdp-run */
     double logit_held_bytes; /* of a logit of a whole micro-batch; 0: chunks, as the program */
     gboolean gathers_logits; /* of the tp group: each rank holds all of them */
-    double transient_share;  /* buffers that come and go, of all tensors */
+    double transient_share;  /* buffers that come and go, of all that is not state */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
     SavedBytes saved;
 } Framework;
@@ -59,10 +62,10 @@ char *framework_names(void);
 const Framework *framework_or_default(const Framework *framework);
 
 /* How often the bytes of a memory-bound op pass through memory. */
-double framework_passes(const Framework *framework, OpKind kind);
+double framework_passes(const Framework *framework, const Op *op);
 
 /* Of the time of traffic between ranks of @purpose ("tp", "pp", "shard", ...), what is left. */
 double framework_exposed(const Framework *framework, const char *purpose);
 
-/* Seconds that compute loses for each second of traffic between ranks of @purpose. */
-double framework_blocks(const Framework *framework, const char *purpose);
+/* Seconds that compute loses for each second on a stream of that name ("shard.gather"). */
+double framework_blocks(const Framework *framework, const char *stream);

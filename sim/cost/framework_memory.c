@@ -82,7 +82,9 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;
-    const guint64 transient = (guint64)(framework->transient_share * (double)use->total);
+    const guint64 step = use->total - use->term[TERM_PARAMETERS] - use->term[TERM_GRADIENTS] -
+                         use->term[TERM_MASTER] - use->term[TERM_OPTIMIZER];
+    const guint64 transient = (guint64)(framework->transient_share * (double)step);
     use->term[TERM_WORKSPACE] += transient;
     use->total += transient;
 }

@@ -223,7 +223,8 @@ static void clock_init(Clock *clock, const Program *program, const SimulateConte
     clock->end[0] = g_new0(double, ops_per_step);
     clock->end[1] = g_new0(double, ops_per_step);
     for (guint s = 0; s < program->streams->len; s++)
-        clock->blocks[s] = framework_blocks(framework_of(context), stream_purpose(program, s));
+        clock->blocks[s] =
+            framework_blocks(framework_of(context), program_stream(program, s)->name);
 }
 
 static void clock_clear(Clock *clock)
