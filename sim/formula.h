@@ -12,6 +12,9 @@ guint64 formula_parameters(const Program *program);
  * its strategy, before padding. */
 double formula_state_bytes(const Plan *plan, const Program *program);
 
+/* Bytes of all whole parameters as they are gathered, before padding. */
+double formula_gather_bytes(const Plan *plan, const Program *program);
+
 /* Share of a step in which each stage waits for others, when all stages take the same time, nothing
  * that moves takes any, and a backward pass takes twice as long as a forward pass:
  *

@@ -25,12 +25,17 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"global-batch", 'b', 0, G_OPTION_ARG_INT, &o->global_batch,
          "Sequences of a step (default one micro-batch a data-parallel rank)", "B"},
         {"precision", 0, 0, G_OPTION_ARG_STRING, &o->precision,
-         "bf16 or fp32 (default bf16; fp32 where the target is a CPU)", "P"},
+         "Of matrix products: bf16, fp32, fp16 or fp8 (default bf16; fp32 where the target is a "
+         "CPU)",
+         "P"},
         {"recipe", 0, 0, G_OPTION_ARG_STRING, &o->recipe,
-         "What is kept a parameter: zero, fsdp2 or fp32 (default fp32 with fp32, else zero)", "R"},
+         "What is kept a parameter: zero, fsdp2, megatron or fp32 (default fp32 with fp32, else "
+         "zero)",
+         "R"},
         {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy,
          "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or hybrid_shard", "S"},
-        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer, "adamw (default) or sgd", "O"},
+        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer,
+         "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
         {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
@@ -41,7 +46,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
-         "keep=none,sequence=false,context=all_gather,stages=9:10:10:9",
+         "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
          "K=V,..."},
         {"framework", 0, 0, G_OPTION_ARG_STRING, &o->framework,
          "What the prediction is for: fsdp-run (default), megatron, torchtitan, ...", "F"},
@@ -107,22 +112,24 @@ static gboolean bad_option(const char *name, const char *value, const char *allo
 static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     const gboolean cpu = inputs->topology->gpu.kind == DEVICE_CPU;
-    const char *precision = o->precision;
+    DType precision = cpu ? DTYPE_FP32 : DTYPE_BF16;
+    const Recipe *recipe;
 
-    if (precision != NULL && strcmp(precision, "bf16") != 0 && strcmp(precision, "fp32") != 0)
-        return bad_option("precision", precision, "bf16 or fp32", error);
-    inputs->request.recipe = o->recipe == NULL ? NULL : recipe_from_name(o->recipe);
-    if (o->recipe != NULL && inputs->request.recipe == NULL)
-        return bad_option("recipe", o->recipe, "zero, fsdp2 or fp32", error);
-    if (inputs->request.recipe == NULL) {
-        const gboolean fp32 = precision == NULL ? cpu : strcmp(precision, "fp32") == 0;
-
-        inputs->request.recipe = fp32 ? &recipe_fp32 : &recipe_zero;
-    }
-    const char *computes = dtype_name(inputs->request.recipe->compute);
-    if (precision != NULL && strcmp(precision, computes) != 0)
-        return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", precision,
-                    inputs->request.recipe->name, computes);
+    if (o->precision != NULL && !precision_from_name(o->precision, &precision))
+        return bad_option("precision", o->precision, PRECISION_NAMES, error);
+    if (o->recipe != NULL)
+        recipe = recipe_from_name(o->recipe);
+    else
+        recipe = precision == DTYPE_FP32 ? &recipe_fp32 : &recipe_zero;
+    if (recipe == NULL)
+        return bad_option("recipe", o->recipe, RECIPE_NAMES, error);
+    if (o->precision != NULL || o->recipe == NULL)
+        inputs->request.recipe = recipe_with_precision(recipe, precision);
+    else
+        inputs->request.recipe = recipe;
+    if (inputs->request.recipe == NULL)
+        return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", o->precision,
+                    recipe->name, recipe == &recipe_fp32 ? "fp32" : "bf16, fp16 or fp8");
     return TRUE;
 }
 
@@ -155,7 +162,7 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
     ScheduleKind schedule = SCHEDULE_1F1B;
 
     if (o->optimizer != NULL && !optimizer_from_name(o->optimizer, &request->optimizer))
-        return bad_option("optimizer", o->optimizer, "adamw or sgd", error);
+        return bad_option("optimizer", o->optimizer, OPTIMIZER_NAMES, error);
     if (o->recompute != NULL && !recompute_from_name(o->recompute, &recompute))
         return bad_option("recompute", o->recompute, "none, selective or full", error);
     request->recompute = o->recompute == NULL ? -1 : (gint)recompute;
@@ -362,6 +369,13 @@ static gboolean fix_form(SearchRequest *request, const char *value, GError **err
            fail(error, ERROR_INPUT, "--fix: form = \"%s\": must be per_parameter or flat", value);
 }
 
+static gboolean fix_gather(SearchRequest *request, const char *value, GError **error)
+{
+    request->sharding.gather_fp8 = strcmp(value, "fp8") == 0;
+    return request->sharding.gather_fp8 || strcmp(value, "bf16") == 0 ||
+           fail(error, ERROR_INPUT, "--fix: gather = \"%s\": must be bf16 or fp8", value);
+}
+
 static gboolean fix_prefetch(SearchRequest *request, const char *value, GError **error)
 {
     return fix_count("prefetch", value, 0, &request->sharding.prefetch, error);
@@ -378,6 +392,7 @@ static const struct {
 } fixable[] = {
     {"strategy", fix_strategy},
     {"form", fix_form},
+    {"gather", fix_gather},
     {"prefetch", fix_prefetch},
     {"live_units", fix_live_units},
     {"keep", fix_keep},
@@ -483,19 +498,28 @@ static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
     return TRUE;
 }
 
+static gboolean check_peak(const Topology *topology, DType precision, DType dtype, GError **error)
+{
+    /* A core computes in fp32 what it has no instructions for. */
+    const gboolean in_fp32 = topology->gpu.kind == DEVICE_CPU && dtype == DTYPE_BF16;
+    const double peak =
+        in_fp32 ? gpu_peak_flops(&topology->gpu, dtype) : topology->gpu.peak_flops[dtype];
+
+    return peak > 0 ||
+           fail(error, ERROR_INPUT,
+                "--precision = %s: topology %s states no %s peak for its GPU %s",
+                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name);
+}
+
 /* What the cluster can't do: a type its GPU has no rate for, more GPUs than its networks join. */
 static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **error)
 {
     const Topology *topology = inputs->topology;
-    const DType compute = inputs->request.recipe->compute;
-    /* A core computes in fp32 what it has no instructions for. */
-    const double peak = topology->gpu.kind == DEVICE_CUDA ? topology->gpu.peak_flops[compute]
-                                                          : gpu_peak_flops(&topology->gpu, compute);
+    const Recipe *recipe = inputs->request.recipe;
 
-    if (peak == 0)
-        return fail(error, ERROR_INPUT,
-                    "--precision = %s: topology %s states no %s peak for its GPU %s",
-                    dtype_name(compute), topology->name, dtype_name(compute), topology->gpu.name);
+    if (!check_peak(topology, recipe->precision, recipe->precision, error) ||
+        !check_peak(topology, recipe->precision, recipe->compute, error))
+        return FALSE;
     if (gpus > topology_max_gpus(topology))
         return fail(error, ERROR_INPUT,
                     "%u GPUs: the networks of topology %s join at most %u; give it an outer "

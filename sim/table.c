@@ -34,7 +34,7 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->compute), request->recipe->name,
+    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
     print_framework(request->framework);
 }
@@ -96,7 +96,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
-            dtype_name(request->recipe->compute));
+            dtype_name(request->recipe->precision));
 }
 
 char *table_stage_layers(const Plan *plan, guint stage)
@@ -132,16 +132,19 @@ static void print_choices(const Plan *plan)
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
     if (s->strategy != STRATEGY_NO_SHARD)
-        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s)", form_name(s->form),
-                s->prefetch, s->live_units, s->keep_root ? " root" : "",
+        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s%s)",
+                form_name(s->form), s->prefetch, s->live_units, s->keep_root ? " root" : "",
                 s->keep_last ? " last" : "", s->keep_root || s->keep_last ? "" : " none",
-                s->accumulate_sharded ? "sharded" : "unsharded");
-    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; recipe %s, %s; "
-            "recompute %s; %u thread(s) a rank\n",
-            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
-            plan->schedule.micro_batches, plan->schedule.micro_batch, plan->workload.recipe->name,
-            optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
-            plan->threads);
+                s->accumulate_sharded ? "sharded" : "unsharded",
+                s->gather_fp8 ? ", blocks gathered in fp8" : "");
+    g_print(
+        "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
+        "recompute %s; %u thread(s) a rank\n",
+        plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+        plan->schedule.micro_batches, plan->schedule.micro_batch,
+        dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
+        optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
+        plan->threads);
     print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);

@@ -196,23 +196,19 @@ static void set_sharding(const Record *record, const Usage *usage, guint dp, Pla
     sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
 }
 
-/* Gradients in fp32 beside bf16 parameters: 6 + 12 / d bytes a parameter. */
-static const Recipe recipe_megatron = {
-    .name = "megatron",
-    .compute = DTYPE_BF16,
-    .stored = DTYPE_BF16,
-    .gradient = DTYPE_FP32,
-    .master = TRUE,
-};
-
 /* An fp32 shard that is the master needs sharded parameters. */
-static const Recipe *recipe_of(const Usage *usage, Strategy strategy)
+static const Recipe *recipe_of(const Record *record, const Usage *usage, Strategy strategy)
 {
-    const Recipe *recipe =
-        strcmp(usage->recipe, "megatron") == 0 ? &recipe_megatron : recipe_from_name(usage->recipe);
+    static const DType precisions[] = {
+        [PRECISION_BF16] = DTYPE_BF16,
+        [PRECISION_FP16] = DTYPE_FP16,
+        [PRECISION_FP8] = DTYPE_FP8,
+    };
+    const Recipe *recipe = recipe_from_name(usage->recipe);
 
-    return recipe->stored != recipe->compute && strategy <= STRATEGY_SHARD_OPTIMIZER ? &recipe_zero
-                                                                                     : recipe;
+    if (recipe->stored != recipe->compute && strategy <= STRATEGY_SHARD_OPTIMIZER)
+        recipe = &recipe_zero;
+    return recipe_with_precision(recipe, precisions[record->precision]);
 }
 
 /* ---- schedule ---- */
@@ -268,8 +264,10 @@ static const char *missing(const Record *record)
 {
     if (record->ep > 1 || record->active_params_b > 0)
         return "mixture of experts";
-    if (record->precision != PRECISION_BF16)
-        return record->precision == UNKNOWN ? "precision not stated" : "precision other than bf16";
+    if (record->precision == UNKNOWN)
+        return "precision not stated";
+    if (record->precision > PRECISION_FP8)
+        return "precision not planned";
     if (record->gpus == 0 || record->tp == 0 || record->pp == 0)
         return "no gpus, tp or pp";
     if (record->micro_batch == 0 || record->global_batch == 0)
@@ -297,7 +295,7 @@ static const char *fill(const Record *record, const char *topologies_dir, Plan *
     plan->workload.seq_len = record->seq_len;
     set_schedule(record, usage, dp, plan);
     set_sharding(record, usage, dp, plan);
-    plan->workload.recipe = recipe_of(usage, plan->sharding.strategy);
+    plan->workload.recipe = recipe_of(record, usage, plan->sharding.strategy);
     plan->sequence_parallel = splits_tokens(record, usage);
     plan_set_target(plan);
     return NULL;

@@ -15,7 +15,7 @@ double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
 {
     const double m = (double)shape->m, n = (double)shape->n, k = (double)shape->k;
 
-    return (m * k + k * n + m * n) * dtype_bytes(dtype);
+    return (m * k + k * n) * dtype_bytes(dtype) + m * n * MAX(dtype_bytes(dtype), 2);
 }
 
 static const DeviceCost *device_cost(const Topology *topology)

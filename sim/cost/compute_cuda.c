@@ -10,6 +10,7 @@ typedef struct {
     const char *names[3];      /* parts of the GPU's name, any case; none: any GPU */
     guint multiprocessors;     /* NVIDIA and AMD data sheets */
     double gemm_fraction;      /* best shape's measured rate / dense peak, bf16 */
+    double fp8_fraction;       /* the same, fp8; 0 = no figure: as bf16 */
     double sustained_clock;    /* a training step's clock / that of a short benchmark (power) */
     double k_fill_bytes;       /* of a row of A: pipeline fill and epilogue of a tile */
     double attention_forward;  /* of dense peak, causal FLOPs, long sequences */
@@ -19,12 +20,13 @@ typedef struct {
 /* gemm_fraction: best of a shape search, ml-engineering (stas00), "MAMF" tables: A100 SXM 271.2 of
  *   312, A100 PCIe 252.9 of 312, H100 SXM 794.5 of 989, B200 1745 of 2250, GB200 1822 of 2500, B300
  *   1769 of 2250, MI300X 668.4 of 1307 TFLOP/s.
- * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
- * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
- *   products with K 512 ... 7168 in DeepGEMM's README.
- * attention: FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100
- *   (Shah et al., arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions.
- * First match counts, so the longer name stands first; the last row is for every other GPU. */
+ * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6 of 1979, B200 3432.5 of 4500, GB200 3615.6
+ * of 5000, B300 3353.3 of 4500 TFLOP/s. sustained_clock: one factor a GPU over published training
+ * runs (Megatron, NeMo, torchtitan). k_fill_bytes: A100 128, H100 230 elements of bf16, twice that
+ * of fp8, so bytes; the second from products with K 512 ... 7168 in DeepGEMM's README. attention:
+ * FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al.,
+ * arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions. First match counts, so
+ * the longer name stands first; the last row is for every other GPU. */
 static const GpuFamily families[] = {
     {.names = {"a100-pcie"},
      .multiprocessors = 108,
@@ -43,6 +45,7 @@ static const GpuFamily families[] = {
     {.names = {"h100-pcie"},
      .multiprocessors = 114,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1402.6 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -57,6 +60,7 @@ static const GpuFamily families[] = {
     {.names = {"h100", "h200", "h800"}, /* GH200 too */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1402.6 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -64,6 +68,7 @@ static const GpuFamily families[] = {
     {.names = {"gb200"},
      .multiprocessors = 148,
      .gemm_fraction = 1822.0 / 2500,
+     .fp8_fraction = 3615.6 / 5000,
      .sustained_clock = 0.73,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -71,6 +76,7 @@ static const GpuFamily families[] = {
     {.names = {"b200"},
      .multiprocessors = 148,
      .gemm_fraction = 1745.0 / 2250,
+     .fp8_fraction = 3432.5 / 4500,
      .sustained_clock = 0.75,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -78,6 +84,7 @@ static const GpuFamily families[] = {
     {.names = {"b300"}, /* GB300 too */
      .multiprocessors = 160,
      .gemm_fraction = 1769.0 / 2250,
+     .fp8_fraction = 3353.3 / 4500,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -188,12 +195,18 @@ static double alignment(const GemmShape *shape)
     return rate;
 }
 
+static double best_fraction(const GpuFamily *family, DType dtype)
+{
+    return dtype == DTYPE_FP8 && family->fp8_fraction > 0 ? family->fp8_fraction
+                                                          : family->gemm_fraction;
+}
+
 /**
  * cuda_gemm: seconds of C(m,n) = A(m,k) B(k,n).
  *
  *     t = max(2 m n k / (R u k / (k + k0)), bytes / (0.9 HBM))
  *
- *     R   sustained rate of the best shape, FLOP/s: peak * gemm_fraction * sustained_clock
+ *     R   sustained rate of the best shape, FLOP/s: peak * fraction * sustained_clock
  *     u   tile and wave quantisation, alignment     k0  k_fill_bytes in elements
  *
  * Derived here from published products (see the table).  Left out: C read again where it is
@@ -203,8 +216,8 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
                         const ComputeContext *context)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const double best =
-        gpu_peak_flops(&topology->gpu, dtype) * family->gemm_fraction * family->sustained_clock;
+    const double best = gpu_peak_flops(&topology->gpu, dtype) * best_fraction(family, dtype) *
+                        family->sustained_clock;
     const double k = (double)shape->k, k0 = family->k_fill_bytes / dtype_bytes(dtype);
     const double flops = 2.0 * (double)shape->m * (double)shape->n * k;
     const double bandwidth = gpu_common.gemm_bandwidth * topology->gpu.memory_bytes_per_s;

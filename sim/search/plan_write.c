@@ -58,7 +58,7 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     begin(json, "workload");
     add_uint(json, "global_batch", workload->global_batch);
     add_uint(json, "seq_len", workload->seq_len);
-    add_string(json, "precision", dtype_name(workload->recipe->compute));
+    add_string(json, "precision", dtype_name(workload->recipe->precision));
     add_string(json, "recipe", workload->recipe->name);
     add_string(json, "optimizer", optimizer_name(workload->optimizer));
     json_builder_end_object(json);
@@ -116,6 +116,8 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
         json_builder_add_string_value(json, "last");
     json_builder_end_array(json);
     add_string(json, "accumulate", sharding->accumulate_sharded ? "sharded" : "unsharded");
+    add_string(json, "gather_dtype",
+               dtype_name(sharding->gather_fp8 ? DTYPE_FP8 : recipe->compute));
     add_string(json, "gradient_dtype", dtype_name(recipe->gradient));
     add_string(json, "reduce_dtype", dtype_name(recipe->gradient));
     add_overrides(json, sharding);

@@ -69,7 +69,7 @@ static void predict_time(Plan *plan, const StepTime *time)
     const double flops =
         model_step_flops(plan->model, (guint64)tokens, plan->workload.seq_len) / plan->gpus;
     const double peak =
-        gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->compute) * plan->threads;
+        gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->precision) * plan->threads;
 
     p->step_seconds = time->step_s;
     p->tokens_per_second = tokens / time->step_s;
