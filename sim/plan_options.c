@@ -4,6 +4,7 @@
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
 #include "sim/base/units.h"
+#include "sim/command_argument.h"
 #include "sim/plan_config.h"
 
 #include <string.h>
@@ -48,6 +49,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
          "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
          "K=V,..."},
+        {"framework", 0, 0, G_OPTION_ARG_STRING, &o->framework,
+         "What the prediction is for: fsdp-run (default), megatron, torchtitan, ...", "F"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->json, "JSON on stdout", NULL},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &o->output, "Write the (best) plan here", "PLAN"},
         {"layout", 0, estimate ? 0 : G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->layout,
@@ -84,9 +87,10 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {&o->model,    &o->topology,  &o->gpus,      &o->precision, &o->recipe,
-                              &o->strategy, &o->optimizer, &o->recompute, &o->schedule,  &o->fix,
-                              &o->layout,   &o->from,      &o->sort,      &o->output,    &o->db};
+    char **const strings[] = {&o->model,    &o->topology, &o->gpus,      &o->precision,
+                              &o->recipe,   &o->strategy, &o->optimizer, &o->recompute,
+                              &o->schedule, &o->fix,      &o->layout,    &o->from,
+                              &o->sort,     &o->output,   &o->db,        &o->framework};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -134,6 +138,12 @@ static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **e
     return TRUE;
 }
 
+static gboolean read_framework(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    return o->framework == NULL || framework_option(o->framework, inputs->topology->gpu.kind,
+                                                    &inputs->request.framework, error);
+}
+
 static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GError **error)
 {
     Strategy strategy;
@@ -175,7 +185,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
            int_option("virtual-stages", o->virtual_stages, MAX_CHUNKS, &request->virtual_stages,
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
-           read_recipe(inputs, o, error) && read_strategy(request, o, error);
+           read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
+           read_strategy(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)

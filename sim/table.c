@@ -16,6 +16,13 @@ char *plan_bound_text(const Plan *plan)
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
+/* Nothing is said of fsdp-run. */
+static void print_framework(const Framework *framework)
+{
+    if (framework != NULL && framework != framework_default())
+        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
+}
+
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
@@ -29,6 +36,7 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
+    print_framework(request->framework);
 }
 
 /* @width: of the widest layout. */
@@ -161,6 +169,7 @@ static void print_choices(const Plan *plan)
         dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
         optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
         plan->threads);
+    print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
