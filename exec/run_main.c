@@ -37,7 +37,7 @@ static gboolean check_trainable(const Plan *plan, GError **error)
             "planned only; fsdp-run keeps all on the device",
             plan->source, tier_name(plan->sharding.offload.optimizer),
             tier_name(plan->sharding.offload.parameters));
-    return TRUE;
+    return model_check_trainable(plan->model, error);
 }
 
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */

@@ -17,6 +17,13 @@ char *plan_bound_text(const Plan *plan)
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
+/* Nothing is said of fsdp-run. */
+static void print_framework(const Framework *framework)
+{
+    if (framework != NULL && framework != framework_default())
+        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
+}
+
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
@@ -30,10 +37,11 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
+    print_framework(request->framework);
 }
 
 /* @width: of the widest layout. */
-static void print_row(guint rank, const Plan *plan, gint width, gboolean costs)
+static void print_row(const char *rank, const Plan *plan, gint width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -45,7 +53,7 @@ static void print_row(guint rank, const Plan *plan, gint width, gboolean costs)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
+    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
     if (costs)
@@ -68,10 +76,15 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
-static gint widest_layout(const SearchResult *result)
+static gint widest_layout(const SearchResult *result, const Plan *today)
 {
     gsize width = 24;
 
+    if (today != NULL) {
+        g_autofree char *layout = plan_layout_text(today);
+
+        width = MAX(width, strlen(layout));
+    }
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
 
@@ -80,16 +93,36 @@ static gint widest_layout(const SearchResult *result)
     return (gint)width;
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result)
+/* What a change would gain; what does not fit has no speed to compare with. */
+static void print_gain(const Plan *today, const Plan *best)
 {
-    const gint width = widest_layout(result);
+    g_print("\n");
+    if (today->reasons->len > 0)
+        g_print("what runs today does not fit: %s\n",
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("the first takes %.3g times the step of what runs today\n",
+                best->prediction.step_seconds / today->prediction.step_seconds);
+}
+
+void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+{
+    const gint width = widest_layout(result, today);
+    const gboolean costs = request->sort == SORT_COST;
 
     print_inputs(request);
     g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width, "layout");
-    for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i), width, request->sort == SORT_COST);
+    if (today != NULL)
+        print_row("today", today, width, costs);
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
+
+        print_row(rank, g_ptr_array_index(result->plans, i), width, costs);
+    }
+    if (today != NULL)
+        print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
@@ -150,6 +183,7 @@ static void print_choices(const Plan *plan)
             g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
                     bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
     }
+    print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)

@@ -50,6 +50,13 @@ static const GpuFamily families[] = {
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
+    {.names = {"h100-sxm-96gb"}, /* 500 of 700 W */
+     .multiprocessors = 132,
+     .gemm_fraction = 800.0 / 989,
+     .sustained_clock = 0.64,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
     {.names = {"h100", "h200", "h800"}, /* GH200 too */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
@@ -223,8 +230,37 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
     return MAX(flops / (best * used * k / (k + k0)), transfer);
 }
 
+static double cuda_memory(const MemoryWork *work, const Topology *topology,
+                          const ComputeContext *context)
+{
+    (void)context;
+    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+}
+
+/* Attention beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on. */
+typedef struct {
+    double forward, backward;
+} KernelRate;
+
+/* FlashAttention 1: Dao 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the
+ * same figures.  cuDNN on Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
+static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
+    [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
+    [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
+    [ATTENTION_FLASH_TRITON] = {{0.87, 0.85}, {0.65, 0.65}},
+    [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
+};
+
+/* Bytes that softmax and dropout move of a score: with scale, mask and softmax in one kernel (read,
+ * write; dropout read, write, mask), and each by itself. */
+typedef struct {
+    double forward, backward;
+} ScoreBytes;
+
+static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
+
 /**
- * cuda_attention: causal flash attention, forward or backward.
+ * flash_seconds: causal flash attention, forward or backward.
  *
  *     t = F / (peak * fraction * s / (s + s0))
  *
@@ -232,24 +268,53 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
  *
  * Left out: head dimension (the fractions are for 128), grouped queries.
  */
-static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
+static double flash_seconds(const Op *op, const Topology *topology, AttentionKernel kernel)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const double fraction =
-        op->kind == OP_ATTENTION ? family->attention_forward : family->attention_backward;
+    const gboolean forward = op->kind == OP_ATTENTION;
+    const KernelRate *rate = &kernel_rates[kernel][family->k_fill_bytes > 256];
+    const double fraction = forward ? family->attention_forward * rate->forward
+                                    : family->attention_backward * rate->backward;
     const double seq = (double)(op_key_blocks(op) * op->sizes.seq);
-    const double rate = gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
-                        (seq + gpu_common.causal_waste_tokens);
 
-    (void)context;
-    return op_flops(op) / rate;
+    return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+                           (seq + gpu_common.causal_waste_tokens));
 }
 
-static double cuda_memory(const MemoryWork *work, const Topology *topology,
-                          const ComputeContext *context)
+/**
+ * unfused_seconds: attention whose scores are in memory.
+ *
+ *     t = n T(M, T, D) + b B H T Tk / (0.85 HBM)      M = B H T rows of scores, Tk keys
+ *
+ *     n  products of the size of Q K^T: 2 forward, 4 backward     b  bytes_per_score
+ *
+ * The full square: kernels of products know no mask.
+ */
+static double unfused_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
 {
-    (void)context;
-    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+    const ScoreBytes *bytes = &score_bytes[context->framework->attention == ATTENTION_UNFUSED];
+    const gboolean forward = op->kind == OP_ATTENTION;
+    const GemmShape product = {.m = op->sizes.batch * op->sizes.heads * op->sizes.seq,
+                               .n = op_key_blocks(op) * op->sizes.seq,
+                               .k = op->sizes.head_dim};
+    const MemoryWork scores = {
+        .op = op_kind_name(op->kind),
+        .dtype = op->dtype,
+        .bytes =
+            (forward ? bytes->forward : bytes->backward) * (double)product.m * (double)product.n,
+    };
+
+    return (forward ? 2 : 4) * cuda_gemm(&product, op->dtype, topology, context) +
+           cuda_memory(&scores, topology, context);
+}
+
+static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const AttentionKernel kernel = framework_or_default(context->framework)->attention;
+
+    return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
+               ? unfused_seconds(op, topology, context)
+               : flash_seconds(op, topology, kernel);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

@@ -2,6 +2,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "sim/base/text_file.h"
+#include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
 #include <string.h>
@@ -74,7 +75,7 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     if (config == NULL || !json_string(json, "model.name", &name, error))
         return FALSE;
     plan->model = model_parse(config, config_source, name, error);
-    if (plan->model == NULL || !model_check_trainable(plan->model, error))
+    if (plan->model == NULL || !model_check_plannable(plan->model, error))
         return FALSE;
     const guint64 psi = model_parameters(plan->model);
     if (!json_uint(json, "model.parameters", psi, psi, &parameters, error) ||
@@ -84,6 +85,22 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     return plan->topology != NULL &&
            read_only_value(json, "topology.name", plan->topology->name, error) &&
            json_uint32(json, "topology.gpus", 1, 1u << 24, &plan->gpus, error);
+}
+
+/* Absent: fsdp-run. */
+static gboolean read_framework(Plan *plan, const JsonText *json, GError **error)
+{
+    const char *name = NULL;
+
+    if (!json_optional_string(json, "target.framework", &name, error))
+        return FALSE;
+    if (name == NULL)
+        return TRUE;
+    plan->framework = framework_from_name(name);
+    if (plan->framework != NULL)
+        return TRUE;
+    g_autofree char *names = framework_names();
+    return bad_name(json, "target.framework", name, names, error);
 }
 
 static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
@@ -99,7 +116,7 @@ static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"target.device\" = \"%s\": its topology's is \"%s\"",
                     json_source(json), device, device_kind_name(plan->device));
-    return TRUE;
+    return read_framework(plan, json, error);
 }
 
 static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)

@@ -1,5 +1,6 @@
 /* Plan -> JSON (DESIGN 6). */
 #include "sim/base/error.h"
+#include "sim/cost/framework.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
@@ -46,6 +47,8 @@ static void add_inputs(JsonBuilder *json, const Plan *plan)
     add_string(json, "device", device_kind_name(plan->device));
     add_uint(json, "ranks_per_node", plan->ranks_per_node);
     add_uint(json, "threads", plan->threads);
+    if (plan->framework != NULL && plan->framework != framework_default())
+        add_string(json, "framework", plan->framework->name);
     json_builder_end_object(json);
 }
 

@@ -22,6 +22,10 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
  * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
 
+/* The same, of many micro-batches by straight lines as plan_price_below() says: without the
+ * program's hash and sizes and the bubble. */
+gboolean plan_price_quickly(Plan *plan);
+
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
 /* The same for a plan among many, of which only those that fit and take no more than @limit_s are
