@@ -15,8 +15,19 @@ static void print_json_node(JsonNode *node)
     g_print("%s\n", text);
 }
 
-/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6). */
-static void print_json_search(const SearchResult *result, const Plan *today, guint smallest)
+/* NULL: no member. */
+static void add_plan(JsonBuilder *json, const char *name, const Plan *plan)
+{
+    if (plan == NULL)
+        return;
+    json_builder_set_member_name(json, name);
+    json_builder_add_value(json, plan_node(plan));
+}
+
+/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6).  @smallest, @offloaded:
+ * where nothing fits. */
+static void print_json_search(const SearchResult *result, const Plan *today, guint smallest,
+                              const Plan *offloaded)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
     g_autoptr(JsonNode) node = NULL;
@@ -41,14 +52,9 @@ static void print_json_search(const SearchResult *result, const Plan *today, gui
         json_builder_set_member_name(json, "smallest_gpus");
         json_builder_add_int_value(json, smallest);
     }
-    if (result->closest != NULL) {
-        json_builder_set_member_name(json, "closest");
-        json_builder_add_value(json, plan_node(result->closest));
-    }
-    if (today != NULL) {
-        json_builder_set_member_name(json, "from");
-        json_builder_add_value(json, plan_node(today));
-    }
+    add_plan(json, "closest", result->closest);
+    add_plan(json, "offloaded", offloaded);
+    add_plan(json, "from", today);
     json_builder_set_member_name(json, "plans");
     json_builder_begin_array(json);
     for (guint i = 0; i < result->plans->len; i++)
@@ -96,7 +102,7 @@ static int show_result(const SearchRequest *request, const SearchResult *result,
     if (store != NULL && !record_search(request, result, store, error))
         return error_exit_status(*error);
     if (options->json)
-        print_json_search(result, today, 0);
+        print_json_search(result, today, 0, NULL);
     else
         table_print_search(request, result, today);
     return 0;
@@ -135,10 +141,10 @@ static int nothing_fits(const PlanInputs *inputs, const SearchResult *result, co
         result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
 
     if (inputs->gpus_given || smallest == 0) {
-        g_autoptr(Plan) offloaded = options->json ? NULL : find_offloaded(&request);
+        g_autoptr(Plan) offloaded = find_offloaded(&request);
 
         if (options->json)
-            print_json_search(result, today, smallest);
+            print_json_search(result, today, smallest, offloaded);
         else
             table_print_nothing_fits(&request, result, smallest, offloaded);
         return 1;
