@@ -63,9 +63,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
-         "time (default), memory, or cost: the cheapest token; without --gpus on a half, a "
-         "quarter, "
-         "... of the cluster too",
+         "time (default), memory, or cost: without --gpus on a half, a quarter, ... of the cluster "
+         "too",
          "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},

@@ -86,8 +86,8 @@ typedef struct {
     StepTime time;
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
-    guint64 arena_bytes[NUM_TIERS];
-    guint stage; /* which those are of */
+    guint stage;                    /* which those are of */
+    guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
 
@@ -163,6 +163,16 @@ static guint largest_stage(const Plan *plan, const ProgramSet *set)
     return largest;
 }
 
+/* The largest of all stages, by tier. */
+static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
+{
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        bytes[t] = 0;
+        for (guint c = 0; c < set->num_classes; c++)
+            bytes[t] = MAX(bytes[t], set->classes[c]->arena_bytes[t]);
+    }
+}
+
 /* @set is placed. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
@@ -172,7 +182,7 @@ static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepT
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
     program_volume(program, priced.volume);
-    memcpy(priced.arena_bytes, program->arena_bytes, sizeof priced.arena_bytes);
+    find_arenas(set, priced.arena_bytes);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
 }
@@ -265,22 +275,12 @@ static double bubble_fraction(const Plan *plan, const ProgramSet *set)
     return MAX(0, slowest(times, set->num_classes) - compute_s) / plan->prediction.step_seconds;
 }
 
-static guint64 largest_arena(const ProgramSet *set, Tier tier)
-{
-    guint64 bytes = 0;
-
-    for (guint c = 0; c < set->num_classes; c++)
-        bytes = MAX(bytes, set->classes[c]->arena_bytes[tier]);
-    return bytes;
-}
-
 /* What runs: of placed programs that have not grown. */
 static void store_programs(Plan *plan, const ProgramSet *set)
 {
     g_free(plan->hash);
     plan->hash = program_set_hash(set);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
+    find_arenas(set, plan->arena_bytes);
 }
 
 /* All that the placed programs of the whole step say. */
@@ -296,8 +296,7 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
 {
     guint64 arena_bytes[NUM_TIERS];
 
-    for (guint t = 0; t < NUM_TIERS; t++)
-        arena_bytes[t] = largest_arena(set, (Tier)t);
+    find_arenas(set, arena_bytes);
     check_tiers(plan, arena_bytes, problems);
 }
 
