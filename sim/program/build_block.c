@@ -99,7 +99,8 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
     if (builder->splits_backward) {
         tensors->h_again = emit_activation(builder, "h_kept", weights, builder->local.ffn);
         tensors->input_again = emit_local_activation(builder, "input_normed", weights);
-        tensors->post_again = emit_local_activation(builder, "post_normed", weights);
+        if (has_second_input(builder))
+            tensors->post_again = emit_local_activation(builder, "post_normed", weights);
         tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
         tensors->dmid = is_parallel(builder) ? tensors->dfed
                                              : emit_activation(builder, "dmid", weights, hidden);

@@ -6,7 +6,7 @@
 
 typedef struct {
     double all_s, moving_s;
-    double gather_s, reduce_s, replicate_s; /* by stream */
+    double gather_s, reduce_s, data_s, replicate_s; /* by stream */
 } Work;
 
 static void add_work(Work *work, const SegmentSums *sums, double calls)
@@ -18,7 +18,8 @@ static void add_work(Work *work, const SegmentSums *sums, double calls)
 static void add_reduce(Work *work, const SegmentSums *sums, double calls)
 {
     add_work(work, sums, calls);
-    work->reduce_s += calls * sums->shard_s;
+    work->reduce_s += calls * (sums->shard_s - sums->data_s);
+    work->data_s += calls * sums->data_s;
     work->replicate_s += calls * sums->replicate_s;
 }
 
@@ -78,7 +79,7 @@ double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
         return work.all_s;
     if (one_queue)
         return work.moving_s;
-    return MAX(work.gather_s, MAX(work.reduce_s, work.replicate_s));
+    return MAX(MAX(work.gather_s, work.reduce_s), MAX(work.data_s, work.replicate_s));
 }
 
 /* ---- a pass over a chunk, from its first compute op to its last ---- */
