@@ -11,11 +11,29 @@ guint64 formula_parameters(const Program *program)
     return elements;
 }
 
+guint64 formula_parameters_of(const Program *program, gboolean experts)
+{
+    guint64 elements = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        if ((program_unit(program, u)->kind == UNIT_EXPERTS) == experts)
+            elements += program_unit(program, u)->map->elements * program_unit(program, u)->count;
+    return elements;
+}
+
+guint formula_shard_ranks(const Plan *plan, gboolean experts)
+{
+    const Layout *layout = &plan->layout;
+
+    return experts ? layout_expert_block(layout) / layout_ep(layout) : layout_shard_ranks(layout);
+}
+
 static double unit_state_bytes(const Plan *plan, const UnitClass *unit)
 {
     const Recipe *recipe = plan->workload.recipe;
     const Strategy strategy = unit->strategy;
-    const double d = strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
+    const double d =
+        strategy == STRATEGY_NO_SHARD ? 1 : formula_shard_ranks(plan, unit->kind == UNIT_EXPERTS);
     const gboolean whole = strategy == STRATEGY_SHARD_OPTIMIZER;
     const gboolean whole_gradients = whole || !plan->sharding.accumulate_sharded;
     const double rest =

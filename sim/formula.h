@@ -8,6 +8,10 @@
  * each, and keys and values that several tp positions hold count on each. */
 guint64 formula_parameters(const Program *program);
 
+/* The same of experts, or of all else; and how many ranks share each. */
+guint64 formula_parameters_of(const Program *program, gboolean experts);
+guint formula_shard_ranks(const Plan *plan, gboolean experts);
+
 /* Bytes of parameters, gradients, master and moments of a rank: the table of DESIGN 4, a unit by
  * its strategy, before padding. */
 double formula_state_bytes(const Plan *plan, const Program *program);

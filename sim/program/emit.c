@@ -1,21 +1,31 @@
 #include "sim/program/emit.h"
 
+guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
+{
+    g_autofree char *of_sparse = g_strconcat("sparse.", name, NULL);
+
+    return program_add_tensor(builder->program, builder->is_sparse ? of_sparse : name,
+                              TENSOR_ACTIVATION, dtype, space, elements);
+}
+
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->rows * columns);
+    return emit_tensor(builder, name, builder->dtype, space, builder->rows * columns);
 }
 
 guint emit_local_activation(Builder *builder, const char *name, guint space)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->local_rows * builder->local.hidden);
+    return emit_local_columns(builder, name, space, builder->local.hidden);
+}
+
+guint emit_local_columns(Builder *builder, const char *name, guint space, guint64 columns)
+{
+    return emit_tensor(builder, name, builder->dtype, space, builder->local_rows * columns);
 }
 
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, DTYPE_FP32, space,
-                              elements);
+    return emit_tensor(builder, name, DTYPE_FP32, space, elements);
 }
 
 /* A norm goes over each token's values, but of queries and keys over each head's. */
@@ -61,6 +71,7 @@ Op *emit_op(const Emit *to, OpKind kind)
     op->sizes.heads = model->heads;
     op->sizes.kv_heads = model->kv_heads;
     op->sizes.head_dim = model->head_dim;
+    op->sizes.value_dim = model->latent.value_dim;
     op->sizes.in = op->sizes.out = model->hidden;
     op->sizes.eps = model->norm_eps;
     return op;
@@ -193,15 +204,25 @@ static gboolean has_bias(const Emit *to, const Linear *weight)
 /* Whether what the weight gives is a partial sum: its columns are split over ranks. */
 static gboolean is_partial(const Emit *to, const Linear *weight)
 {
-    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN);
+    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN ||
+                                   weight->param == PARAM_SHARED_DOWN);
+}
+
+static Op *linear_op(const Emit *to, OpKind kind, const Linear *weight)
+{
+    Op *op = emit_op(to, kind);
+
+    op->sizes.in = weight->in;
+    op->sizes.out = weight->out;
+    if (weight->is_local)
+        op->sizes.rows = to->builder->local_rows;
+    return op;
 }
 
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
 {
-    Op *op = emit_op(to, OP_LINEAR);
+    Op *op = linear_op(to, OP_LINEAR, weight);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
     emit_reads(op, x);
     emit_reads_weight(to, op, weight->param);
     op_add_operand(op, y, access, 0, WHOLE_TENSOR);
@@ -225,10 +246,8 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift)
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access)
 {
-    Op *op = emit_op(to, OP_LINEAR_BACKWARD_INPUT);
+    Op *op = linear_op(to, OP_LINEAR_BACKWARD_INPUT, weight);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
     emit_reads(op, dy);
     emit_reads_weight(to, op, weight->param);
     op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
@@ -237,10 +256,8 @@ void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, 
 
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
 {
-    Op *op = emit_op(to, OP_LINEAR_BACKWARD_WEIGHT);
+    Op *op = linear_op(to, OP_LINEAR_BACKWARD_WEIGHT, weight);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
     emit_reads(op, dy);
     emit_reads(op, x);
     emit_accumulates_gradient(to, op, weight->param);
@@ -291,20 +308,32 @@ Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 
 void emit_gather_tokens(const Emit *to, guint local, guint whole)
 {
+    emit_gather_columns(to, local, whole, to->builder->local.hidden);
+}
+
+void emit_gather_columns(const Emit *to, guint local, guint whole, guint64 columns)
+{
     if (!to->builder->sequence)
         return;
     Op *op = emit_collective(to, OP_ALL_GATHER, "gather");
+    op->sizes.elements = to->builder->rows * columns;
     emit_reads(op, local);
     emit_writes(op, whole);
 }
 
 guint emit_reduce_partial(const Emit *to, guint partial, guint local)
 {
+    return emit_reduce_columns(to, partial, local, to->builder->local.hidden);
+}
+
+guint emit_reduce_columns(const Emit *to, guint partial, guint local, guint64 columns)
+{
     if (to->builder->tp == 1)
         return partial;
     if (to->builder->sequence) {
         Op *op = emit_collective(to, OP_REDUCE_SCATTER, "reduce");
 
+        op->sizes.elements = to->builder->rows * columns;
         emit_reads(op, partial);
         emit_writes(op, local);
         return local;
