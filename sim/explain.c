@@ -133,6 +133,7 @@ static SearchRequest request_of(const Plan *plan)
         .sequence_parallel = plan->sequence_parallel,
         .sharding = plan->sharding,
         .top = 6,
+        .framework = plan->framework,
     };
 }
 

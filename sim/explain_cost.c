@@ -82,7 +82,8 @@ static void print_state(const Plan *plan, const Program *program)
     const guint d =
         plan->sharding.strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
     const guint stored = dtype_bytes(recipe->stored), gradient = dtype_bytes(recipe->gradient);
-    const guint rest = (recipe->master ? 4 : 0) + 4 * optimizer_moments(plan->workload.optimizer);
+    const double rest =
+        (recipe->master ? 4 : 0) + optimizer_bytes_per_parameter(plan->workload.optimizer);
     const gboolean zero1 = plan->sharding.strategy == STRATEGY_SHARD_OPTIMIZER;
     const gboolean whole_gradients = zero1 || !plan->sharding.accumulate_sharded;
     g_autofree char *state = bytes_text((guint64)formula_state_bytes(plan, program));
@@ -92,7 +93,7 @@ static void print_state(const Plan *plan, const Program *program)
     g_print("\nstate, by formula: Psi = %.0f parameters (%s", psi, rank);
     if (plan->layout.size[AXIS_PP] > 1 || plan->layout.size[AXIS_TP] > 1)
         g_print("; the model has %" G_GUINT64_FORMAT, model_parameters(plan->model));
-    g_print("), d = %u; %u + %u + %u bytes a parameter (parameter, gradient, master and moments)\n"
+    g_print("), d = %u; %u + %u + %g bytes a parameter (parameter, gradient, master and moments)\n"
             "  %s%s%s%s: %s a rank (unsharded: %s)\n",
             d, stored, gradient, rest, zero1 ? "parameters whole, " : "parameters / d, ",
             whole_gradients ? "gradients whole, " : "gradients / d, ", "the rest / d",
@@ -147,15 +148,15 @@ static void print_data_traffic(const Plan *plan, const Program *program, gboolea
     const double gradient = psi * dtype_bytes(recipe->gradient);
     const double shards_bytes = (psi / d + other / other_d) * dtype_bytes(recipe->gradient);
     const gboolean shards = plan->sharding.strategy != STRATEGY_NO_SHARD;
+    const double whole = formula_gather_bytes(plan, program, experts);
     g_autofree char *gather =
-        g_strdup_printf("a gather of everything, %u Psi (n-1)/n", dtype_bytes(recipe->compute));
+        g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n", whole / psi);
     g_autofree char *shard =
         g_strdup_printf("all gradient shards, %u Psi/d (n-1)/n", dtype_bytes(recipe->gradient));
     g_autofree char *all =
         g_strdup_printf("all gradients, %u Psi (n-1)/n", dtype_bytes(recipe->gradient));
     const Traffic traffic[] = {
-        {experts ? "expert_shard" : "shard", gather, shards ? d : 1,
-         psi * dtype_bytes(recipe->compute) * (d - 1) / d, 1, ""},
+        {experts ? "expert_shard" : "shard", gather, shards ? d : 1, whole * (d - 1) / d, 1, ""},
         {"replicate", shard, shards && !experts ? r : 1, shards_bytes * (r - 1) / r, 1, ""},
         {experts ? "expert_data" : "data", all, shards ? 1 : n, gradient * (n - 1) / n, 1, ""},
     };

@@ -16,6 +16,10 @@ guint formula_shard_ranks(const Plan *plan, gboolean experts);
  * its strategy, before padding. */
 double formula_state_bytes(const Plan *plan, const Program *program);
 
+/* Bytes of all whole parameters, of experts or of all else, as they are gathered, before padding.
+ */
+double formula_gather_bytes(const Plan *plan, const Program *program, gboolean experts);
+
 /* Share of a step in which each stage waits for others, when all stages take the same time, nothing
  * that moves takes any, and a backward pass takes twice as long as a forward pass:
  *

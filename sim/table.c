@@ -18,6 +18,13 @@ char *plan_bound_text(const Plan *plan)
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
+/* Nothing is said of fsdp-run. */
+static void print_framework(const Framework *framework)
+{
+    if (framework != NULL && framework != framework_default())
+        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
+}
+
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
@@ -29,14 +36,16 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->compute), request->recipe->name,
+    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
     if (request->model->experts.count > 0)
         g_print("%s\n", balanced);
+
+    print_framework(request->framework);
 }
 
 /* @width: of the widest layout. */
-static void print_row(guint rank, const Plan *plan, gint width)
+static void print_row(const char *rank, const Plan *plan, gint width)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -48,7 +57,7 @@ static void print_row(guint rank, const Plan *plan, gint width)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
+    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
 }
@@ -66,10 +75,15 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
-static gint widest_layout(const SearchResult *result)
+static gint widest_layout(const SearchResult *result, const Plan *today)
 {
     gsize width = 24;
 
+    if (today != NULL) {
+        g_autofree char *layout = plan_layout_text(today);
+
+        width = MAX(width, strlen(layout));
+    }
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
 
@@ -78,21 +92,40 @@ static gint widest_layout(const SearchResult *result)
     return (gint)width;
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result)
+/* What a change would gain; what does not fit has no speed to compare with. */
+static void print_gain(const Plan *today, const Plan *best)
 {
-    const gint width = widest_layout(result);
+    g_print("\n");
+    if (today->reasons->len > 0)
+        g_print("what runs today does not fit: %s\n",
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("the first takes %.3g times the step of what runs today\n",
+                best->prediction.step_seconds / today->prediction.step_seconds);
+}
+
+void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+{
+    const gint width = widest_layout(result, today);
 
     print_inputs(request);
     g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width, "layout");
-    for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i), width);
+    if (today != NULL)
+        print_row("today", today, width);
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
+
+        print_row(rank, g_ptr_array_index(result->plans, i), width);
+    }
+    if (today != NULL)
+        print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
-            dtype_name(request->recipe->compute));
+            dtype_name(request->recipe->precision));
 }
 
 char *table_stage_layers(const Plan *plan, guint stage)
@@ -128,16 +161,20 @@ static void print_choices(const Plan *plan)
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
     if (s->strategy != STRATEGY_NO_SHARD)
-        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s)", form_name(s->form),
-                s->prefetch, s->live_units, s->keep_root ? " root" : "",
+        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s%s)",
+                form_name(s->form), s->prefetch, s->live_units, s->keep_root ? " root" : "",
                 s->keep_last ? " last" : "", s->keep_root || s->keep_last ? "" : " none",
-                s->accumulate_sharded ? "sharded" : "unsharded");
-    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; recipe %s, %s; "
-            "recompute %s; %u thread(s) a rank\n",
-            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
-            plan->schedule.micro_batches, plan->schedule.micro_batch, plan->workload.recipe->name,
-            optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
-            plan->threads);
+                s->accumulate_sharded ? "sharded" : "unsharded",
+                s->gather_fp8 ? ", blocks gathered in fp8" : "");
+    g_print(
+        "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
+        "recompute %s; %u thread(s) a rank\n",
+        plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+        plan->schedule.micro_batches, plan->schedule.micro_batch,
+        dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
+        optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
+        plan->threads);
+    print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)

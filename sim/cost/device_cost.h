@@ -29,5 +29,5 @@ extern const DeviceCost device_cost_cuda;         /* nominal figures and tiles *
 extern const DeviceCost device_cost_cpu_nominal;  /* nominal figures of a core */
 extern const DeviceCost device_cost_cpu_measured; /* rows of `fsdp-run calibrate` */
 
-/* Bytes that A, B and C take. */
+/* Bytes that A, B and C take; of fp8 factors C has 2 bytes an element. */
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype);

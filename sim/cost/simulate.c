@@ -64,10 +64,58 @@ static guint64 buffer_bytes(const Program *program, const Op *op)
            element_bytes;
 }
 
+static const Framework *framework_of(const SimulateContext *context)
+{
+    return context->topology->gpu.kind == DEVICE_CUDA ? framework_or_default(context->framework)
+                                                      : framework_default();
+}
+
+static const char *stream_purpose(const Program *program, guint stream)
+{
+    const Stream *s = program_stream(program, stream);
+
+    return s->kind == STREAM_COMMUNICATION
+               ? g_array_index(program->groups, GroupRef, s->group).purpose
+               : "";
+}
+
+/* Of a program's tokens, those that the residual stream has on this rank of its tp group; FALSE
+ * when all. */
+static gboolean splits_tokens(const Program *program)
+{
+    guint64 rows = 0, local = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, "labels") == 0)
+            rows = program_tensor(program, t)->elements;
+    for (guint s = 0; s < program->segments->len && local == 0; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+            const Op *op = &program_segment(program, s)->ops[i];
+
+            if (op->kind == OP_RMSNORM || op->kind == OP_LAYERNORM)
+                local = op->sizes.rows;
+        }
+    return local < rows;
+}
+
+/* Parts of a message between stages, of which each rank of a tp group sends its own. */
+static guint message_parts(const Program *program, const Op *op, const Framework *framework)
+{
+    if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
+        strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
+        return 1;
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
 static double communication_seconds(const Program *program, const Op *op,
                                     const SimulateContext *context, const guint *spans)
 {
     const guint group = program_stream(program, op->stream)->group;
+    const double share =
+        framework_exposed(framework_of(context), stream_purpose(program, op->stream));
     const CollectiveContext where = {
         .topology = context->topology,
         .ranks = op_group_size(program, op),
@@ -75,7 +123,33 @@ static double communication_seconds(const Program *program, const Op *op,
         .ranks_per_node = context->ranks_per_node,
     };
 
-    return collective_seconds(op_volume(op->kind), buffer_bytes(program, op), op->dtype, &where);
+    const guint64 bytes =
+        buffer_bytes(program, op) / message_parts(program, op, framework_of(context));
+    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where);
+}
+
+/* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
+ * of compute stands still for the rest. */
+static void wait_for_host(const Segment *segment, const Framework *framework, double *durations)
+{
+    const gboolean forward = g_str_has_suffix(segment->name, ".forward") ||
+                             g_str_has_suffix(segment->name, ".recompute");
+    const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
+    const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
+    const gboolean is_block =
+        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
+    double all_s = 0;
+    guint computes = 0;
+
+    if (host_s == 0 || !is_pass || !is_block)
+        return;
+    for (guint i = 0; i < segment->num_ops; i++) {
+        all_s += durations[i];
+        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
+    }
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].stream == COMPUTE_STREAM)
+            durations[i] += MAX(0, host_s - all_s) / computes;
 }
 
 double **simulate_durations(const Program *program, const SimulateContext *context,
@@ -94,6 +168,7 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
                 .threads = context->threads,
                 .cores = context->topology->gpus_per_node,
                 .unit_elements = unit_elements(program, op),
+                .framework = framework_of(context),
             };
 
             durations[s][i] = op->stream != COMPUTE_STREAM && context->free_communication ? 0
@@ -101,6 +176,7 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
                                   ? communication_seconds(program, op, context, spans)
                                   : compute_op_seconds(op, context->topology, &compute);
         }
+        wait_for_host(segment, framework_of(context), durations[s]);
     }
     return durations;
 }
@@ -128,6 +204,7 @@ typedef struct {
     guint32 *first_op;            /* program_first_ops() */
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
+    double blocks[MAX_STREAMS];   /* seconds that compute loses a second of that stream's */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
     double last_compute_s;        /* end of the newest compute op */
@@ -139,13 +216,17 @@ typedef struct {
     gboolean arrived; /* at a collective, waiting for the others */
 } Clock;
 
-static void clock_init(Clock *clock, const Program *program, double **durations)
+static void clock_init(Clock *clock, const Program *program, const SimulateContext *context,
+                       double **durations)
 {
     *clock = (Clock){.program = program, .durations = durations};
     clock->first_op = program_first_ops(program);
     const guint32 ops_per_step = clock->first_op[program->step.calls->len];
     clock->end[0] = g_new0(double, ops_per_step);
     clock->end[1] = g_new0(double, ops_per_step);
+    for (guint s = 0; s < program->streams->len; s++)
+        clock->blocks[s] =
+            framework_blocks(framework_of(context), program_stream(program, s)->name);
 }
 
 static void clock_clear(Clock *clock)
@@ -205,6 +286,7 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
         clock->issue_s = clock->last_compute_s = end_s;
     } else {
         clock->queue_s = end_s;
+        clock->stream_s[COMPUTE_STREAM] += clock->blocks[op->stream] * took;
     }
     clock->time.busy_s[spent_on(op)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
@@ -269,7 +351,7 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
     const gboolean is_cpu = context->topology->gpu.kind == DEVICE_CPU;
     Clock clock;
 
-    clock_init(&clock, program, durations);
+    clock_init(&clock, program, context, durations);
     while (settle(&clock))
         finish(&clock, ready(&clock, is_cpu), overlaps, NULL, 0);
     const StepTime time = clock_time(&clock);
@@ -302,12 +384,6 @@ typedef struct {
                           exchanges */
 } Simulation;
 
-static const char *purpose_of(const Program *program, const Op *op)
-{
-    return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
-        .purpose;
-}
-
 /* As CollectiveContext counts it: stride * ranks, the gap after the last member included. */
 static guint span_of(const Group *group)
 {
@@ -336,8 +412,8 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
 {
     const Program *program = simulation->clocks[mine].program;
     const Op *op = current_op(&simulation->clocks[mine]);
-    const Group *group =
-        program_set_group(simulation->set, purpose_of(program, op), simulation->sample[mine]);
+    const Group *group = program_set_group(simulation->set, stream_purpose(program, op->stream),
+                                           simulation->sample[mine]);
     const guint own = group == NULL ? 0 : group_position(group, simulation->sample[mine]);
 
     for (guint i = 0; group != NULL && i < group->size; i++) {
@@ -567,7 +643,7 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
     for (guint rank = set->num_ranks; rank-- > 0;)
         simulation.sample[set->class_of[rank]] = rank;
     for (guint c = 0; c < set->num_classes; c++)
-        clock_init(&simulation.clocks[c], set->classes[c],
+        clock_init(&simulation.clocks[c], set->classes[c], context,
                    class_durations(&simulation, context, c));
     while (moved) {
         moved = FALSE;

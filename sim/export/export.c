@@ -114,6 +114,11 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
                                   "it must divide the model's kv heads "
                                   "there",
                                   error);
+    if (plan->workload.recipe->precision != DTYPE_BF16 &&
+        plan->workload.recipe->precision != DTYPE_FP32)
+        return export_refuse(export, "workload.precision",
+                             dtype_name(plan->workload.recipe->precision),
+                             "plans in bf16 and fp32 are exported", error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units", error);

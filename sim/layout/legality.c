@@ -224,23 +224,47 @@ static Verdict check_strategy(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* A block whose weights are whole, or -1. */
+static gint whole_unit(const Choice *choice, guint first)
+{
+    for (guint unit = first; unit <= choice->model->layers; unit++)
+        if (sharding_unit_strategy(choice->sharding, unit) <= STRATEGY_SHARD_OPTIMIZER)
+            return (gint)unit;
+    return -1;
+}
+
+/* fp8 products read what was gathered in fp8; where weights stay whole nothing is gathered for use.
+ */
+static Verdict check_gather(const Choice *choice, char **reason)
+{
+    const Recipe *recipe = choice->workload->recipe;
+    const gint whole = choice->sharding->gather_fp8 ? whole_unit(choice, ROOT_UNIT + 1) : -1;
+
+    if (choice->sharding->gather_fp8 && recipe->precision != DTYPE_FP8)
+        return refuse(reason, VERDICT_RECIPE, "gather = fp8 needs precision fp8, not %s",
+                      dtype_name(recipe->precision));
+    if (whole >= 0)
+        return refuse(reason, VERDICT_RECIPE,
+                      "gather = fp8 with %s: its blocks are whole, so strategies are full_shard, "
+                      "hybrid_shard, shard_grad_op",
+                      strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
+    return VERDICT_OK;
+}
+
 /* FSDP2's recipe stores an fp32 shard and gathers bf16 copies of it, so each unit must be sharded.
  */
 static Verdict check_recipe(const Choice *choice, char **reason)
 {
-    if (choice->workload->recipe->stored == choice->workload->recipe->compute)
-        return VERDICT_OK;
-    for (guint unit = 0; unit <= choice->model->layers; unit++) {
-        const Strategy strategy = sharding_unit_strategy(choice->sharding, unit);
+    const Recipe *recipe = choice->workload->recipe;
+    const gint whole = recipe->stored == recipe->compute ? -1 : whole_unit(choice, ROOT_UNIT);
 
-        if (strategy == STRATEGY_NO_SHARD || strategy == STRATEGY_SHARD_OPTIMIZER)
-            return refuse(
-                reason, VERDICT_RECIPE,
-                "recipe %s with %s: it keeps an fp32 shard, so strategies are full_shard, "
-                "hybrid_shard, shard_grad_op",
-                choice->workload->recipe->name, strategy_name(strategy));
-    }
-    return VERDICT_OK;
+    if (whole >= 0)
+        return refuse(reason, VERDICT_RECIPE,
+                      "recipe %s with %s: it keeps an fp32 shard, so strategies are full_shard, "
+                      "hybrid_shard, shard_grad_op",
+                      recipe->name,
+                      strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
+    return check_gather(choice, reason);
 }
 
 static Verdict check_units(const Choice *choice, char **reason)

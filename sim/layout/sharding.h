@@ -36,6 +36,7 @@ typedef struct {
     guint prefetch;                /* units gathered ahead of the one in use */
     guint live_units;              /* gathered blocks alive at once, at least prefetch + 1 */
     gboolean keep_root, keep_last; /* gathered once: kept between forward and backward */
+    gboolean gather_fp8;           /* blocks are gathered in fp8, for fp8 products alone */
     gboolean accumulate_sharded; /* reduce every micro-batch; else whole gradients, reduced once */
     guint num_overrides;
     UnitOverride overrides[MAX_UNIT_OVERRIDES];

@@ -110,7 +110,8 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
     if (builder->splits_backward) {
         tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
         tensors->input_again = emit_local_activation(builder, "input_normed", weights);
-        tensors->post_again = emit_local_activation(builder, "post_normed", weights);
+        if (has_second_input(builder))
+            tensors->post_again = emit_local_activation(builder, "post_normed", weights);
         tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
         tensors->dmid = is_parallel(builder) ? tensors->dfed
                                              : emit_activation(builder, "dmid", weights, hidden);
@@ -240,10 +241,10 @@ static BlockWeights block_weights(const Emit *to, const BlockTensors *t)
     const gboolean shared = t->is_sparse;
 
     return (BlockWeights){
-        .o = {PARAM_O, (guint64)model->heads * model_value_dim(model), hidden, FALSE},
-        .gate = {shared ? PARAM_SHARED_GATE : PARAM_GATE, hidden, ffn, FALSE},
-        .up = {shared ? PARAM_SHARED_UP : PARAM_UP, hidden, ffn, FALSE},
-        .down = {shared ? PARAM_SHARED_DOWN : PARAM_DOWN, ffn, hidden, FALSE},
+        .o = {PARAM_O, (guint64)model->heads * model_value_dim(model), hidden, 0, 0},
+        .gate = {shared ? PARAM_SHARED_GATE : PARAM_GATE, hidden, ffn, 0, 0},
+        .up = {shared ? PARAM_SHARED_UP : PARAM_UP, hidden, ffn, 0, 0},
+        .down = {shared ? PARAM_SHARED_DOWN : PARAM_DOWN, ffn, hidden, 0, 0},
     };
 }
 

@@ -153,7 +153,8 @@ static void exchange_weights(const Emit *to, guint from, guint target)
 
 static Linear router(const Builder *builder)
 {
-    return (Linear){PARAM_ROUTER, builder->local.hidden, builder->local.experts.count, TRUE};
+    return (Linear){PARAM_ROUTER, builder->local.hidden, builder->local.experts.count,
+                    builder->local_rows, 0};
 }
 
 void emit_route(const Emit *to, const ExpertTensors *t, guint x)
@@ -195,54 +196,13 @@ typedef struct {
 static ExpertWeights expert_weights(const Builder *builder)
 {
     const guint64 hidden = builder->local.hidden, ffn = builder->local.experts.ffn;
+    const guint64 rows = expert_rows(builder), held = builder->local.experts.held;
 
     return (ExpertWeights){
-        .gate = {PARAM_EXPERT_GATE, hidden, ffn, FALSE},
-        .up = {PARAM_EXPERT_UP, hidden, ffn, FALSE},
-        .down = {PARAM_EXPERT_DOWN, ffn, hidden, FALSE},
+        .gate = {PARAM_EXPERT_GATE, hidden, ffn, rows, held},
+        .up = {PARAM_EXPERT_UP, hidden, ffn, rows, held},
+        .down = {PARAM_EXPERT_DOWN, ffn, hidden, rows, held},
     };
-}
-
-static Op *grouped_op(const Emit *to, OpKind kind, const Linear *weight)
-{
-    Op *op = emit_op(to, kind);
-
-    op->sizes.rows = expert_rows(to->builder);
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    op->sizes.groups = to->builder->local.experts.held;
-    return op;
-}
-
-static void grouped(const Emit *to, const Linear *weight, guint x, guint y)
-{
-    Op *op = grouped_op(to, OP_GROUPED_LINEAR, weight);
-
-    emit_reads(op, x);
-    emit_reads_weight(to, op, weight->param);
-    emit_writes(op, y);
-    emit_uses_scratch(to, op);
-}
-
-static void grouped_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
-                                   Access access)
-{
-    Op *op = grouped_op(to, OP_GROUPED_LINEAR_BACKWARD_INPUT, weight);
-
-    emit_reads(op, dy);
-    emit_reads_weight(to, op, weight->param);
-    op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
-    emit_uses_scratch(to, op);
-}
-
-static void grouped_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
-{
-    Op *op = grouped_op(to, OP_GROUPED_LINEAR_BACKWARD_WEIGHT, weight);
-
-    emit_reads(op, dy);
-    emit_reads(op, x);
-    emit_accumulates_gradient(to, op, weight->param);
-    emit_uses_scratch(to, op);
 }
 
 static Op *activation_op(const Emit *to, OpKind kind)
@@ -291,10 +251,10 @@ void emit_experts(const Emit *to, const ExpertTensors *t)
     const Operand next = {.tensor = to->builder->residual, .access = ACCESS_UPDATE, .shift = 1};
 
     copy_rows(to, t->received, t->rows);
-    grouped(to, &w.gate, t->rows, t->gate);
-    grouped(to, &w.up, t->rows, t->up);
+    emit_linear(to, &w.gate, t->rows, t->gate, ACCESS_WRITE);
+    emit_linear(to, &w.up, t->rows, t->up, ACCESS_WRITE);
     activate(to, t);
-    grouped(to, &w.down, t->h, t->y);
+    emit_linear(to, &w.down, t->h, t->y, ACCESS_WRITE);
     copy_rows(to, t->y, t->given);
     exchange_rows(to, t->given, t->returned);
     unpermute(to, t->returned, t->routes, next);
@@ -309,14 +269,14 @@ void emit_experts_backward(const Emit *to, const ExpertTensors *t)
     exchange_rows(to, t->dsent, t->dreceived);
     copy_rows(to, t->dreceived, t->dy);
     activate(to, t);
-    grouped_backward_weight(to, &w.down, t->dy, t->h);
-    grouped_backward_input(to, &w.down, t->dy, t->dh, ACCESS_WRITE);
+    emit_linear_backward_weight(to, &w.down, t->dy, t->h);
+    emit_linear_backward_input(to, &w.down, t->dy, t->dh, ACCESS_WRITE);
     activate_backward(to, t);
     exchange_weights(to, t->drow_weights, t->dweights);
-    grouped_backward_weight(to, &w.gate, t->gate, t->rows);
-    grouped_backward_weight(to, &w.up, t->up, t->rows);
-    grouped_backward_input(to, &w.gate, t->gate, t->drows, ACCESS_WRITE);
-    grouped_backward_input(to, &w.up, t->up, t->drows, ACCESS_UPDATE);
+    emit_linear_backward_weight(to, &w.gate, t->gate, t->rows);
+    emit_linear_backward_weight(to, &w.up, t->up, t->rows);
+    emit_linear_backward_input(to, &w.gate, t->gate, t->drows, ACCESS_WRITE);
+    emit_linear_backward_input(to, &w.up, t->up, t->drows, ACCESS_UPDATE);
     copy_rows(to, t->drows, t->dgiven);
     exchange_rows(to, t->dgiven, t->dreturned);
     unpermute(to, t->dreturned, t->routes, dx);

@@ -23,13 +23,14 @@ static LatentWeights latent_weights(const Builder *builder)
 {
     const Model *model = &builder->local;
     const LatentAttention *latent = &model->latent;
+    const guint64 rows = builder->local_rows;
 
     return (LatentWeights){
-        .q_down = {PARAM_Q_DOWN, model->hidden, latent->q_rank, TRUE},
-        .kv_down = {PARAM_KV_DOWN, model->hidden, latent->kv_rank + latent->rope_dim, TRUE},
+        .q_down = {PARAM_Q_DOWN, model->hidden, latent->q_rank, rows, 0},
+        .kv_down = {PARAM_KV_DOWN, model->hidden, latent->kv_rank + latent->rope_dim, rows, 0},
         .q = {PARAM_Q, has_q_rank(builder) ? latent->q_rank : model->hidden,
-              (guint64)model->heads * model->head_dim},
-        .kv_up = {PARAM_KV_UP, latent->kv_rank, up_columns(model)},
+              (guint64)model->heads * model->head_dim, 0, 0},
+        .kv_up = {PARAM_KV_UP, latent->kv_rank, up_columns(model), 0, 0},
     };
 }
 

@@ -1,5 +1,7 @@
 #include "sim/program/emit.h"
 
+#include <string.h>
+
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
     g_autofree char *of_sparse = g_strconcat("sparse.", name, NULL);
@@ -208,23 +210,121 @@ static gboolean is_partial(const Emit *to, const Linear *weight)
                                    weight->param == PARAM_SHARED_DOWN);
 }
 
-static Op *linear_op(const Emit *to, OpKind kind, const Linear *weight)
-{
-    Op *op = emit_op(to, kind);
+/* ---- products ---- */
 
+/* What a product reads: a tensor, or one parameter of a unit. */
+typedef struct {
+    guint tensor;
+    gint param;
+} Factor;
+
+static gboolean rounds_factors(const Emit *to)
+{
+    return to->builder->spec->workload->recipe->precision == DTYPE_FP8;
+}
+
+/* The tensor of that name, made when first asked for: one for all segments. */
+static guint rounded_tensor(Builder *builder, const char *name, guint64 elements)
+{
+    Program *program = builder->program;
+
+    for (guint t = program->tensors->len; t-- > 0;)
+        if (strcmp(program_tensor(program, t)->name, name) == 0)
+            return t;
+    return program_add_tensor(program, name, TENSOR_WORKSPACE, DTYPE_FP8, NO_SPACE, elements);
+}
+
+/* Whether this segment has rounded @source before, and not written it since. */
+static gboolean is_rounded(const Emit *to, const Factor *source, guint rounded)
+{
+    const Segment *segment = program_segment(to->builder->program, to->segment);
+
+    for (guint i = segment->num_ops; i-- > 0;) {
+        const Op *op = &segment->ops[i];
+
+        if (op->kind == OP_CAST && op->operands[1].tensor == rounded)
+            return TRUE;
+        for (guint o = 0; o < op->num_operands; o++)
+            if (op->operands[o].tensor == source->tensor && op->operands[o].access != ACCESS_READ)
+                return FALSE;
+    }
+    return FALSE;
+}
+
+/* @source in fp8, by a pass of its own over @elements. */
+static Factor round_factor(const Emit *to, Factor source, const char *name, guint64 elements)
+{
+    const Factor rounded = {rounded_tensor(to->builder, name, elements), WHOLE_TENSOR};
+
+    if (!is_rounded(to, &source, rounded.tensor)) {
+        Op *op = emit_op(to, OP_CAST);
+
+        op->dtype_out = DTYPE_FP8;
+        op->sizes.elements = elements;
+        op_add_operand(op, source.tensor, ACCESS_READ, 0, source.param);
+        emit_writes(op, rounded.tensor);
+    }
+    return rounded;
+}
+
+static Factor activation_factor(const Emit *to, guint x)
+{
+    const Tensor *tensor = program_tensor(to->builder->program, x);
+    g_autofree char *name = g_strconcat(tensor->name, ".fp8", NULL);
+    const Factor source = {x, WHOLE_TENSOR};
+
+    return rounds_factors(to) ? round_factor(to, source, name, tensor->elements) : source;
+}
+
+/* Gathered in fp8, it is read as it is. */
+static Factor weight_factor(const Emit *to, const Linear *weight)
+{
+    const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
+    const gint param = to->builder->param[weight->param];
+    const gboolean sparse = weight->param >= PARAM_ROUTER; /* where a dense block has others */
+    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
+                                            sparse ? (gint)weight->param : param);
+    const Factor source = {to->weights, param};
+
+    return rounds_factors(to) && !to->builder->spec->sharding->gather_fp8
+               ? round_factor(to, source, name, elements)
+               : source;
+}
+
+/* The same product of experts. */
+static OpKind grouped_kind(OpKind kind)
+{
+    switch (kind) {
+    case OP_LINEAR:
+        return OP_GROUPED_LINEAR;
+    case OP_LINEAR_BACKWARD_INPUT:
+        return OP_GROUPED_LINEAR_BACKWARD_INPUT;
+    default:
+        return OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    }
+}
+
+static Op *emit_product(const Emit *to, OpKind kind, const Linear *weight, const Factor factors[2])
+{
+    Op *op = emit_op(to, weight->groups > 0 ? grouped_kind(kind) : kind);
+
+    if (rounds_factors(to))
+        op->dtype = DTYPE_FP8;
     op->sizes.in = weight->in;
     op->sizes.out = weight->out;
-    if (weight->is_local)
-        op->sizes.rows = to->builder->local_rows;
+    op->sizes.groups = weight->groups;
+    if (weight->rows > 0)
+        op->sizes.rows = weight->rows;
+    for (guint i = 0; i < 2; i++)
+        op_add_operand(op, factors[i].tensor, ACCESS_READ, 0, factors[i].param);
     return op;
 }
 
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
 {
-    Op *op = linear_op(to, OP_LINEAR, weight);
+    const Factor factors[2] = {activation_factor(to, x), weight_factor(to, weight)};
+    Op *op = emit_product(to, OP_LINEAR, weight, factors);
 
-    emit_reads(op, x);
-    emit_reads_weight(to, op, weight->param);
     op_add_operand(op, y, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
     if (has_bias(to, weight) && !is_partial(to, weight))
@@ -246,20 +346,18 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift)
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access)
 {
-    Op *op = linear_op(to, OP_LINEAR_BACKWARD_INPUT, weight);
+    const Factor factors[2] = {activation_factor(to, dy), weight_factor(to, weight)};
+    Op *op = emit_product(to, OP_LINEAR_BACKWARD_INPUT, weight, factors);
 
-    emit_reads(op, dy);
-    emit_reads_weight(to, op, weight->param);
     op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
 }
 
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
 {
-    Op *op = linear_op(to, OP_LINEAR_BACKWARD_WEIGHT, weight);
+    const Factor factors[2] = {activation_factor(to, dy), activation_factor(to, x)};
+    Op *op = emit_product(to, OP_LINEAR_BACKWARD_WEIGHT, weight, factors);
 
-    emit_reads(op, dy);
-    emit_reads(op, x);
     emit_accumulates_gradient(to, op, weight->param);
     emit_uses_scratch(to, op);
     if (has_bias(to, weight))

@@ -20,7 +20,8 @@ typedef struct {
 typedef struct {
     ParamRole param;
     guint64 in, out;
-    gboolean is_local; /* N is of this rank's tokens of the residual stream only */
+    guint64 rows;   /* N; 0: this rank's tokens */
+    guint64 groups; /* experts that are held, each with (O, I) and its part of N; 0 elsewhere */
 } Linear;
 
 /* What latent attention makes queries, keys and values of (build_latent.c); _local: of this rank's

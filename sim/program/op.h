@@ -10,8 +10,9 @@
 /* N = rows = batch * seq tokens; C hidden, I/O columns, F ffn, V vocab, H/K heads and kv heads,
  * D head_dim, T seq.  r read, w write, u update, a accumulate (w on the first call of an
  * accumulation, u on the others).  "scratch" is the shared workspace tensor, of at least
- * op_workspace_bytes(); "scalar" is one fp64.  Activations and weights have op->dtype (fp32 or
- * bf16), sums inside a kernel are fp32 or better. */
+ * op_workspace_bytes(); "scalar" is one fp64.  Activations and weights have op->dtype (fp32, bf16
+ * or fp16), sums inside a kernel are fp32 or better.  The three linear ops take fp8 operands too
+ * (op->dtype), and leave what they write in dtype_out. */
 typedef enum {
     /* forward */
     OP_EMBED,   /* r tokens int32(N)  r W(V,C)  w|u x(N,C)  [r range fp64(2)]: x (+)= W[token];
@@ -83,7 +84,8 @@ typedef enum {
     OP_ADAMW, /* u parameter of a unit  r gradient of a unit  u m fp32  u v fp32  r hyper  r coef
                  scalar [u master fp32]: decoupled weight decay on tensors of 2 dims, eps outside
                  the root, bias corrected; real elements only; the master (or the fp32 parameter) is
-                 what is updated */
+                 what is updated.  With sizes.chunk each of m and v are 8-bit codes behind an fp32
+                 scale of every so many elements (moment_bytes()) */
     OP_SGD,   /* u parameter  r gradient  r hyper  r coef scalar  [u master fp32] */
     /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
     OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
@@ -149,7 +151,8 @@ typedef struct {
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
     guint64 value_dim;     /* attention: of values, where it is not head_dim; else 0 */
     guint64 groups, top_k; /* experts; 0 elsewhere */
-    guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys */
+    guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys;
+                         adamw: elements of a moment that share a scale, 0 where moments are fp32 */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
     double eps;       /* norms */
 } OpSizes;
@@ -165,8 +168,8 @@ typedef struct {
 typedef struct {
     OpKind kind;
     guint stream;
-    DType dtype, dtype_out; /* dtype_out: of gradients written (weights), of a cast's result, of
-                               what attention writes; else = dtype */
+    DType dtype, dtype_out; /* dtype_out: of gradients written (weights), of what a cast, attention
+                               and products write; else = dtype */
     guint num_operands;
     Operand operands[MAX_OPERANDS];
     OpSizes sizes;

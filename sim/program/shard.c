@@ -83,14 +83,22 @@ static guint unit_tensor(Builder *builder, guint index, const char *what, Tensor
     return tensor;
 }
 
+static DType gather_dtype(const Builder *builder, const UnitClass *unit)
+{
+    return builder->spec->sharding->gather_fp8 && unit->kind != UNIT_ROOT
+               ? DTYPE_FP8
+               : builder->spec->workload->recipe->compute;
+}
+
 static Op *unit_op(Builder *builder, guint segment, OpKind kind, guint stream, guint index)
 {
-    const Recipe *recipe = builder->spec->workload->recipe;
-    const DType dtype = kind == OP_ALL_GATHER ? recipe->compute : recipe->gradient;
+    const UnitClass *unit = program_unit(builder->program, index);
+    const DType dtype = kind == OP_ALL_GATHER ? gather_dtype(builder, unit)
+                                              : builder->spec->workload->recipe->gradient;
     Op *op = segment_add_op(builder->program, segment, kind, stream, dtype);
 
     op->unit = (gint)index;
-    op->sizes.elements = program_unit(builder->program, index)->map->shard_elements;
+    op->sizes.elements = unit->map->shard_elements;
     return op;
 }
 
@@ -145,6 +153,7 @@ static void shard_parameters(Builder *builder, guint index)
     g_free(tensor->name);
     tensor->name = g_steal_pointer(&name);
     tensor->kind = TENSOR_GATHERED;
+    tensor->dtype = gather_dtype(builder, unit);
     tensor->persistence = PERSIST_STEP;
     tensor->space = builder->classes[index].gathered_space;
     const guint parameter = unit_tensor(builder, index, "parameters", TENSOR_PARAMETER,
@@ -182,17 +191,18 @@ static void build_gather(Builder *builder, guint index)
 {
     Program *program = builder->program;
     const UnitClass unit = *program_unit(program, index);
-    const Recipe *recipe = builder->spec->workload->recipe;
+    const DType stored = builder->spec->workload->recipe->stored;
+    const DType gathered = gather_dtype(builder, &unit);
     const guint stream = shard_stream(builder, &unit, "gather");
     const guint segment = new_segment(builder, &unit, "gather");
     guint shard = (guint)unit.parameter;
 
-    if (recipe->stored != recipe->compute) { /* cast before the gather: half the bytes move */
+    if (stored != gathered) { /* cast before the gather: half the bytes move */
         const guint cast =
-            unit_tensor(builder, index, "cast", TENSOR_COMMUNICATION, recipe->compute, NO_SPACE);
-        Op *op = segment_add_op(program, segment, OP_CAST, stream, recipe->stored);
+            unit_tensor(builder, index, "cast", TENSOR_COMMUNICATION, gathered, NO_SPACE);
+        Op *op = segment_add_op(program, segment, OP_CAST, stream, stored);
 
-        op->dtype_out = recipe->compute;
+        op->dtype_out = gathered;
         op->sizes.elements = unit.map->shard_elements;
         op_add_operand(op, shard, ACCESS_READ, 0, WHOLE_TENSOR);
         op_add_operand(op, cast, ACCESS_WRITE, 0, WHOLE_TENSOR);

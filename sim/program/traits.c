@@ -1,4 +1,5 @@
 /* What an op costs: FLOPs, bytes moved, scratch.  Both interpreters read it. */
+#include "sim/input/workload.h"
 #include "sim/program/cpu_blocks.h"
 #include "sim/program/cuda_blocks.h"
 #include "sim/program/op.h"
@@ -84,9 +85,10 @@ typedef enum {
     SHAPE_ROTATED,  /* (N, I) */
     SHAPE_ELEMENTS,
     SHAPE_UNIT,
+    SHAPE_MOMENT, /* bytes of a moment of the unit */
 } Shape;
 
-typedef enum { TYPE_OP, TYPE_OUT, TYPE_FP32, TYPE_FP64, TYPE_INT32 } ElementType;
+typedef enum { TYPE_OP, TYPE_OUT, TYPE_FP32, TYPE_FP64, TYPE_INT32, TYPE_UINT8 } ElementType;
 
 typedef struct {
     Shape shape;
@@ -206,6 +208,18 @@ typedef struct {
     {                                                                                              \
         SHAPE_UNIT, TYPE_OUT                                                                       \
     }
+#define MOMENT                                                                                     \
+    {                                                                                              \
+        SHAPE_MOMENT, TYPE_UINT8                                                                   \
+    }
+#define RESULT                                                                                     \
+    {                                                                                              \
+        SHAPE_ROWS_OUT, TYPE_OUT                                                                   \
+    }
+#define INPUT_RESULT                                                                               \
+    {                                                                                              \
+        SHAPE_ROWS_IN, TYPE_OUT                                                                    \
+    }
 #define STATE                                                                                      \
     {                                                                                              \
         SHAPE_UNIT, TYPE_FP32                                                                      \
@@ -219,7 +233,7 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_RMSNORM_APPLY] = {INPUT, NORM, RSTD, INPUT},
     [OP_LAYERNORM] = {INPUT, NORM, NORM, INPUT, MOMENTS},
     [OP_LAYERNORM_APPLY] = {INPUT, NORM, NORM, MOMENTS, INPUT},
-    [OP_LINEAR] = {INPUT, WEIGHT, OUTPUT, SCRATCH, {SHAPE_OUT, TYPE_OP}},
+    [OP_LINEAR] = {INPUT, WEIGHT, RESULT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ADD_BIAS] = {INPUT, NORM},
     [OP_ROPE] = {QUERY, KEY, TABLE},
     [OP_ATTENTION] = {QUERY, KEYS, VALUES, {SHAPE_GIVEN, TYPE_OUT}, LSE, SCRATCH, POSITIONS},
@@ -230,7 +244,7 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
     [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT},
     [OP_LAYERNORM_BACKWARD] = {INPUT, INPUT, NORM, MOMENTS, INPUT, NORM_GRADIENT, NORM_GRADIENT},
-    [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT},
+    [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT_RESULT},
     [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
     [OP_ATTENTION_BACKWARD] = {GIVEN,
@@ -251,14 +265,14 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
     [OP_SQUARED_NORM] = {GRADIENT, SCALAR},
     [OP_CLIP] = {HYPER, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR},
-    [OP_ADAMW] = {PARAMETER, GRADIENT, STATE, STATE, HYPER, SCALAR, STATE},
+    [OP_ADAMW] = {PARAMETER, GRADIENT, MOMENT, MOMENT, HYPER, SCALAR, STATE},
     [OP_SGD] = {PARAMETER, GRADIENT, HYPER, SCALAR, STATE},
     [OP_ROUTE] = {INPUT, ROUTE_WEIGHTS, ROUTES},
     [OP_ROUTE_BACKWARD] = {ROUTE_WEIGHTS, ROUTE_WEIGHTS, ROUTES, INPUT, INPUT},
     [OP_PERMUTE] = {INPUT, ROUTES, ROUTED},
     [OP_UNPERMUTE] = {ROUTED, ROUTES, INPUT},
-    [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, OUTPUT},
-    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT},
+    [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, RESULT},
+    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT_RESULT},
     [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, {SHAPE_EXPERTS, TYPE_OUT}},
     [OP_LATENT_JOIN] = {{SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}, QUERY, GIVEN},
     [OP_LATENT_JOIN_BACKWARD] = {QUERY, GIVEN, {SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}},
@@ -324,6 +338,8 @@ static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
         return s->elements;
     case SHAPE_UNIT:
         return unit_elements;
+    case SHAPE_MOMENT:
+        return moment_bytes(unit_elements, (guint)s->chunk);
     }
     g_assert_not_reached();
 }
@@ -341,6 +357,8 @@ static DType element_dtype(const Op *op, ElementType type)
         return DTYPE_FP64;
     case TYPE_INT32:
         return DTYPE_INT32;
+    case TYPE_UINT8:
+        return DTYPE_UINT8;
     }
     g_assert_not_reached();
 }
@@ -385,9 +403,9 @@ static guint64 linear_cpu_bytes(const Op *op)
     const DType weight = gradient ? op->dtype_out : op->dtype;
     guint64 bytes = 0;
 
-    if (weight == DTYPE_BF16)
+    if (weight != DTYPE_FP32)
         bytes += floats(s->out * s->in);
-    if (op->dtype == DTYPE_BF16)
+    if (op->dtype != DTYPE_FP32)
         bytes += floats(rows * s->in) + floats(rows * s->out);
     return bytes;
 }
@@ -400,9 +418,9 @@ static guint64 head_cpu_bytes(const Op *op)
     const guint64 rows = MIN(s->rows, s->chunk);
     guint64 bytes = floats(rows * s->out) + cpu_scratch_bytes(rows, sizeof(double));
 
-    if (op->dtype == DTYPE_BF16)
+    if (op->dtype != DTYPE_FP32)
         bytes += 2 * floats(rows * s->in) + floats(MIN(s->out, CPU_HEAD_VOCAB) * s->in);
-    if (op->kind == OP_HEAD_LOSS && op->dtype_out == DTYPE_BF16)
+    if (op->kind == OP_HEAD_LOSS && op->dtype_out != DTYPE_FP32)
         bytes += floats(s->out * s->in);
     return bytes;
 }

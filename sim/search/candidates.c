@@ -381,7 +381,8 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
                  .workload = {0, search_seq_len(request), request->recipe, request->optimizer},
                  .layout = {.size = {1, gpus, 1, 1, 1}},
                  .sharding = request->sharding,
-                 .sequence_parallel = request->sequence_parallel},
+                 .sequence_parallel = request->sequence_parallel,
+                 .framework = request->framework},
         .divisors = g_array_new(FALSE, FALSE, sizeof(guint)),
     };
     plan_set_target(&finder->plan);
@@ -489,6 +490,7 @@ void candidate_choose(const SearchRequest *request, const Candidate *candidate, 
     };
     plan->sequence_parallel = request->sequence_parallel;
     plan->context = (ContextKind)candidate->context;
+    plan->framework = request->framework;
     sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
     plan_set_target(plan);
 }

@@ -37,7 +37,8 @@ typedef struct {
     guint16 *chunk_layers; /* owned; what the schedule points to, or NULL */
     gboolean sequence_parallel;
     ContextKind context;
-    char *hash; /* of the programs; NULL until compiled */
+    const struct Framework *framework; /* that the prediction is for; NULL: fsdp-run */
+    char *hash;                        /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;
     GArray *stages;     /* StageTime, by stage; empty until priced */

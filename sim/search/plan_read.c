@@ -2,6 +2,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "sim/base/text_file.h"
+#include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
 #include <string.h>
@@ -86,6 +87,22 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
            json_uint32(json, "topology.gpus", 1, 1u << 24, &plan->gpus, error);
 }
 
+/* Absent: fsdp-run. */
+static gboolean read_framework(Plan *plan, const JsonText *json, GError **error)
+{
+    const char *name = NULL;
+
+    if (!json_optional_string(json, "target.framework", &name, error))
+        return FALSE;
+    if (name == NULL)
+        return TRUE;
+    plan->framework = framework_from_name(name);
+    if (plan->framework != NULL)
+        return TRUE;
+    g_autofree char *names = framework_names();
+    return bad_name(json, "target.framework", name, names, error);
+}
+
 static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
 {
     const char *device;
@@ -99,28 +116,33 @@ static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"target.device\" = \"%s\": its topology's is \"%s\"",
                     json_source(json), device, device_kind_name(plan->device));
-    return TRUE;
+    return read_framework(plan, json, error);
 }
 
 static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 {
     Workload *workload = &plan->workload;
-    const char *precision, *recipe, *optimizer;
+    const char *precision_text, *recipe, *optimizer;
+    DType precision;
 
     if (!json_uint32(json, "workload.global_batch", 1, 1u << 30, &workload->global_batch, error) ||
         !json_uint32(json, "workload.seq_len", 1, 1u << 28, &workload->seq_len, error) ||
-        !json_string(json, "workload.precision", &precision, error) ||
+        !json_string(json, "workload.precision", &precision_text, error) ||
         !json_string(json, "workload.recipe", &recipe, error) ||
         !json_string(json, "workload.optimizer", &optimizer, error))
         return FALSE;
     workload->recipe = recipe_from_name(recipe);
     if (workload->recipe == NULL)
-        return bad_name(json, "workload.recipe", recipe, "zero, fsdp2 or fp32", error);
-    if (strcmp(precision, dtype_name(workload->recipe->compute)) != 0)
-        return bad_name(json, "workload.precision", precision,
-                        dtype_name(workload->recipe->compute), error);
+        return bad_name(json, "workload.recipe", recipe, RECIPE_NAMES, error);
+    if (!precision_from_name(precision_text, &precision))
+        return bad_name(json, "workload.precision", precision_text, PRECISION_NAMES, error);
+    workload->recipe = recipe_with_precision(workload->recipe, precision);
+    if (workload->recipe == NULL)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"workload.precision\" = \"%s\": recipe %s has no such precision",
+                    json_source(json), precision_text, recipe);
     if (!optimizer_from_name(optimizer, &workload->optimizer))
-        return bad_name(json, "workload.optimizer", optimizer, "adamw or sgd", error);
+        return bad_name(json, "workload.optimizer", optimizer, OPTIMIZER_NAMES, error);
     return TRUE;
 }
 
@@ -275,6 +297,20 @@ static gboolean read_stages(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
+static gboolean read_gather(Plan *plan, const JsonText *json, GError **error)
+{
+    static const char field[] = "sharding.gather_dtype";
+    const char *compute = dtype_name(plan->workload.recipe->compute), *gather;
+
+    if (!json_string(json, field, &gather, error))
+        return FALSE;
+    plan->sharding.gather_fp8 = strcmp(gather, dtype_name(DTYPE_FP8)) == 0;
+    if (!plan->sharding.gather_fp8 && strcmp(gather, compute) != 0)
+        return fail(error, ERROR_INPUT, "%s: field \"%s\" = \"%s\": must be %s or fp8",
+                    json_source(json), field, gather, compute);
+    return TRUE;
+}
+
 /* Fields that the recipe decides, or that have one value so far. */
 static gboolean read_decided(const Plan *plan, const JsonText *json, GError **error)
 {
@@ -417,8 +453,9 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
-        !read_stages(plan, json, error) || !read_decided(plan, json, error) ||
-        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
+        !read_stages(plan, json, error) || !read_gather(plan, json, error) ||
+        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
+        !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);
     return g_steal_pointer(&plan);

@@ -1,5 +1,6 @@
 /* Plan -> JSON (DESIGN 6). */
 #include "sim/base/error.h"
+#include "sim/cost/framework.h"
 #include "sim/search/plan_json.h"
 
 static void add_string(JsonBuilder *json, const char *name, const char *value)
@@ -45,6 +46,8 @@ static void add_inputs(JsonBuilder *json, const Plan *plan)
     add_string(json, "device", device_kind_name(plan->device));
     add_uint(json, "ranks_per_node", plan->ranks_per_node);
     add_uint(json, "threads", plan->threads);
+    if (plan->framework != NULL && plan->framework != framework_default())
+        add_string(json, "framework", plan->framework->name);
     json_builder_end_object(json);
 }
 
@@ -55,7 +58,7 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     begin(json, "workload");
     add_uint(json, "global_batch", workload->global_batch);
     add_uint(json, "seq_len", workload->seq_len);
-    add_string(json, "precision", dtype_name(workload->recipe->compute));
+    add_string(json, "precision", dtype_name(workload->recipe->precision));
     add_string(json, "recipe", workload->recipe->name);
     add_string(json, "optimizer", optimizer_name(workload->optimizer));
     json_builder_end_object(json);
@@ -115,6 +118,8 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
         json_builder_add_string_value(json, "last");
     json_builder_end_array(json);
     add_string(json, "accumulate", sharding->accumulate_sharded ? "sharded" : "unsharded");
+    add_string(json, "gather_dtype",
+               dtype_name(sharding->gather_fp8 ? DTYPE_FP8 : recipe->compute));
     add_string(json, "gradient_dtype", dtype_name(recipe->gradient));
     add_string(json, "reduce_dtype", dtype_name(recipe->gradient));
     add_overrides(json, sharding);

@@ -18,6 +18,10 @@ guint64 plan_framework_bytes(const Plan *plan);
  * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
 
+/* The same, of many micro-batches by straight lines as plan_price_below() says: without the
+ * program's hash and sizes and the bubble. */
+gboolean plan_price_quickly(Plan *plan);
+
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
 /* The same for a plan among many, of which only those that fit and take no more than @limit_s are

@@ -1,6 +1,7 @@
 /* Search: every complete legal choice is priced, or excluded by a proven bound. */
 #pragma once
 
+#include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
@@ -30,6 +31,7 @@ typedef struct {
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
     guint top;
     SortKey sort;
+    const Framework *framework; /* that predictions are for; NULL = fsdp-run */
 } SearchRequest;
 
 typedef struct {

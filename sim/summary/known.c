@@ -348,7 +348,10 @@ const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec)
 
 double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
 {
-    const Key key = {{layout_world(&spec->layout), spec->layout.size[AXIS_PP], bytes}};
+    const Framework *framework = framework_or_default(known->context.framework);
+    const guint parts =
+        framework->splits_messages && !spec->sequence_parallel ? spec->layout.size[AXIS_TP] : 1;
+    const Key key = {{layout_world(&spec->layout), spec->layout.size[AXIS_PP], bytes / parts}};
     double *seconds = table_find(&known->exchanges, &key);
 
     if (seconds != NULL)
@@ -360,6 +363,8 @@ double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
         .ranks_per_node = known->context.ranks_per_node,
     };
     seconds = g_new(double, 1);
-    *seconds = collective_seconds(VOLUME_EXCHANGE, bytes, spec->workload->recipe->compute, &where);
+    *seconds =
+        framework_exposed(framework, "pp") *
+        collective_seconds(VOLUME_EXCHANGE, bytes / parts, spec->workload->recipe->compute, &where);
     return *(double *)table_add(&known->exchanges, &key, seconds);
 }

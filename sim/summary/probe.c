@@ -240,7 +240,8 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
 
 StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
 {
-    Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .live_units = 1};
+    Sharding sharding = {
+        .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
     BlockCost block[NUM_BLOCK_KINDS] = {0};
     StageCost cost = {0};
 

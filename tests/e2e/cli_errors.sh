@@ -75,10 +75,14 @@ for number in 0 -1 1.5 x "" 99999999999999999999; do
 done
 search --precision fp12
 search --precision fp32 --recipe zero
-search --recipe megatron
+search --recipe megatrom
+search --precision fp8
+search --precision fp16 --recipe fp32
+search --fix gather=fp4
+search --topology dgx-a100-80gb --precision fp8
 search --strategy sometimes
 search --strategy ""
-search --optimizer adam8bit
+search --optimizer adam8
 search --recompute some
 search --schedule dualpipe
 search --virtual-stages 0
@@ -149,6 +153,14 @@ refused 1 fsdp-plan export "$tmp/in/planned" --to megatron
 refused 2 fsdp-run
 refused 2 fsdp-run "$good"
 refused 2 fsdp-run --data "$text"
+# What is planned only is refused by name.
+for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit"; do
+    # shellcheck disable=SC2086 # an option and its value
+    plan "$tmp/in/only.plan" --topology dgx-h100 --gpus 2 --global-batch 4 $option
+    refused 2 fsdp-run "$tmp/in/only.plan" --data "$text"
+    [[ $(<"$tmp/stderr") == *"\"${option#* }\""*"planned only"* ]] ||
+        complain "fsdp-run of $option: $(<"$tmp/stderr")"
+done
 train "$good"
 train --frobnicate
 for number in 0 -1 1.5 x "" 99999999999999999999; do

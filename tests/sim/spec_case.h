@@ -142,7 +142,7 @@ static inline char *case_text(const Case *from)
     return g_strdup_printf(
         "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
         "recompute "
-        "%s recipe %s %s keep %d%d prefetch %u live %u accumulate %d overrides %u",
+        "%s recipe %s in %s%s %s keep %d%d prefetch %u live %u accumulate %d overrides %u",
         from->layout.size[AXIS_PP], from->layout.size[AXIS_CP], context_kind_name(from->context),
         from->layout.size[AXIS_TP], from->sequence_parallel ? " sequence" : "",
         layout_ep(&from->layout), schedule_name(from->schedule.kind),
@@ -151,6 +151,7 @@ static inline char *case_text(const Case *from)
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
         from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches,
         recompute_name(from->schedule.recompute), from->workload.recipe->name,
+        dtype_name(from->workload.recipe->precision), from->sharding.gather_fp8 ? ", gathered" : "",
         optimizer_name(from->workload.optimizer), from->sharding.keep_root,
         from->sharding.keep_last, from->sharding.prefetch, from->sharding.live_units,
         from->sharding.accumulate_sharded, from->sharding.num_overrides);
@@ -212,18 +213,28 @@ static inline void draw_axes(GRand *random, Case *made)
         made->layout.ep = 1u << draw(random, 2);
 }
 
+/* Every name in every precision that it has. */
+static inline const Recipe *draw_recipe(GRand *random)
+{
+    static const Recipe *const names[] = {&recipe_zero, &recipe_fsdp2, &recipe_megatron,
+                                          &recipe_fp32};
+    static const DType precisions[] = {DTYPE_BF16, DTYPE_FP16, DTYPE_FP8};
+    const Recipe *name = names[draw(random, G_N_ELEMENTS(names) - 1)];
+    const Recipe *recipe = recipe_with_precision(name, precisions[draw(random, 2)]);
+
+    return recipe == NULL ? name : recipe;
+}
+
 /* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data
  * parallelism. */
 static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
 {
-    static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
-
     for (;;) {
         Case made = case_of(model, 1 + draw(random, 2), 1 + draw(random, 4), 1 + draw(random, 3));
         Sharding *s = &made.sharding;
 
-        made.workload.recipe = recipes[draw(random, 2)];
-        made.workload.optimizer = draw(random, 3) == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW;
+        made.workload.recipe = draw_recipe(random);
+        made.workload.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
         made.schedule.recompute = (Recompute)draw(random, NUM_RECOMPUTES - 1);
         if (all_axes)
             draw_axes(random, &made);
@@ -235,6 +246,7 @@ static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
         s->keep_root = draw(random, 1) == 1;
         s->keep_last = draw(random, 1) == 1;
         s->accumulate_sharded = draw(random, 1) == 1;
+        s->gather_fp8 = made.workload.recipe->precision == DTYPE_FP8 && draw(random, 1) == 1;
         s->num_overrides = draw(random, 1) * draw(random, 2);
         for (guint i = 0; i < s->num_overrides; i++) {
             const guint first = draw(random, model->layers);

@@ -158,8 +158,10 @@ static const struct {
     {OP_GELU_BACKWARD, "ru", 4 * 3 * 48, 2 * 3 * 48},
     {OP_CAST, "rw", 800, 400},
     {OP_SQUARED_NORM, "ra", 4008, 2008},
-    {OP_ADAMW, "uruurr", 4 * (2000 + 1000 + 4000) + 64, 2 * (2000 + 1000) + 4 * 4000 + 64},
-    {OP_ADAMW, "uruurru", 4 * (2000 + 1000 + 6000) + 64, 2 * (2000 + 1000) + 4 * 6000 + 64},
+    /* 100 scales of 10 elements each */
+    {OP_ADAMW, "uruurr", 4 * (2000 + 1000) + 4 * 1400 + 64, 2 * (2000 + 1000) + 4 * 1400 + 64},
+    {OP_ADAMW, "uruurru", 4 * (2000 + 1000 + 2000) + 4 * 1400 + 64,
+     2 * (2000 + 1000) + 4 * 1400 + 4 * 2000 + 64},
     {OP_SGD, "urrr", 12064, 6064},
     {OP_REDUCE_SCATTER, "rw", 0, 0},
 };
@@ -171,6 +173,28 @@ START_TEST(bytes_moved_are_the_worked_values)
 
     ck_assert_double_eq(op_memory_bytes(&fp32, 1000), moved[_i].fp32);
     ck_assert_double_eq(op_memory_bytes(&bf16, 1000), moved[_i].bf16);
+}
+END_TEST
+
+START_TEST(moments_without_scales_are_fp32)
+{
+    OpSizes plain = sizes;
+
+    plain.chunk = 0;
+    const Op alone = op_with(OP_ADAMW, DTYPE_FP32, plain, "uruurr");
+    const Op master = op_with(OP_ADAMW, DTYPE_BF16, plain, "uruurru");
+    ck_assert_double_eq(op_memory_bytes(&alone, 1000), 4 * (2000 + 1000 + 4000) + 64);
+    ck_assert_double_eq(op_memory_bytes(&master, 1000), 2 * (2000 + 1000) + 4 * 6000 + 64);
+}
+END_TEST
+
+/* x (16, 3) and W (5, 3) in fp8, y (16, 5) in bf16. */
+START_TEST(fp8_products_write_what_their_recipe_computes_with)
+{
+    Op op = op_with(OP_LINEAR, DTYPE_FP8, sizes, "rrww");
+
+    op.dtype_out = DTYPE_BF16;
+    ck_assert_double_eq(op_memory_bytes(&op, 0), 48 + 15 + 2 * 80);
 }
 END_TEST
 
@@ -305,6 +329,8 @@ int main(void)
     tcase_add_test(tcase, accumulation_writes_first_and_updates_then);
     tcase_add_test(tcase, values_may_be_narrower_than_keys);
     tcase_add_test(tcase, attention_by_positions_takes_half_of_all_pairs_a_block);
+    tcase_add_test(tcase, moments_without_scales_are_fp32);
+    tcase_add_test(tcase, fp8_products_write_what_their_recipe_computes_with);
     tcase_add_test(tcase, what_attention_writes_has_a_type_of_its_own);
     tcase_add_loop_test(tcase, flops_are_the_worked_values, 0, G_N_ELEMENTS(flops));
     tcase_add_loop_test(tcase, bytes_moved_are_the_worked_values, 0, G_N_ELEMENTS(moved));
