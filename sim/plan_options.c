@@ -240,6 +240,19 @@ static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, 
     return TRUE;
 }
 
+/* Experts are divided among ranks of other axes, so it is no axis; --layout has it all the same. */
+static gboolean fix_ep(SearchRequest *request, const char *option, const char *value,
+                       GError **error)
+{
+    guint64 size;
+
+    if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
+        return fail(error, ERROR_INPUT, "--%s: ep = \"%s\": must be 1 to %d", option, value,
+                    MAX_GPUS);
+    request->fixed_ep = (guint)size;
+    return TRUE;
+}
+
 static gboolean fix_keep(SearchRequest *request, const char *value, GError **error)
 {
     Sharding *sharding = &request->sharding;
@@ -434,7 +447,7 @@ static const struct {
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
-    const char *known[NUM_AXES + G_N_ELEMENTS(fixable) + 1] = {NULL};
+    const char *known[NUM_AXES + 1 + G_N_ELEMENTS(fixable) + 1] = {NULL};
 
     for (guint i = 0; i < G_N_ELEMENTS(fixable); i++) {
         if (strcmp(key, fixable[i].key) == 0)
@@ -443,6 +456,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     }
     for (guint a = 0; a < NUM_AXES; a++)
         known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
+    known[G_N_ELEMENTS(fixable) + NUM_AXES] = "ep";
     g_autofree char *hint = nearest_hint(key, known);
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
 }
@@ -451,7 +465,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
 static gboolean read_fields(SearchRequest *request, const char *option, const char *text,
                             gboolean axes_only, GError **error)
 {
-    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", NULL};
+    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", NULL};
     g_auto(GStrv) fields = g_strsplit(text, ",", -1);
     Axis axis;
 
@@ -463,12 +477,15 @@ static gboolean read_fields(SearchRequest *request, const char *option, const ch
         if (axis_from_name(pair[0], &axis)) {
             if (!fix_axis(request, axis, option, pair[1], error))
                 return FALSE;
+        } else if (strcmp(pair[0], "ep") == 0) {
+            if (!fix_ep(request, option, pair[1], error))
+                return FALSE;
         } else if (axes_only) {
             g_autofree char *hint = nearest_hint(pair[0], axes);
 
             return fail(
                 error, ERROR_INPUT,
-                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp",
+                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp, ep",
                 pair[0], hint);
         } else if (!fix_field(request, pair[0], pair[1], error)) {
             return FALSE;

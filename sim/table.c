@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+static const char balanced[] = "routing is taken to be balanced: each expert has as many tokens";
+
 char *plan_bound_text(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
@@ -37,6 +39,9 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
+    if (request->model->experts.count > 0)
+        g_print("%s\n", balanced);
+
     print_framework(request->framework);
 }
 
@@ -189,6 +194,10 @@ static void print_choices(const Plan *plan)
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
+    if (plan->model->experts.count > 0)
+        g_print("%u of %u experts a rank, %u a token; %s\n",
+                plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
+                plan->model->experts.top_k, balanced);
 }
 
 static void print_time(const Plan *plan)

@@ -136,10 +136,12 @@ static void wait_for_host(const Segment *segment, const Framework *framework, do
                              g_str_has_suffix(segment->name, ".recompute");
     const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
     const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
+    const gboolean is_block =
+        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
     double all_s = 0;
     guint computes = 0;
 
-    if (host_s == 0 || !is_pass || !g_str_has_prefix(segment->name, "block"))
+    if (host_s == 0 || !is_pass || !is_block)
         return;
     for (guint i = 0; i < segment->num_ops; i++) {
         all_s += durations[i];

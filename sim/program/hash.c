@@ -62,6 +62,9 @@ static void add_op(GChecksum *sum, const Op *op)
     add(sum, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->kv_heads,
         s->head_dim, s->chunk);
     add(sum, " %" G_GUINT64_FORMAT " %.17g", s->elements, s->eps);
+    if (s->value_dim != 0 || s->groups != 0 || s->top_k != 0)
+        add(sum, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->value_dim,
+            s->groups, s->top_k);
     for (guint i = 0; i < op->num_operands; i++)
         add(sum, " (%u %d %d %d)", op->operands[i].tensor, op->operands[i].access,
             op->operands[i].shift, op->operands[i].param);

@@ -162,7 +162,8 @@ static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
                     json_source(json), plan->gpus, world);
-    if (!json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
+    if (!json_optional_uint32(json, "layout.ep", 1, 1u << 20, &plan->layout.ep, error) ||
+        !json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
         !json_string(json, "context_parallel.kind", &context, error))
         return FALSE;
     if (!context_kind_from_name(context, &plan->context))

@@ -66,6 +66,8 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     begin(json, "layout");
     for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */
         add_uint(json, axis_name((Axis)(a % NUM_AXES)), plan->layout.size[a % NUM_AXES]);
+    if (layout_ep(&plan->layout) > 1)
+        add_uint(json, "ep", plan->layout.ep);
     json_builder_end_object(json);
 }
 

@@ -27,6 +27,7 @@ typedef struct {
     guint16 chunk_layers[MAX_CHUNKS];
     gint context;          /* kind of context parallelism; -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
+    guint fixed_ep;        /* the same */
     gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
     guint top;

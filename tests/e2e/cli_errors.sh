@@ -109,7 +109,7 @@ search --db "$tmp/in/empty_folder"
 search --db "$tmp/in/missing/db"
 
 refused 2 fsdp-plan estimate --model "$model" -o "$tmp/out/plan"
-for layout in dp=2 dp_shard dp_shard=0 dp_shard=x form=flat; do
+for layout in dp=2 dp_shard dp_shard=0 dp_shard=x ep=0 ep=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
@@ -118,13 +118,13 @@ sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topol
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
 # What can only be counted.
-for counted in deepseek-v3 tests/sim/data/models/{opt-350m,phi-2}.json; do
+for counted in tests/sim/data/models/{gpt-oss-20b,opt-350m,phi-2,qwen1.5-moe}.json; do
     refused 2 fsdp-plan search --model "$counted" --topology dgx-h100 -o "$tmp/out/plan"
 done
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
     -o "$tmp/out/plan"
-for layout in pp=6 cp=3 tp=3; do # 5 layers; 2 cp divides no 256 tokens; 4 heads
+for layout in pp=6 cp=3 tp=3 dp_shard=2,ep=2; do # 5 layers; 2 cp divides no 256 tokens; 4 heads; none
     refused 1 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 1 fsdp-plan estimate --model "$model" --layout pp=2 --fix stages=1:1 -o "$tmp/out/plan"

@@ -140,14 +140,15 @@ static inline guint *case_spans(const Program *program, const Case *from)
 static inline char *case_text(const Case *from)
 {
     return g_strdup_printf(
-        "pp %u cp %u %s tp %u%s %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
+        "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
         "recompute "
         "%s recipe %s in %s%s %s offload %s %s keep %d%d prefetch %u live %u accumulate %d "
         "overrides %u",
         from->layout.size[AXIS_PP], from->layout.size[AXIS_CP], context_kind_name(from->context),
         from->layout.size[AXIS_TP], from->sequence_parallel ? " sequence" : "",
-        schedule_name(from->schedule.kind), schedule_virtual_stages(&from->schedule),
-        from->schedule.micro_batch, from->workload.seq_len, strategy_name(from->sharding.strategy),
+        layout_ep(&from->layout), schedule_name(from->schedule.kind),
+        schedule_virtual_stages(&from->schedule), from->schedule.micro_batch,
+        from->workload.seq_len, strategy_name(from->sharding.strategy),
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
         from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches,
         recompute_name(from->schedule.recompute), from->workload.recipe->name,
@@ -198,7 +199,8 @@ static inline guint draw(GRand *random, guint most)
     return (guint)g_rand_int_range(random, 0, (gint)most + 1);
 }
 
-/* Half of all have one stage; tp, cp and the schedule's fields likewise. */
+/* Half of all have one stage; tp, cp and the schedule's fields likewise; and ep where there are
+ * experts. */
 static inline void draw_axes(GRand *random, Case *made)
 {
     made->layout.size[AXIS_PP] = draw(random, 1) == 0 ? 1 : 1 + draw(random, 2);
@@ -210,6 +212,8 @@ static inline void draw_axes(GRand *random, Case *made)
         made->schedule.kind = (ScheduleKind)draw(random, NUM_SCHEDULES - 1);
     made->schedule.virtual_stages =
         made->schedule.kind == SCHEDULE_INTERLEAVED ? 2 + draw(random, 1) : 1;
+    if (made->model->experts.count > 0)
+        made->layout.ep = 1u << draw(random, 2);
 }
 
 /* Every name in every precision that it has. */

@@ -169,6 +169,21 @@ START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 }
 END_TEST
 
+START_TEST(they_hold_for_mixtures_of_experts)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    g_autoptr(GRand) random = g_rand_new_with_seed(281 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 3; i++) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+        const SimulateContext context = draw_context(random, &one, &topology);
+
+        compare(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(the_memory_bound_is_not_far_below_the_arena)
 {
     const CaseShape shape = {
@@ -222,6 +237,7 @@ int main(void)
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
+    tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
