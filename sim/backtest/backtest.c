@@ -46,7 +46,7 @@ static void classify(Outcome *outcome, gboolean all)
 /* A run that was measured was not that: where the table doesn't say, blocks were recomputed. */
 static gboolean is_far_too_large(const Plan *plan)
 {
-    return (double)plan->prediction.memory_total > 1.25 * (double)plan->prediction.memory_limit;
+    return (double)plan->prediction.memory_total > 1.5 * (double)plan->prediction.memory_limit;
 }
 
 static void predict(const Work *work, Outcome *outcome)

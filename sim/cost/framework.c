@@ -25,17 +25,18 @@
  * bucket of reductions beside context and NCCL. */
 #define BIGSCIENCE                                                                                 \
     WHOLE_LOGITS, DROPOUT, EAGER_MEGATRON,                                                         \
-        .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1, .reduce_exposed = 1,               \
-        .process_bytes = 4.5e9, .logit_held_bytes = 6, .transient_share = 0.07, MEGATRON_SCORES
+        .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
+        .reduce_exposed = 1, .process_bytes = 4.5e9, .logit_held_bytes = 6,                        \
+        .transient_share = 0.07, MEGATRON_SCORES
 
 /* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
  * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
  * all logits. */
 #define AA_SCALING                                                                                 \
-    WHOLE_LOGITS, .rotary_more = 3.5, .activation_more = 0.5, .tensor_more = 1,                    \
-                  .gather_exposed = 1, .reduce_exposed = 1, .splits_messages = TRUE,               \
-                  .process_bytes = 3.5e9, .logit_held_bytes = 20, .gathers_logits = TRUE,          \
-                  .transient_share = 0.1
+    WHOLE_LOGITS, .recomputes_all = TRUE, .rotary_more = 3.5, .activation_more = 0.5,              \
+                  .all_reduce_more = 1, .gather_exposed = 1, .reduce_exposed = 1,                  \
+                  .splits_messages = TRUE, .process_bytes = 3.5e9, .logit_held_bytes = 20,         \
+                  .gathers_logits = TRUE, .transient_share = 0.1
 
 /* RMS norm as PyTorch's single steps, half of them in fp32: 36 bytes a value where one kernel moves
  * 4. */
@@ -54,7 +55,9 @@ static const Framework frameworks[] = {
     {
         .name = "megatron",
         .reading = "Megatron-Core with Transformer Engine",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .gather_exposed = 0.15,
         .reduce_exposed = 0.15,
@@ -67,7 +70,9 @@ static const Framework frameworks[] = {
     {
         .name = "nemo",
         .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .tensor_hidden = 0.7,
         .pipeline_hidden = 0.7,
@@ -82,6 +87,7 @@ static const Framework frameworks[] = {
     {
         .name = "nemo-2022",
         .reading = "NeMo-Megatron on A100: before flash attention",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
         .attention = ATTENTION_FUSED_MASK,
@@ -95,12 +101,13 @@ static const Framework frameworks[] = {
     },
     {
         .name = "megatron-2021",
-        .reading = "Megatron-LM before flash attention: nothing overlaps",
+        .reading = "Megatron-LM before flash attention",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
         .attention = ATTENTION_FUSED_MASK,
-        .gather_exposed = 1,
-        .reduce_exposed = 1,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
         .splits_messages = TRUE,
         DRIVER,
         .logit_held_bytes = 6,
@@ -110,8 +117,8 @@ static const Framework frameworks[] = {
     {
         .name = "megatron-deepspeed",
         .reading = "Megatron-DeepSpeed: nothing overlaps, layers are issued slowly",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
-        DROPOUT,
         EAGER_MEGATRON,
         .attention = ATTENTION_FUSED_MASK,
         .gather_exposed = 1,
@@ -179,10 +186,10 @@ static const Framework frameworks[] = {
     {
         .name = "llm-foundry",
         .reading = "MosaicML's Composer, FSDP, eager with Triton attention",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         .attention = ATTENTION_FLASH_TRITON,
-        .norm_more = 1,
         .residual_more = 0.5,
         DRIVER,
         .logit_held_bytes = 4,
@@ -192,6 +199,7 @@ static const Framework frameworks[] = {
     {
         .name = "deepspeed",
         .reading = "DeepSpeed ZeRO with FlashAttention-2",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         UNFUSED_NORM,
@@ -206,6 +214,7 @@ static const Framework frameworks[] = {
     {
         .name = "internevo",
         .reading = "InternEvo: FlashAttention-2, ZeRO-1, parameters are broadcast after the step",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         .attention = ATTENTION_FLASH_2,
         .gather_exposed = 1,
@@ -233,6 +242,7 @@ static const Framework frameworks[] = {
         .name = "jax",
         .reading = "MaxText and Paxml: XLA with Transformer Engine or cuDNN attention",
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .gather_exposed = 0.15,
         .reduce_exposed = 0.15,
@@ -282,6 +292,12 @@ const Framework *framework_or_default(const Framework *framework)
     return framework != NULL ? framework : framework_default();
 }
 
+/* A matrix of a unit, to fp8: activations are no unit's parameter. */
+static gboolean rounds_weight(const Op *op)
+{
+    return op->dtype_out == DTYPE_FP8 && op->operands[0].param != WHOLE_TENSOR;
+}
+
 double framework_passes(const Framework *framework, const Op *op)
 {
     switch (op->kind) {
@@ -296,6 +312,9 @@ double framework_passes(const Framework *framework, const Op *op)
     case OP_GELU_BACKWARD:
         return 1 + framework->activation_more;
     case OP_CAST:
+        if (framework->keeps_fp8_weights && rounds_weight(op))
+            return 0;
+        G_GNUC_FALLTHROUGH;
     case OP_ACCUMULATE:
         return op->stream == COMPUTE_STREAM ? 1 + framework->residual_more : 1;
     case OP_ROPE:
@@ -307,10 +326,11 @@ double framework_passes(const Framework *framework, const Op *op)
 }
 
 /* Groups that keys and values are summed over are part of tensor parallelism. */
-double framework_exposed(const Framework *framework, const char *purpose)
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind)
 {
     if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)
-        return (1 + framework->tensor_more) * (1 - framework->tensor_hidden);
+        return (1 + (kind == OP_ALL_REDUCE ? framework->all_reduce_more : 0)) *
+               (1 - framework->tensor_hidden);
     return strcmp(purpose, "pp") == 0 ? 1 - framework->pipeline_hidden : 1;
 }
 

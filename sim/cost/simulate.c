@@ -115,7 +115,7 @@ static double communication_seconds(const Program *program, const Op *op,
 {
     const guint group = program_stream(program, op->stream)->group;
     const double share =
-        framework_exposed(framework_of(context), stream_purpose(program, op->stream));
+        framework_exposed(framework_of(context), stream_purpose(program, op->stream), op->kind);
     const CollectiveContext where = {
         .topology = context->topology,
         .ranks = op_group_size(program, op),
@@ -128,6 +128,56 @@ static double communication_seconds(const Program *program, const Op *op,
     return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where);
 }
 
+/* Adds time to the stream of compute: spread over its ops. */
+static void stand_still(const Segment *segment, double seconds, double *durations)
+{
+    guint computes = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].stream == COMPUTE_STREAM)
+            durations[i] += seconds / computes;
+}
+
+static double all_seconds(const Segment *segment, const double *durations)
+{
+    double seconds = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        seconds += durations[i];
+    return seconds;
+}
+
+static gboolean has_products(const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].kind == OP_LINEAR)
+            return TRUE;
+    return FALSE;
+}
+
+/* A block that is recomputed in full, its last product too: as long as its forward pass. */
+static void repeat_forward(const Program *program, guint again, double **durations)
+{
+    static const char *const suffix = ".recompute";
+    const Segment *segment = program_segment(program, again);
+
+    if (!g_str_has_suffix(segment->name, suffix) || !has_products(segment))
+        return;
+    g_autofree char *unit = g_strndup(segment->name, strlen(segment->name) - strlen(suffix));
+    g_autofree char *name = g_strconcat(unit, ".forward", NULL);
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *forward = program_segment(program, s);
+
+        if (strcmp(forward->name, name) == 0)
+            stand_still(
+                segment,
+                MAX(0, all_seconds(forward, durations[s]) - all_seconds(segment, durations[again])),
+                durations[again]);
+    }
+}
+
 /* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
  * of compute stands still for the rest. */
 static void wait_for_host(const Segment *segment, const Framework *framework, double *durations)
@@ -136,18 +186,9 @@ static void wait_for_host(const Segment *segment, const Framework *framework, do
                              g_str_has_suffix(segment->name, ".recompute");
     const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
     const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
-    double all_s = 0;
-    guint computes = 0;
 
-    if (host_s == 0 || !is_pass || !g_str_has_prefix(segment->name, "block"))
-        return;
-    for (guint i = 0; i < segment->num_ops; i++) {
-        all_s += durations[i];
-        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
-    }
-    for (guint i = 0; i < segment->num_ops; i++)
-        if (segment->ops[i].stream == COMPUTE_STREAM)
-            durations[i] += MAX(0, host_s - all_s) / computes;
+    if (host_s > 0 && is_pass && g_str_has_prefix(segment->name, "block"))
+        stand_still(segment, MAX(0, host_s - all_seconds(segment, durations)), durations);
 }
 
 double **simulate_durations(const Program *program, const SimulateContext *context,
@@ -176,6 +217,8 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
         }
         wait_for_host(segment, framework_of(context), durations[s]);
     }
+    for (guint s = 0; framework_of(context)->recomputes_all && s < program->segments->len; s++)
+        repeat_forward(program, s, durations);
     return durations;
 }
 
@@ -203,6 +246,7 @@ typedef struct {
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
     double blocks[MAX_STREAMS];   /* seconds that compute loses a second of that stream's */
+    double owed_s;                /* of them, what it loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
     double last_compute_s;        /* end of the newest compute op */
@@ -252,6 +296,8 @@ static double ready(const Clock *clock, gboolean is_cpu)
     const CallList *list = &clock->program->step;
     double at = clock->stream_s[op->stream];
 
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        at += clock->owed_s;
     for (guint w = 0; w < op->num_waits; w++)
         at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
     for (guint w = 0; w < call->num_waits; w++) {
@@ -271,6 +317,16 @@ static OpClass spent_on(const Op *op)
     return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
 }
 
+/* Of compute's time, to traffic.  What reductions take of it counts once all backward passes are
+ * done: before, other stages would wait for it one after the other, and no framework does that. */
+static void lose(Clock *clock, const Op *op, double seconds)
+{
+    if (op->kind == OP_ALL_GATHER)
+        clock->stream_s[COMPUTE_STREAM] += seconds;
+    else
+        clock->owed_s += seconds;
+}
+
 /* Ends the current op and takes the rank to the next one. */
 static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
 {
@@ -284,8 +340,10 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
         clock->issue_s = clock->last_compute_s = end_s;
     } else {
         clock->queue_s = end_s;
-        clock->stream_s[COMPUTE_STREAM] += clock->blocks[op->stream] * took;
+        lose(clock, op, clock->blocks[op->stream] * took);
     }
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        clock->owed_s = 0;
     clock->time.busy_s[spent_on(op)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
