@@ -315,13 +315,22 @@ static double unfused_seconds(const Op *op, const Topology *topology, const Comp
            cuda_memory(&scores, topology, context);
 }
 
+/* Of the mean of a cp group, the work of its last rank, (2 n - 1) / n, where parts are not dealt
+ * out in zigzag: its queries see all keys before them. */
+static double slowest_share(const ComputeContext *context)
+{
+    const double ranks = MAX(context->context_ranks, 1);
+
+    return framework_or_default(context->framework)->context_plain ? (2 * ranks - 1) / ranks : 1;
+}
+
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const AttentionKernel kernel = framework_or_default(context->framework)->attention;
 
     return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
                ? unfused_seconds(op, topology, context)
-               : flash_seconds(op, topology, kernel);
+               : flash_seconds(op, topology, kernel) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

@@ -98,16 +98,33 @@ static gboolean splits_tokens(const Program *program)
     return local < rows;
 }
 
+static guint group_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
 /* Parts of a message between stages, of which each rank of a tp group sends its own. */
 static guint message_parts(const Program *program, const Op *op, const Framework *framework)
 {
     if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
         strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
         return 1;
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
+    return group_ranks(program, "tp");
+}
+
+/* Broadcasts of all ranks' parts, each with a fixed cost, over as many units as there are. */
+static double broadcast_seconds(const Program *program, const Op *op, const Framework *framework)
+{
+    guint units = 0;
+
+    if (op->kind != OP_ALL_GATHER || op->unit == NO_UNIT)
+        return 0;
+    for (guint u = 0; u < program->units->len; u++)
+        units += program_unit(program, u)->count;
+    return framework->broadcast_s * op_group_size(program, op) / units;
 }
 
 static double communication_seconds(const Program *program, const Op *op,
@@ -125,7 +142,8 @@ static double communication_seconds(const Program *program, const Op *op,
 
     const guint64 bytes =
         buffer_bytes(program, op) / message_parts(program, op, framework_of(context));
-    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where);
+    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
+           broadcast_seconds(program, op, framework_of(context));
 }
 
 /* Adds time to the stream of compute: spread over its ops. */
@@ -207,6 +225,7 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
                 .threads = context->threads,
                 .cores = context->topology->gpus_per_node,
                 .unit_elements = unit_elements(program, op),
+                .context_ranks = group_ranks(program, "cp"),
                 .framework = framework_of(context),
             };
 
