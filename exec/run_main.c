@@ -30,7 +30,7 @@ static gboolean check_trainable(const Plan *plan, GError **error)
                     "%s: field \"workload.optimizer\" = \"%s\": it is planned only; fsdp-run "
                     "trains with adamw and sgd",
                     plan->source, optimizer_name(plan->workload.optimizer));
-    return TRUE;
+    return model_check_trainable(plan->model, error);
 }
 
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */

@@ -15,7 +15,7 @@ static void print_json_node(JsonNode *node)
 }
 
 /* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6). */
-static void print_json_search(const SearchResult *result, guint smallest)
+static void print_json_search(const SearchResult *result, const Plan *today, guint smallest)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
     g_autoptr(JsonNode) node = NULL;
@@ -44,6 +44,10 @@ static void print_json_search(const SearchResult *result, guint smallest)
         json_builder_set_member_name(json, "closest");
         json_builder_add_value(json, plan_node(result->closest));
     }
+    if (today != NULL) {
+        json_builder_set_member_name(json, "from");
+        json_builder_add_value(json, plan_node(today));
+    }
     json_builder_set_member_name(json, "plans");
     json_builder_begin_array(json);
     for (guint i = 0; i < result->plans->len; i++)
@@ -69,8 +73,16 @@ static gboolean record_search(const SearchRequest *request, const SearchResult *
     return store_commit(store, error);
 }
 
+/* What the file says that is priced otherwise, or not at all. */
+static void print_notes(const Config *config, const char *source)
+{
+    for (guint i = 0; i < config->notes->len; i++)
+        g_printerr("fsdp-plan: %s (%s): %s\n", source, config->framework,
+                   (const char *)g_ptr_array_index(config->notes, i));
+}
+
 /* A store that can't be opened is refused before a plan is written. */
-static int show_result(const SearchRequest *request, const SearchResult *result,
+static int show_result(const SearchRequest *request, const SearchResult *result, const Plan *today,
                        const PlanOptions *options, GError **error)
 {
     g_autoptr(Store) store = NULL;
@@ -83,15 +95,15 @@ static int show_result(const SearchRequest *request, const SearchResult *result,
     if (store != NULL && !record_search(request, result, store, error))
         return error_exit_status(*error);
     if (options->json)
-        print_json_search(result, 0);
+        print_json_search(result, today, 0);
     else
-        table_print_search(request, result);
+        table_print_search(request, result, today);
     return 0;
 }
 
 /* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
  * that fits is searched instead, and said. */
-static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
+static int nothing_fits(const PlanInputs *inputs, const SearchResult *result, const Plan *today,
                         const PlanOptions *options, GError **error)
 {
     SearchRequest request = inputs->request;
@@ -101,7 +113,7 @@ static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
 
     if (inputs->gpus_given || smallest == 0) {
         if (options->json)
-            print_json_search(result, smallest);
+            print_json_search(result, today, smallest);
         else
             table_print_nothing_fits(&request, result, smallest);
         return 1;
@@ -111,7 +123,7 @@ static int nothing_fits(const PlanInputs *inputs, const SearchResult *result,
                cluster, smallest);
     request.gpus = smallest;
     g_autoptr(SearchResult) larger = search(&request);
-    return show_result(&request, larger, options, error);
+    return show_result(&request, larger, today, options, error);
 }
 
 static int show_search(const PlanInputs *inputs, const PlanOptions *options, GError **error)
@@ -125,16 +137,26 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
             return 1;
         }
     }
+    g_autoptr(Plan) today = NULL;
+    if (inputs->config != NULL) {
+        print_notes(inputs->config, options->from);
+        today = search_estimate(&inputs->today, error);
+        if (today == NULL)
+            return error_exit_status(*error);
+    }
     g_autoptr(SearchResult) result = search(&request);
     if (result->plans->len == 0)
-        return nothing_fits(inputs, result, options, error);
-    return show_result(&request, result, options, error);
+        return nothing_fits(inputs, result, today, options, error);
+    return show_result(&request, result, today, options, error);
 }
 
 static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, GError **error)
 {
-    g_autoptr(Plan) plan = search_estimate(&inputs->request, error);
+    const gboolean from = inputs->config != NULL;
 
+    if (from)
+        print_notes(inputs->config, options->from);
+    g_autoptr(Plan) plan = search_estimate(from ? &inputs->today : &inputs->request, error);
     if (plan == NULL)
         return error_exit_status(*error);
     if (options->output != NULL && !plan_save(plan, options->output, error))

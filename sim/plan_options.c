@@ -5,6 +5,7 @@
 #include "sim/base/nearest.h"
 #include "sim/base/units.h"
 #include "sim/command_argument.h"
+#include "sim/plan_config.h"
 
 #include <string.h>
 
@@ -54,6 +55,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &o->output, "Write the (best) plan here", "PLAN"},
         {"layout", 0, estimate ? 0 : G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->layout,
          "The mesh: dp_replicate=1,dp_shard=8 (axes that are not named are 1)", "A=N,..."},
+        {"from", 0, 0, G_OPTION_ARG_FILENAME, &o->from,
+         "What runs today: a configuration of torchtitan, megatron, deepspeed, accelerate, axolotl",
+         "FILE"},
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
@@ -74,9 +78,10 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         return fail(error, ERROR_INPUT, "%s (see --help)", why->message);
     if (*argc > 1)
         return fail(error, ERROR_INPUT, "unexpected argument \"%s\" (see --help)", (*argv)[1]);
-    if (estimate != (o->layout != NULL))
-        return estimate ? fail(error, ERROR_INPUT, "estimate needs --layout dp_shard=N,...")
-                        : fail(error, ERROR_INPUT, "--layout is estimate's; search has --fix");
+    if (!estimate && o->layout != NULL)
+        return fail(error, ERROR_INPUT, "--layout is estimate's; search has --fix");
+    if (estimate && (o->layout == NULL) == (o->from == NULL))
+        return fail(error, ERROR_INPUT, "estimate needs --layout dp_shard=N,... or --from FILE");
     return TRUE;
 }
 
@@ -84,8 +89,8 @@ void plan_options_clear(PlanOptions *o)
 {
     char **const strings[] = {&o->model,    &o->topology, &o->gpus,      &o->precision,
                               &o->recipe,   &o->strategy, &o->optimizer, &o->recompute,
-                              &o->schedule, &o->fix,      &o->layout,    &o->sort,
-                              &o->output,   &o->db,       &o->framework};
+                              &o->schedule, &o->fix,      &o->layout,    &o->from,
+                              &o->sort,     &o->output,   &o->db,        &o->framework};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -467,7 +472,7 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
                                    .accumulate_sharded = TRUE};
     if (o->fix != NULL && !read_fields(request, "fix", o->fix, FALSE, error))
         return FALSE;
-    if (estimate && !read_fields(request, "layout", o->layout, TRUE, error))
+    if (estimate && o->layout != NULL && !read_fields(request, "layout", o->layout, TRUE, error))
         return FALSE;
     if (request->sharding.live_units == 0)
         request->sharding.live_units = request->sharding.prefetch + 1;
@@ -528,6 +533,27 @@ static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **err
     return TRUE;
 }
 
+/* What the file says where the command line says nothing. */
+static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    const gboolean recipe_is_open = o->recipe == NULL && o->precision == NULL;
+
+    if (o->from == NULL)
+        return TRUE;
+    if (inputs->gpus_auto)
+        return fail(error, ERROR_INPUT, "--gpus = auto: --from needs a number");
+    inputs->config = config_load(o->from, error);
+    if (inputs->config == NULL)
+        return FALSE;
+    if (o->optimizer == NULL && inputs->config->optimizer >= 0)
+        inputs->request.optimizer = (Optimizer)inputs->config->optimizer;
+    if (!plan_config_workload(inputs->config, o->from, recipe_is_open, &inputs->request, error))
+        return FALSE;
+    inputs->gpus_given = TRUE; /* the file and the mesh say how many */
+    inputs->today = inputs->request;
+    return plan_config_layout(inputs->config, o->from, &inputs->today, error);
+}
+
 gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
                           GError **error)
 {
@@ -540,7 +566,7 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
                     "--model is missing: a folder with config.json, that file, "
                     "or a name under models/");
     inputs->model = model_load(o->model, models, error);
-    if (inputs->model == NULL || !model_check_trainable(inputs->model, error))
+    if (inputs->model == NULL || !model_check_plannable(inputs->model, error))
         return FALSE;
     inputs->topology =
         topology_load(o->topology == NULL ? "localhost" : o->topology, topologies, error);
@@ -549,9 +575,11 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error)) &&
+           read_fixed(inputs, o, estimate, error) && read_config(inputs, o, error) &&
+           (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
-                         estimate ? fixed_world(&inputs->request) : search_gpus(&inputs->request),
+                         o->layout != NULL ? fixed_world(&inputs->request)
+                                           : search_gpus(&inputs->request),
                          error);
 }
 
@@ -559,4 +587,5 @@ void plan_inputs_clear(PlanInputs *inputs)
 {
     model_free(inputs->model);
     topology_free(inputs->topology);
+    config_free(inputs->config);
 }

@@ -40,7 +40,7 @@ static void print_inputs(const SearchRequest *request)
 }
 
 /* @width: of the widest layout. */
-static void print_row(guint rank, const Plan *plan, gint width)
+static void print_row(const char *rank, const Plan *plan, gint width)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -52,7 +52,7 @@ static void print_row(guint rank, const Plan *plan, gint width)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
+    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
 }
@@ -70,10 +70,15 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
-static gint widest_layout(const SearchResult *result)
+static gint widest_layout(const SearchResult *result, const Plan *today)
 {
     gsize width = 24;
 
+    if (today != NULL) {
+        g_autofree char *layout = plan_layout_text(today);
+
+        width = MAX(width, strlen(layout));
+    }
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
 
@@ -82,16 +87,35 @@ static gint widest_layout(const SearchResult *result)
     return (gint)width;
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result)
+/* What a change would gain; what does not fit has no speed to compare with. */
+static void print_gain(const Plan *today, const Plan *best)
 {
-    const gint width = widest_layout(result);
+    g_print("\n");
+    if (today->reasons->len > 0)
+        g_print("what runs today does not fit: %s\n",
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("the first takes %.3g times the step of what runs today\n",
+                best->prediction.step_seconds / today->prediction.step_seconds);
+}
+
+void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+{
+    const gint width = widest_layout(result, today);
 
     print_inputs(request);
     g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width, "layout");
-    for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i), width);
+    if (today != NULL)
+        print_row("today", today, width);
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
+
+        print_row(rank, g_ptr_array_index(result->plans, i), width);
+    }
+    if (today != NULL)
+        print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "

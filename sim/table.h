@@ -3,8 +3,10 @@
 
 #include "sim/search/search.h"
 
-/* The ranked table, and the line that says what was counted. */
-void table_print_search(const SearchRequest *request, const SearchResult *result);
+/* The ranked table below @today (NULL, or what runs now), and the line that says what was counted.
+ */
+void table_print_search(const SearchRequest *request, const SearchResult *result,
+                        const Plan *today);
 
 /* One plan in full: choices, time by term, memory by term, volume. */
 void table_print_plan(const Plan *plan);

@@ -97,7 +97,11 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 {
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
+    g_autofree char *untrainable = model_untrainable(plan->model);
 
+    if (untrainable != NULL)
+        return export_refuse(export, "model.model_type", plan->model->model_type,
+                             "only models that fsdp-run trains are exported", error);
     for (guint axis = 0; axis < NUM_AXES; axis++) {
         g_autofree char *field = g_strconcat("layout.", axis_name((Axis)axis), NULL);
 

@@ -218,6 +218,7 @@ static gboolean read_latent(Model *model, const JsonText *json, GError **error)
     if (latent->q_rank != 0)
         model->features |= FEATURE_Q_RANK;
     model->head_dim = latent->plain_dim + latent->rope_dim;
+    model->rotary_dim = latent->rope_dim;
     return TRUE;
 }
 

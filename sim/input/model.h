@@ -11,8 +11,10 @@ typedef enum { UNIT_ROOT, UNIT_BLOCK } UnitKind;
  * lacks is absent from its units. */
 typedef enum {
     /* root */
-    PARAM_EMBEDDING, /* (vocab, hidden); also the head when tied */
-    PARAM_POSITIONS, /* (positions, hidden), learned */
+    PARAM_EMBEDDING,  /* (vocab, hidden); also the head when tied */
+    PARAM_POSITIONS,  /* (positions, hidden), learned */
+    PARAM_EMBED_NORM, /* of what the embedding gives */
+    PARAM_EMBED_NORM_BIAS,
     PARAM_FINAL_NORM,
     PARAM_FINAL_NORM_BIAS,
     PARAM_HEAD, /* absent when tied */
@@ -25,9 +27,12 @@ typedef enum {
     PARAM_K_BIAS,
     PARAM_V,
     PARAM_V_BIAS,
+    PARAM_Q_NORM, /* of each head, or of all heads at once */
+    PARAM_K_NORM,
     PARAM_O,
     PARAM_O_BIAS,
-    PARAM_POST_NORM, /* before the MLP */
+    PARAM_ATTENTION_NORM, /* of what attention gives */
+    PARAM_POST_NORM,      /* before the MLP */
     PARAM_POST_NORM_BIAS,
     PARAM_GATE,
     PARAM_GATE_BIAS,
@@ -35,7 +40,8 @@ typedef enum {
     PARAM_UP_BIAS,
     PARAM_DOWN,
     PARAM_DOWN_BIAS,
-    PARAM_OTHER, /* of models that are counted only */
+    PARAM_MLP_NORM, /* of what the MLP gives */
+    PARAM_OTHER,    /* of models that are counted only */
     NUM_PARAM_ROLES
 } ParamRole;
 
@@ -71,6 +77,7 @@ enum {
     FEATURE_Q_RANK = 1 << 26,          /* of that, queries of low rank too */
     FEATURE_EXPERTS = 1 << 27,
     FEATURE_SHARED_EXPERTS = 1 << 28,
+    FEATURE_QK_NORM_OF_ALL = 1 << 29, /* those norms are over all heads at once */
 };
 
 typedef enum {
@@ -122,6 +129,7 @@ typedef struct {
     guint32 features; /* FEATURE_ */
     Activation activation;
     guint layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq;
+    guint rotary_dim;     /* of each head, that much is rotated */
     guint embedding;      /* width of the embedding; hidden in all models but one */
     guint position_rows;  /* of learned positions; OPT has two more than max_seq */
     guint sliding_window; /* 0 = none */
@@ -144,14 +152,17 @@ Model *model_parse(const char *text, const char *source, const char *name,
 void model_free(Model *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Model, model_free)
 
-/* NULL, or what of this model can't be compiled into a program yet, as in "learned positions,
- * ALiBi"; the caller's. */
+/* NULL, or what of this model can't be compiled into a program yet, as in "a bias of the head";
+ * the caller's.  The same of what no device's kernels compute: such a model's programs are priced,
+ * and not run. */
+char *model_unplannable(const Model *model);
 char *model_untrainable(const Model *model);
 
 /* TRUE where that is NULL, else one line and ERROR_INPUT. */
+gboolean model_check_plannable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The parameters of a unit of a trainable model in storage order: GArray of ParamShape (which owns
+/* The parameters of a unit of a plannable model in storage order: GArray of ParamShape (which owns
  * the names).  What is fused in the file - queries, keys and values, gate and up - is split here,
  * and all matrices are (out, in): tensor parallelism cuts them apart.  The number of elements is
  * the file's. */

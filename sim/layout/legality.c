@@ -122,6 +122,9 @@ static Verdict check_tensor(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u: must be a divisor or a multiple of the model's %u kv heads", tp,
                       model->kv_heads);
+    if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
+        return refuse(reason, VERDICT_TENSOR,
+                      "tp = %u: the model norms the queries of all heads at once, so tp is 1", tp);
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT

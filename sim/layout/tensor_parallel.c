@@ -66,6 +66,8 @@ PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
 {
     if (is_kv(role))
         return SUM_OVER_KV;
+    if (role == PARAM_Q_NORM || role == PARAM_K_NORM) /* of other heads on every rank */
+        return SUM_OVER_TP;
     if (splits[role] != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)
         return SUM_NONE;
     return sequence ? SUM_OVER_TP : SUM_NONE;

@@ -11,6 +11,8 @@ static gboolean has_root_param(const Builder *builder, ParamRole role)
     case PARAM_EMBEDDING:
         return builder->has_embedding || (builder->has_head && builder->local.tied);
     case PARAM_POSITIONS:
+    case PARAM_EMBED_NORM:
+    case PARAM_EMBED_NORM_BIAS:
         return builder->has_embedding;
     default: /* the final norm, the head */
         return builder->has_head;
@@ -208,6 +210,29 @@ static void add_positions(Builder *builder)
                            ring ? builder->seq : builder->seq * builder->cp);
 }
 
+/* Norms without a bias, or without any parameters, are computed with zeros and ones; their
+ * gradients go to nobody. */
+static void add_norm_constants(Builder *builder)
+{
+    Program *program = builder->program;
+    const guint32 features = builder->local.features;
+    const guint64 hidden = builder->local.hidden;
+    const DType gradient = builder->spec->workload->recipe->gradient;
+
+    if ((features & FEATURE_LAYER_NORM) == 0 || (features & FEATURE_NORM_BIAS) != 0)
+        return;
+    builder->norm_zeros =
+        program_add_tensor(program, "norm_zeros", TENSOR_INPUT, builder->dtype, NO_SPACE, hidden);
+    builder->no_gradient[1] = program_add_tensor(program, "no_gradient.bias", TENSOR_ACTIVATION,
+                                                 gradient, NO_SPACE, hidden);
+    if ((features & FEATURE_BARE_NORM) == 0)
+        return;
+    builder->norm_ones =
+        program_add_tensor(program, "norm_ones", TENSOR_INPUT, builder->dtype, NO_SPACE, hidden);
+    builder->no_gradient[0] =
+        program_add_tensor(program, "no_gradient", TENSOR_ACTIVATION, gradient, NO_SPACE, hidden);
+}
+
 static void add_inputs(Builder *builder)
 {
     Program *program = builder->program;
@@ -219,12 +244,14 @@ static void add_inputs(Builder *builder)
     builder->labels = program_add_tensor(program, "labels", TENSOR_INPUT, DTYPE_INT32,
                                          builder->micro_batch_space, builder->rows);
     if ((builder->local.features & FEATURE_ROPE) != 0)
-        builder->rope_table = program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32,
-                                                 NO_SPACE, builder->seq * builder->local.head_dim);
+        builder->rope_table =
+            program_add_tensor(program, "rope_table", TENSOR_INPUT, DTYPE_FP32, NO_SPACE,
+                               builder->seq * builder->local.rotary_dim);
     if ((builder->local.features & FEATURE_POSITIONS) != 0 && builder->has_embedding)
         builder->positions = program_add_tensor(program, "positions", TENSOR_INPUT, DTYPE_INT32,
                                                 NO_SPACE, builder->local_rows);
     add_positions(builder);
+    add_norm_constants(builder);
     builder->hyper =
         program_add_tensor(program, "hyper", TENSOR_INPUT, DTYPE_FP64, NO_SPACE, NUM_HYPER);
     if (builder->tp > 1)
@@ -260,8 +287,12 @@ static void find_params(Builder *builder)
     for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
         g_autoptr(GArray) params = model_unit_params(&builder->local, kinds[k]);
 
-        for (guint i = 0; i < params->len; i++)
-            builder->param[g_array_index(params, ParamShape, i).role] = (gint)i;
+        for (guint i = 0; i < params->len; i++) {
+            const ParamShape *shape = &g_array_index(params, ParamShape, i);
+
+            builder->param[shape->role] = (gint)i;
+            builder->rows_of[shape->role] = shape->rows;
+        }
     }
 }
 

@@ -47,13 +47,14 @@ typedef struct {
 typedef struct {
     const ProgramSpec *spec;
     Program *program;
-    Model local;                 /* the model as this rank of the tp group sees it */
-    gint param[NUM_PARAM_ROLES]; /* where each is in its unit, -1: nowhere */
-    guint tp;                    /* ranks that split each matrix */
-    guint cp;                    /* ranks that share a sequence */
-    gboolean sequence;           /* between matrices, tokens are split over them */
-    guint64 seq;                 /* tokens of a sequence on this rank */
-    guint64 rows;                /* tokens of a micro-batch on this rank */
+    Model local;                      /* the model as this rank of the tp group sees it */
+    gint param[NUM_PARAM_ROLES];      /* where each is in its unit, -1: nowhere */
+    guint64 rows_of[NUM_PARAM_ROLES]; /* its rows on this rank */
+    guint tp;                         /* ranks that split each matrix */
+    guint cp;                         /* ranks that share a sequence */
+    gboolean sequence;                /* between matrices, tokens are split over them */
+    guint64 seq;                      /* tokens of a sequence on this rank */
+    guint64 rows;                     /* tokens of a micro-batch on this rank */
     guint64
         local_rows; /* of them, those of the residual stream and the norms: rows, or rows / tp */
     DType dtype;    /* of activations and of weights in use */
@@ -65,6 +66,7 @@ typedef struct {
     guint micro_batch_space, ring_space[NUM_RINGS];
     guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
         query_positions, key_positions, scratch, logits, vocab_range;
+    guint norm_ones, norm_zeros, no_gradient[2]; /* where norms lack parameters */
     guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
     gint input;                                    /* takes a chunk's input from the inbox */

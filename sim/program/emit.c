@@ -20,12 +20,35 @@ guint emit_activation_fp32(Builder *builder, const char *name, guint space, guin
                               elements);
 }
 
-guint emit_norm_stats(Builder *builder, const char *name, guint space)
+/* A norm goes over each token's values, but of queries and keys over each head's. */
+static guint64 norm_columns(const Builder *builder, ParamRole param)
+{
+    return builder->param[param] >= 0 ? builder->rows_of[param] : builder->local.hidden;
+}
+
+static guint64 norm_rows(const Builder *builder, ParamRole param)
+{
+    const Model *model = &builder->local;
+    const guint64 heads = param == PARAM_Q_NORM   ? model->heads
+                          : param == PARAM_K_NORM ? model->kv_heads
+                                                  : 0;
+
+    if (heads == 0)
+        return builder->local_rows;
+    return builder->rows * heads * model->head_dim / norm_columns(builder, param);
+}
+
+guint emit_norm_stats(Builder *builder, const char *name, guint space, ParamRole param)
 {
     const gboolean layer_norm = (builder->local.features & FEATURE_LAYER_NORM) != 0;
 
     return emit_activation_fp32(builder, name, space,
-                                builder->local_rows * (layer_norm ? NUM_LAYERNORM : 1));
+                                norm_rows(builder, param) * (layer_norm ? NUM_LAYERNORM : 1));
+}
+
+gboolean emit_has_norm(const Builder *builder, ParamRole param)
+{
+    return builder->param[param] >= 0 || (builder->local.features & FEATURE_BARE_NORM) != 0;
 }
 
 Op *emit_op(const Emit *to, OpKind kind)
@@ -86,45 +109,80 @@ static gboolean is_layer_norm(const Emit *to)
     return (to->builder->local.features & FEATURE_LAYER_NORM) != 0;
 }
 
+static Op *norm_op(const Emit *to, OpKind rms, OpKind layer, ParamRole param)
+{
+    Op *op = emit_op(to, is_layer_norm(to) ? layer : rms);
+
+    op->sizes.rows = norm_rows(to->builder, param);
+    op->sizes.in = op->sizes.out = norm_columns(to->builder, param);
+    return op;
+}
+
+static void reads_norm_weight(const Emit *to, Op *op, ParamRole param)
+{
+    if (to->builder->param[param] >= 0)
+        emit_reads_weight(to, op, param);
+    else
+        emit_reads(op, to->builder->norm_ones);
+}
+
+static gboolean has_norm_bias(const Emit *to)
+{
+    return (to->builder->local.features & FEATURE_NORM_BIAS) != 0;
+}
+
+static void reads_norm_params(const Emit *to, Op *op, ParamRole param)
+{
+    reads_norm_weight(to, op, param);
+    if (is_layer_norm(to) && has_norm_bias(to))
+        emit_reads_weight(to, op, param + 1);
+    else if (is_layer_norm(to))
+        emit_reads(op, to->builder->norm_zeros);
+}
+
+static void accumulates_norm_gradients(const Emit *to, Op *op, ParamRole param)
+{
+    op->dtype_out = to->gradient_dtype;
+    if (to->builder->param[param] >= 0)
+        emit_accumulates_gradient(to, op, param);
+    else
+        emit_writes(op, to->builder->no_gradient[0]);
+    if (is_layer_norm(to) && has_norm_bias(to))
+        emit_accumulates_gradient(to, op, param + 1);
+    else if (is_layer_norm(to))
+        emit_writes(op, to->builder->no_gradient[1]);
+}
+
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM : OP_RMSNORM);
+    Op *op = norm_op(to, OP_RMSNORM, OP_LAYERNORM, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
-    emit_reads_weight(to, op, param);
-    if (is_layer_norm(to))
-        emit_reads_weight(to, op, param + 1);
+    reads_norm_params(to, op, param);
     emit_writes(op, y);
     emit_writes(op, stats);
 }
 
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_APPLY : OP_RMSNORM_APPLY);
+    Op *op = norm_op(to, OP_RMSNORM_APPLY, OP_LAYERNORM_APPLY, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
-    emit_reads_weight(to, op, param);
-    if (is_layer_norm(to))
-        emit_reads_weight(to, op, param + 1);
+    reads_norm_params(to, op, param);
     emit_reads(op, stats);
     emit_writes(op, y);
 }
 
 void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_BACKWARD : OP_RMSNORM_BACKWARD);
+    Op *op = norm_op(to, OP_RMSNORM_BACKWARD, OP_LAYERNORM_BACKWARD, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, norm->dy);
     emit_reads(op, norm->x);
-    emit_reads_weight(to, op, param);
+    reads_norm_weight(to, op, param);
     emit_reads(op, norm->stats);
     op_add_operand(op, norm->dx, norm->dx_access, 0, WHOLE_TENSOR);
-    emit_accumulates_gradient(to, op, param);
-    if (is_layer_norm(to))
-        emit_accumulates_gradient(to, op, param + 1);
+    accumulates_norm_gradients(to, op, param);
     emit_uses_scratch(to, op);
 }
 
@@ -281,6 +339,7 @@ void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
         return;
     Op *op = emit_op(to, kind);
 
+    op->sizes.head_dim = to->builder->local.rotary_dim; /* what it touches */
     emit_updates(op, q);
     emit_updates(op, k);
     emit_reads(op, to->builder->rope_table);
@@ -293,6 +352,15 @@ void emit_copy(const Emit *to, guint x, guint y, gint y_shift)
     op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
     emit_reads(op, x);
     op_add_operand(op, y, ACCESS_WRITE, y_shift, WHOLE_TENSOR);
+}
+
+void emit_add(const Emit *to, guint x, guint y, gint y_shift)
+{
+    Op *op = emit_op(to, OP_ACCUMULATE);
+
+    op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
+    emit_reads(op, x);
+    op_add_operand(op, y, ACCESS_UPDATE, y_shift, WHOLE_TENSOR);
 }
 
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction)

@@ -30,10 +30,29 @@ typedef struct {
     guint o, dq;            /* sums */
 } AttentionRing;
 
+/* Queries and keys as their norms read them, where they are normed. */
+typedef struct {
+    guint q, k, q_stats, k_stats, dq, dk;
+} HeadNorms;
+
 typedef struct {
     guint q, k, v, o, lse, dattention, dq, dk, dv;
+    HeadNorms norms;
     AttentionRing ring;
 } AttentionTensors;
+
+/* Between what a norm left, of all tokens, and queries, keys and values (build_projections.c).
+ * @saved: the space of what forward leaves for backward. */
+void build_projections(Builder *builder, AttentionTensors *tensors, guint saved);
+void emit_projections(const Emit *to, const AttentionTensors *tensors, guint normed);
+
+/* Gradients of queries and keys as the matrices gave them; then those of the matrices, and of what
+ * they read: dnormed. */
+void emit_head_norms_backward(const Emit *to, const AttentionTensors *tensors);
+void emit_projections_backward_weight(const Emit *weights, const AttentionTensors *tensors,
+                                      guint normed);
+void emit_projections_backward_input(const Emit *to, const AttentionTensors *tensors, guint dnormed,
+                                     Access access);
 
 void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
 void emit_attention(const Emit *to, const AttentionTensors *tensors);
@@ -44,8 +63,11 @@ guint emit_activation(Builder *builder, const char *name, guint space, guint64 c
 guint emit_local_activation(Builder *builder, const char *name, guint space);
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements);
 
-/* What a norm leaves for its backward pass: rstd, or mean and rstd of each token. */
-guint emit_norm_stats(Builder *builder, const char *name, guint space);
+/* What a norm leaves for its backward pass: rstd, or mean and rstd of each row. */
+guint emit_norm_stats(Builder *builder, const char *name, guint space, ParamRole param);
+
+/* Whether the model has that norm at all; one without parameters is one. */
+gboolean emit_has_norm(const Builder *builder, ParamRole param);
 
 /* A new compute op with the model's sizes, and its operands in order. */
 Op *emit_op(const Emit *to, OpKind kind);
@@ -75,8 +97,9 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift);
 /* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
-/* y := x, to which a linear then adds its product. */
+/* y := x, to which a linear then adds its product; y += x. */
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
+void emit_add(const Emit *to, guint x, guint y, gint y_shift);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction);

@@ -75,7 +75,7 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     if (config == NULL || !json_string(json, "model.name", &name, error))
         return FALSE;
     plan->model = model_parse(config, config_source, name, error);
-    if (plan->model == NULL || !model_check_trainable(plan->model, error))
+    if (plan->model == NULL || !model_check_plannable(plan->model, error))
         return FALSE;
     const guint64 psi = model_parameters(plan->model);
     if (!json_uint(json, "model.parameters", psi, psi, &parameters, error) ||

@@ -46,20 +46,24 @@ guint64 stage_block_gathers(const Stage *stage, Strategy strategy)
                        stage->micro_batches;
 }
 
-/* For the embedding, and for the head. */
+/* For the embedding, and for the head; where the embedding is normed, for its backward pass too. */
 guint64 stage_root_gathers(const Stage *stage)
 {
-    const Sharding *sharding = stage->spec->sharding;
+    const Model *model = stage->spec->model;
+    const gboolean kept = sharding_unit_kept(stage->spec->sharding, ROOT_UNIT, model->layers);
+    const guint normed = (model->features & FEATURE_EMBED_NORM) != 0 ? 1 : 0;
     const Strategy strategy = stage->shape->root_strategy;
+    const guint64 micro_batches = stage->micro_batches;
 
     if (stage->shape->place == STAGE_MIDDLE || strategy < STRATEGY_SHARD_GRAD_OP)
         return 0;
     if (strategy == STRATEGY_SHARD_GRAD_OP)
         return 1;
-    return stage->shape->place == STAGE_ONLY &&
-                   !sharding_unit_kept(sharding, ROOT_UNIT, stage->spec->model->layers)
-               ? 2 * (guint64)stage->micro_batches
-               : stage->micro_batches;
+    if (stage->shape->place == STAGE_ONLY)
+        return kept ? micro_batches : (2 + normed) * micro_batches;
+    if (stage->shape->place == STAGE_FIRST && normed != 0)
+        return kept ? stage->flows->opened[0] : 2 * micro_batches;
+    return micro_batches;
 }
 
 /* ---- state and volume ---- */

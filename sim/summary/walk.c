@@ -117,8 +117,10 @@ static double root_weights_s(Clocks *clocks, gboolean for_head)
     if (for_head && clocks->stage.shape->place == STAGE_ONLY &&
         stage_root_gathers(&clocks->stage) <= clocks->stage.micro_batches)
         return clocks->root_whole_s;
+    const gboolean fewer = stage_root_gathers(&clocks->stage) < clocks->stage.micro_batches;
+
     if (strategy < STRATEGY_SHARD_GRAD_OP ||
-        (strategy == STRATEGY_SHARD_GRAD_OP && clocks->root_whole_s > 0))
+        ((strategy == STRATEGY_SHARD_GRAD_OP || fewer) && clocks->root_whole_s > 0))
         return clocks->root_whole_s;
     clocks->gather_s =
         MAX(clocks->gather_s, clocks->root->update.all_s) + clocks->root->gather.shard_s;

@@ -114,7 +114,7 @@ sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topol
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
 # What can only be counted.
-for counted in bloom-176b deepseek-v3 gemma-2-9b opt-175b pythia-1b qwen3-8b; do
+for counted in deepseek-v3 tests/sim/data/models/{opt-350m,phi-2}.json; do
     refused 2 fsdp-plan search --model "$counted" --topology dgx-h100 -o "$tmp/out/plan"
 done
 # Understood, but illegal.
@@ -143,6 +143,12 @@ refused 2 fsdp-plan trace "$good" -o "$tmp/in/missing/trace"
 refused 2 fsdp-plan trace "$good" -o "$tmp/in/empty_folder"
 
 # ---- fsdp-run ----
+
+# Planned, not trained.
+timeout 60 "$build/fsdp-plan" estimate --model pythia-70m --layout dp_shard=2 --seq-len 64 \
+    -o "$tmp/in/planned" >/dev/null
+refused 2 fsdp-run "$tmp/in/planned" --data "$text"
+refused 1 fsdp-plan export "$tmp/in/planned" --to megatron
 
 refused 2 fsdp-run
 refused 2 fsdp-run "$good"

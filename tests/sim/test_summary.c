@@ -1,5 +1,5 @@
 #include "sim/summary/summary.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/family_case.h"
 
 enum { GROUPS = 8, LAYOUTS = 2400 };
 
@@ -136,6 +136,21 @@ START_TEST(state_and_volume_are_exact_and_the_bounds_hold)
 }
 END_TEST
 
+START_TEST(they_hold_for_blocks_of_other_families)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    g_autoptr(GRand) random = g_rand_new_with_seed(181 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 6; i++) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+        const SimulateContext context = draw_context(random, &one, &topology);
+
+        compare(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(the_memory_bound_is_not_far_below_the_arena)
 {
     const CaseShape shape = {
@@ -187,6 +202,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
+    tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
