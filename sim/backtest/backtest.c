@@ -70,7 +70,7 @@ static void price(Outcome *outcome, Plan *plan)
     Recompute recompute = plan->schedule.recompute;
 
     add_priced(outcome, plan, recompute, 1);
-    while (outcome->record->recompute == UNKNOWN && is_far_too_large(plan) &&
+    while (setup_recomputes(outcome->record) && is_far_too_large(plan) &&
            recompute < RECOMPUTE_FULL) {
         outcome->step_s = outcome->memory_gb = outcome->total_gb = 0;
         add_priced(outcome, plan, ++recompute, 1);

@@ -100,7 +100,8 @@ static double ethernet_share(const Record *record)
     static const struct {
         const char *word;
         double share;
-    } kinds[] = {{"infiniband", 1}, {"ib ", 1}, {"roce", 0.8}, {"efa", 0.55}, {"ethernet", 0.55}};
+    } kinds[] = {{"infiniband", 1}, {"ib ", 1},     {"roce", 0.8},
+                 {"efa", 0.55},     {"omni", 0.55}, {"ethernet", 0.55}};
     g_autofree char *text = g_ascii_strdown(record->network, -1);
 
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)

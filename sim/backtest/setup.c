@@ -19,6 +19,7 @@ typedef struct {
     gboolean interleaves;      /* stages have as many chunks as layers allow */
     gboolean halves_selective; /* "selective" keeps every other product */
     gboolean balances_head;    /* stages are cut by parameters, the head's too */
+    gboolean recomputes;       /* where nothing is said, what did not fit */
     gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
 } Usage;
 
@@ -113,18 +114,24 @@ static const Usage usages[] = {
      .framework = "internevo",
      .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "MaxText", .framework = "jax", .recipe = "zero", .strategy = STRATEGY_FULL_SHARD},
+    {.word = "MaxText",
+     .framework = "jax",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD,
+     .recomputes = TRUE},
     {.word = "Pax",
      .software = "te ",
      .framework = "jax",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE},
+     .recomputes_gpt = TRUE,
+     .recomputes = TRUE},
     {.word = "Pax",
      .framework = "jax-xla",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE},
+     .recomputes_gpt = TRUE,
+     .recomputes = TRUE},
     {.word = "DeepSpeed",
      .framework = "deepspeed",
      .recipe = "zero",
@@ -236,8 +243,10 @@ static guint virtual_stages(const Record *record, const Usage *usage, guint laye
 
     if (record->pp == 1)
         return 1;
-    if (record->vpp != 0)
-        return MIN(record->vpp, most);
+    if (record->vpp != 0) /* two layers less than chunks: each then has twice as many */
+        return record->vpp <= most
+                   ? record->vpp
+                   : MAX(1, record->vpp / ((record->vpp + most - 1) / MAX(most, 1)));
     if (strstr(record->software, "Interleaved") != NULL)
         return MIN(2, most);
     return usage->interleaves && layers % record->pp == 0 ? most : 1;
@@ -365,6 +374,11 @@ Plan *setup_plan(const Record *given, const char *topologies_dir, double *share,
     }
     *share = (double)record.global_batch / plan->workload.global_batch;
     return g_steal_pointer(&plan);
+}
+
+gboolean setup_recomputes(const Record *record)
+{
+    return usage_of(record)->recomputes && record->recompute == UNKNOWN;
 }
 
 gboolean setup_halves(const Record *record)

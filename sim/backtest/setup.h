@@ -12,3 +12,6 @@ Plan *setup_plan(const Record *record, const char *topologies_dir, double *share
 /* Whether the framework's "selective" keeps every other product of a block (torchtitan), which no
  * plan says: the mean of plans that recompute nothing and all comes near. */
 gboolean setup_halves(const Record *record);
+
+/* Whether a run that would not have fitted was recomputed, though the table does not say so. */
+gboolean setup_recomputes(const Record *record);
