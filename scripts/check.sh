@@ -122,6 +122,9 @@ check_cudasim() {
             run_simulated build "${source%.*}" "$policy" random "$seed"
         done
     done
+    for kind in build build/asan; do
+        run "tests/cuda/run_tcp ($kind)" 300 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
+    done
     check_cudasim_mpi
 }
 
