@@ -20,9 +20,10 @@ gpu_plan() {
 }
 
 gpu_plan "$tmp/1.plan" --gpus 1
-gpu_plan "$tmp/2.plan" --gpus 2 --strategy full_shard
-gpu_plan "$tmp/4.plan" --gpus 4 --strategy shard_grad_op --fix tp=2
+gpu_plan "$tmp/2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
+gpu_plan "$tmp/4.plan" --gpus 4 --strategy shard_grad_op --fix dp_shard=2,tp=2
 plan "$tmp/cpu.plan" --gpus 2 --global-batch 4 --seq-len 32
+plan "$tmp/one-cpu.plan" --gpus 1 --global-batch 4 --seq-len 32
 
 # free_port: one that nobody has now.
 free_port() {
@@ -102,6 +103,22 @@ launch srun 2 "SLURM_PROCID=%r SLURM_LOCALID=%r SLURM_STEP_NUM_TASKS=2 SLURM_JOB
 ended 0 120
 same_losses "$tmp/$name.0.out"
 
+for mode in on auto; do
+    launch "graphs-$mode" 2 "$(torchrun 2)" "$tmp/2.plan" --steps 10 --json --cuda-graph "$mode" \
+        --db "$tmp/graphs-$mode.db"
+    ended 0 120
+    losses "$tmp/$name.0.out" | head -n 3 >"$tmp/$name.losses"
+    losses "$tmp/torchrun-2.0.out" | cmp -s - "$tmp/$name.losses" || complain "$name: other losses"
+    timeout 60 "$build/fsdp-report" "$tmp/$name.db" >"$tmp/$name.report"
+done
+for file in graphs-on.0.err graphs-on.report; do
+    grep -q 'cuda graphs *on from step 3 on' "$tmp/$file" || complain "not on: $(<"$tmp/$file")"
+done
+for file in graphs-auto.0.err graphs-auto.report; do
+    grep -Eq 'cuda graphs *(on|off) from step 11 on.*: a step took [0-9.e+-]+ ms with, [0-9.e+-]+' \
+        "$tmp/$file" || complain "not decided: $(<"$tmp/$file")"
+done
+
 name=by-hand
 timeout 120 "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 3 --json --db "$tmp/db" \
     >"$tmp/by-hand.out" 2>"$tmp/by-hand.err" || complain "by hand: status $?: $(<"$tmp/by-hand.err")"
@@ -130,6 +147,11 @@ refused 3 '4 ranks of this machine would share 3 GPUs' "${one[@]}" WORLD_SIZE=4 
     "$run" "$tmp/4.plan" --data "$text"
 refused 3 'mpirun is not in PATH' env CUDASIM_DEVICES=1 "${no_mpi[@]}" \
     "$run" "$tmp/4.plan" --data "$text"
+
+refused 2 'cuda-graph = "maybe": must be on, off or auto' "$run" "$tmp/2.plan" --data "$text" \
+    --cuda-graph maybe
+refused 2 "this plan's device is a CPU" "$build/fsdp-run" "$tmp/one-cpu.plan" --data "$text" \
+    --cuda-graph on
 
 cp "$tmp/2.plan" "$tmp/two.0.plan"
 gpu_plan "$tmp/two.1.plan" --gpus 2 --strategy no_shard

@@ -1,5 +1,6 @@
 /* Run under mpirun with 1, 2 or 4 ranks: trainings on the CUDA device, joined by MPI through pinned
  * memory, or with NCCL in the environment by NCCL. */
+#include "sim/base/error.h"
 #include "tests/cuda/train_layouts.h"
 
 static TrainTest under_test;
@@ -14,12 +15,32 @@ START_TEST(layouts_train_on_the_device_as_one_rank_on_the_cpu)
 }
 END_TEST
 
+/* Not in silence, and not at the first step that would be one. */
+START_TEST(graphs_are_refused_where_communication_passes_through_the_host)
+{
+    const TrainLayout of = {.layout = {{1, 1, under_test.ranks, 1, 1}},
+                            .strategy = STRATEGY_FULL_SHARD};
+    const gboolean possible = under_test.ranks == 1 || g_getenv("NCCL") != NULL;
+    InterpreterOptions options = {.graph = GRAPH_ON};
+    g_autoptr(GError) error = NULL;
+    TrainParts parts;
+    const ProgramSpec spec = train_spec(&under_test, &of, DEVICE_CUDA, &parts);
+    g_autoptr(ProgramSet) set = program_compile(&spec);
+    g_autoptr(Interpreter) on = interpreter_new_with(under_test.runtime, set, &options, &error);
+
+    ck_assert_int_eq(on != NULL, possible);
+    ck_assert(possible || (g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT) &&
+                           strstr(error->message, "passes through host memory") != NULL));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("training on CUDA");
     TCase *tcase = tcase_create("layouts");
 
     tcase_add_test(tcase, layouts_train_on_the_device_as_one_rank_on_the_cpu);
+    tcase_add_test(tcase, graphs_are_refused_where_communication_passes_through_the_host);
     suite_add_tcase(suite, tcase);
     return train_suite_run(&under_test, suite);
 }

@@ -23,6 +23,7 @@ typedef struct {
     ContextKind context;
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
+    gboolean as_graph; /* one of those that graphs are tried with */
 } TrainLayout;
 
 /* What a ProgramSpec borrows. */
