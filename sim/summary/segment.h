@@ -9,7 +9,7 @@ enum { MAX_RUN = 2 };
 
 typedef struct {
     const Program *program;
-    double **durations; /* simulate_durations() */
+    double **durations; /* durations_new() */
     guint segments[MAX_RUN], num;
 } SegmentRun;
 
