@@ -89,6 +89,13 @@ static const GpuFamily families[] = {
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
+    {.names = {"v100"},
+     .multiprocessors = 80,
+     .gemm_fraction = 0.88, /* no figure: between A100 and its own 0.92 of large products */
+     .sustained_clock = 0.95,
+     .k_fill_bytes = 256, /* no figure: as A100 */
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
     {.names = {"mi300x"},
      .multiprocessors = 304,
      .gemm_fraction = 668.4 / 1307,
@@ -252,7 +259,7 @@ typedef struct {
 static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
     [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
-    [ATTENTION_FLASH_TRITON] = {{0.87, 0.85}, {0.65, 0.65}},
+    [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
     [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
 };
 
@@ -313,13 +320,22 @@ static double unfused_seconds(const Op *op, const Topology *topology, const Comp
            cuda_memory(&scores, topology, context);
 }
 
+/* Of the mean of a cp group, the work of its last rank, (2 n - 1) / n, where parts are not dealt
+ * out in zigzag: its queries see all keys before them. */
+static double slowest_share(const ComputeContext *context)
+{
+    const double ranks = MAX(context->context_ranks, 1);
+
+    return framework_or_default(context->framework)->context_plain ? (2 * ranks - 1) / ranks : 1;
+}
+
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const AttentionKernel kernel = framework_or_default(context->framework)->attention;
 
     return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
                ? unfused_seconds(op, topology, context)
-               : flash_seconds(op, topology, kernel);
+               : flash_seconds(op, topology, kernel) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

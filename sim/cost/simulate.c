@@ -98,16 +98,33 @@ static gboolean splits_tokens(const Program *program)
     return local < rows;
 }
 
+static guint group_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
 /* Parts of a message between stages, of which each rank of a tp group sends its own. */
 static guint message_parts(const Program *program, const Op *op, const Framework *framework)
 {
     if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
         strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
         return 1;
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
+    return group_ranks(program, "tp");
+}
+
+/* Broadcasts of all ranks' parts, each with a fixed cost, over as many units as there are. */
+static double broadcast_seconds(const Program *program, const Op *op, const Framework *framework)
+{
+    guint units = 0;
+
+    if (op->kind != OP_ALL_GATHER || op->unit == NO_UNIT)
+        return 0;
+    for (guint u = 0; u < program->units->len; u++)
+        units += program_unit(program, u)->count;
+    return framework->broadcast_s * op_group_size(program, op) / units;
 }
 
 static double communication_seconds(const Program *program, const Op *op,
@@ -115,7 +132,7 @@ static double communication_seconds(const Program *program, const Op *op,
 {
     const guint group = program_stream(program, op->stream)->group;
     const double share =
-        framework_exposed(framework_of(context), stream_purpose(program, op->stream));
+        framework_exposed(framework_of(context), stream_purpose(program, op->stream), op->kind);
     const CollectiveContext where = {
         .topology = context->topology,
         .ranks = op_group_size(program, op),
@@ -125,7 +142,58 @@ static double communication_seconds(const Program *program, const Op *op,
 
     const guint64 bytes =
         buffer_bytes(program, op) / message_parts(program, op, framework_of(context));
-    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where);
+    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
+           broadcast_seconds(program, op, framework_of(context));
+}
+
+/* Adds time to the stream of compute: spread over its ops. */
+static void stand_still(const Segment *segment, double seconds, double *durations)
+{
+    guint computes = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].stream == COMPUTE_STREAM)
+            durations[i] += seconds / computes;
+}
+
+static double all_seconds(const Segment *segment, const double *durations)
+{
+    double seconds = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        seconds += durations[i];
+    return seconds;
+}
+
+static gboolean has_products(const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].kind == OP_LINEAR)
+            return TRUE;
+    return FALSE;
+}
+
+/* A block that is recomputed in full, its last product too: as long as its forward pass. */
+static void repeat_forward(const Program *program, guint again, double **durations)
+{
+    static const char *const suffix = ".recompute";
+    const Segment *segment = program_segment(program, again);
+
+    if (!g_str_has_suffix(segment->name, suffix) || !has_products(segment))
+        return;
+    g_autofree char *unit = g_strndup(segment->name, strlen(segment->name) - strlen(suffix));
+    g_autofree char *name = g_strconcat(unit, ".forward", NULL);
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *forward = program_segment(program, s);
+
+        if (strcmp(forward->name, name) == 0)
+            stand_still(
+                segment,
+                MAX(0, all_seconds(forward, durations[s]) - all_seconds(segment, durations[again])),
+                durations[again]);
+    }
 }
 
 /* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
@@ -138,18 +206,9 @@ static void wait_for_host(const Segment *segment, const Framework *framework, do
     const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
     const gboolean is_block =
         g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
-    double all_s = 0;
-    guint computes = 0;
 
-    if (host_s == 0 || !is_pass || !is_block)
-        return;
-    for (guint i = 0; i < segment->num_ops; i++) {
-        all_s += durations[i];
-        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
-    }
-    for (guint i = 0; i < segment->num_ops; i++)
-        if (segment->ops[i].stream == COMPUTE_STREAM)
-            durations[i] += MAX(0, host_s - all_s) / computes;
+    if (host_s > 0 && is_pass && is_block)
+        stand_still(segment, MAX(0, host_s - all_seconds(segment, durations)), durations);
 }
 
 /**
@@ -180,6 +239,7 @@ static double op_seconds(const Program *program, const Op *op, const SimulateCon
         .threads = context->threads,
         .cores = context->topology->gpus_per_node,
         .unit_elements = unit_elements(program, op),
+        .context_ranks = group_ranks(program, "cp"),
         .framework = framework_of(context),
     };
 
@@ -204,6 +264,8 @@ double **simulate_durations(const Program *program, const SimulateContext *conte
             durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
         wait_for_host(segment, framework_of(context), durations[s]);
     }
+    for (guint s = 0; framework_of(context)->recomputes_all && s < program->segments->len; s++)
+        repeat_forward(program, s, durations);
     return durations;
 }
 
@@ -231,6 +293,7 @@ typedef struct {
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
     double blocks[MAX_STREAMS];   /* seconds that compute loses a second of that stream's */
+    double owed_s;                /* of them, what it loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
     double last_compute_s;        /* end of the newest compute op */
@@ -280,6 +343,8 @@ static double ready(const Clock *clock, gboolean is_cpu)
     const CallList *list = &clock->program->step;
     double at = clock->stream_s[op->stream];
 
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        at += clock->owed_s;
     for (guint w = 0; w < op->num_waits; w++)
         at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
     for (guint w = 0; w < call->num_waits; w++) {
@@ -299,6 +364,16 @@ static OpClass spent_on(const Op *op)
     return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
 }
 
+/* Of compute's time, to traffic.  What reductions take of it counts once all backward passes are
+ * done: before, other stages would wait for it one after the other, and no framework does that. */
+static void lose(Clock *clock, const Op *op, double seconds)
+{
+    if (op->kind == OP_ALL_GATHER)
+        clock->stream_s[COMPUTE_STREAM] += seconds;
+    else
+        clock->owed_s += seconds;
+}
+
 /* Ends the current op and takes the rank to the next one. */
 static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
 {
@@ -312,8 +387,10 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
         clock->issue_s = clock->last_compute_s = end_s;
     } else {
         clock->queue_s = end_s;
-        clock->stream_s[COMPUTE_STREAM] += clock->blocks[op->stream] * took;
+        lose(clock, op, clock->blocks[op->stream] * took);
     }
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        clock->owed_s = 0;
     clock->time.busy_s[spent_on(op)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
