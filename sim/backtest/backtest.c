@@ -46,7 +46,35 @@ static void classify(Outcome *outcome, gboolean all)
 /* A run that was measured was not that: where the table doesn't say, blocks were recomputed. */
 static gboolean is_far_too_large(const Plan *plan)
 {
-    return (double)plan->prediction.memory_total > 1.25 * (double)plan->prediction.memory_limit;
+    return (double)plan->prediction.memory_total > 1.5 * (double)plan->prediction.memory_limit;
+}
+
+/* Adds a share of what @plan costs with that recomputation. */
+static void add_priced(Outcome *outcome, Plan *plan, Recompute recompute, double share)
+{
+    plan->schedule.recompute = recompute;
+    plan_price_quickly(plan);
+    outcome->step_s += share * plan->prediction.step_seconds;
+    outcome->memory_gb += share * memory_gb(outcome->record, &plan->prediction);
+    outcome->total_gb += share * (double)plan->prediction.memory_total / 1e9;
+}
+
+/* The run's recomputation, or where the table doesn't say the least with which it may have run. */
+static void price(Outcome *outcome, Plan *plan)
+{
+    if (setup_halves(outcome->record)) {
+        add_priced(outcome, plan, RECOMPUTE_NONE, 0.5);
+        add_priced(outcome, plan, RECOMPUTE_FULL, 0.5);
+        return;
+    }
+    Recompute recompute = plan->schedule.recompute;
+
+    add_priced(outcome, plan, recompute, 1);
+    while (setup_recomputes(outcome->record) && is_far_too_large(plan) &&
+           recompute < RECOMPUTE_FULL) {
+        outcome->step_s = outcome->memory_gb = outcome->total_gb = 0;
+        add_priced(outcome, plan, ++recompute, 1);
+    }
 }
 
 static void predict(const Work *work, Outcome *outcome)
@@ -59,14 +87,9 @@ static void predict(const Work *work, Outcome *outcome)
         outcome->skipped = reason;
         return;
     }
-    outcome->feasible = plan_price_quickly(plan);
-    while (outcome->record->recompute == UNKNOWN && is_far_too_large(plan) &&
-           plan->schedule.recompute < RECOMPUTE_FULL) {
-        plan->schedule.recompute++;
-        outcome->feasible = plan_price_quickly(plan);
-    }
-    outcome->step_s = plan->prediction.step_seconds * share;
-    outcome->memory_gb = memory_gb(outcome->record, &plan->prediction);
+    price(outcome, plan);
+    outcome->step_s *= share;
+    outcome->feasible = outcome->total_gb <= (double)plan->prediction.memory_limit / 1e9;
 }
 
 static void predict_row(gpointer data, guint i, guint worker)

@@ -8,8 +8,9 @@
 /* One row; numbers are 0 where there is none. */
 typedef struct {
     const Record *record;
-    char *skipped; /* why nothing was predicted, or nothing is compared; else NULL */
-    double step_s, memory_gb;
+    char *skipped;            /* why nothing was predicted, or nothing is compared; else NULL */
+    double step_s, memory_gb; /* memory: the row's own kind; all that a process holds: */
+    double total_gb;
     gboolean feasible;
     gboolean timed, weighed, labelled; /* counts in step times, memory, feasibility */
 } Outcome;

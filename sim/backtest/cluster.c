@@ -97,14 +97,16 @@ double cluster_fabric_gbits(const Record *record, guint gpus_per_node)
  * far below the 95th). */
 static double ethernet_share(const Record *record)
 {
-    static const char *const words[] = {"roce", "ethernet", "efa"};
+    static const struct {
+        const char *word;
+        double share;
+    } kinds[] = {{"infiniband", 1}, {"ib ", 1},     {"roce", 0.8},
+                 {"efa", 0.55},     {"omni", 0.55}, {"ethernet", 0.55}};
     g_autofree char *text = g_ascii_strdown(record->network, -1);
 
-    if (strstr(text, "infiniband") != NULL || strstr(text, "ib ") != NULL)
-        return 1;
-    for (guint i = 0; i < G_N_ELEMENTS(words); i++)
-        if (strstr(text, words[i]) != NULL)
-            return 0.55;
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
+        if (strstr(text, kinds[i].word) != NULL)
+            return kinds[i].share;
     return 1;
 }
 

@@ -10,14 +10,17 @@
 
 /* What tables of runs call a framework, and what its users do where a table does not say. */
 typedef struct {
-    const char *word, *software; /* parts of columns framework, and compile_or_flash or precision;
-                                    NULL: any */
+    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision or
+                                    fsdp_strategy; NULL: any */
     const char *framework;
     const char *recipe;
     Strategy strategy;
-    gboolean sequence;       /* tokens are split between matrices */
-    gboolean interleaves;    /* stages have as many chunks as layers allow */
-    gboolean recomputes_gpt; /* blocks without a gate are recomputed */
+    gboolean sequence;         /* tokens are split between matrices */
+    gboolean interleaves;      /* stages have as many chunks as layers allow */
+    gboolean halves_selective; /* "selective" keeps every other product */
+    gboolean balances_head;    /* stages are cut by parameters, the head's too */
+    gboolean recomputes;       /* where nothing is said, what did not fit */
+    gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
 } Usage;
 
 /* The first that matches holds; the last matches all. */
@@ -46,10 +49,18 @@ static const Usage usages[] = {
      .recipe = "fsdp2",
      .strategy = STRATEGY_FULL_SHARD},
     {.word = "torchtitan",
+     .software = "rowwise",
+     .framework = "torchtitan-rowwise",
+     .recipe = "fsdp2",
+     .strategy = STRATEGY_FULL_SHARD,
+     .sequence = TRUE,
+     .halves_selective = TRUE},
+    {.word = "torchtitan",
      .framework = "torchtitan",
      .recipe = "fsdp2",
      .strategy = STRATEGY_FULL_SHARD,
-     .sequence = TRUE},
+     .sequence = TRUE,
+     .halves_selective = TRUE},
     {.word = "BLOOM",
      .software = "fp32 grad",
      .framework = "bigscience-bf16",
@@ -82,7 +93,7 @@ static const Usage usages[] = {
      .interleaves = TRUE},
     {.word = "Megatron-LM",
      .framework = "megatron-2021",
-     .recipe = "megatron",
+     .recipe = "zero",
      .strategy = STRATEGY_NO_SHARD},
     {.word = "LiBai",
      .framework = "megatron-2021",
@@ -92,23 +103,35 @@ static const Usage usages[] = {
      .framework = "nanotron",
      .recipe = "megatron",
      .strategy = STRATEGY_NO_SHARD,
-     .sequence = TRUE},
+     .sequence = TRUE,
+     .balances_head = TRUE},
+    {.word = "InternEvo",
+     .software = "FSDP",
+     .framework = "internevo-fsdp",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD},
     {.word = "InternEvo",
      .framework = "internevo",
      .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "MaxText", .framework = "jax", .recipe = "zero", .strategy = STRATEGY_FULL_SHARD},
+    {.word = "MaxText",
+     .framework = "jax",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD,
+     .recomputes = TRUE},
     {.word = "Pax",
      .software = "te ",
      .framework = "jax",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE},
+     .recomputes_gpt = TRUE,
+     .recomputes = TRUE},
     {.word = "Pax",
      .framework = "jax-xla",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE},
+     .recomputes_gpt = TRUE,
+     .recomputes = TRUE},
     {.word = "DeepSpeed",
      .framework = "deepspeed",
      .recipe = "zero",
@@ -127,7 +150,8 @@ static const Usage usages[] = {
 
 static gboolean mentions(const Record *record, const char *word)
 {
-    return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL;
+    return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL ||
+           strstr(record->strategy_text, word) != NULL;
 }
 
 static const Usage *usage_of(const Record *record)
@@ -217,10 +241,12 @@ static guint virtual_stages(const Record *record, const Usage *usage, guint laye
 {
     const guint most = MIN(layers, MAX_CHUNKS) / record->pp;
 
-    if (record->pp == 1)
+    if (record->pp == 1 || most == 0)
         return 1;
+    if (record->vpp > most) /* two layers less than chunks: each has twice as many, half of them */
+        return MAX(1, record->vpp / ((record->vpp + most - 1) / most));
     if (record->vpp != 0)
-        return MIN(record->vpp, most);
+        return record->vpp;
     if (strstr(record->software, "Interleaved") != NULL)
         return MIN(2, most);
     return usage->interleaves && layers % record->pp == 0 ? most : 1;
@@ -232,6 +258,30 @@ static Recompute recompute_of(const Record *record, const Usage *usage, const Mo
         return (Recompute)record->recompute;
     return usage->recomputes_gpt && (model->features & FEATURE_GATED) == 0 ? RECOMPUTE_FULL
                                                                            : RECOMPUTE_NONE;
+}
+
+/* Stages take blocks until they have their part of all parameters but the embedding's; what is
+ * left, and the head, is the last one's (nanotron, pipeline_parallel: cost of blocks). */
+static void balance_head(Plan *plan)
+{
+    const Model *model = plan->model;
+    g_autoptr(GArray) params = model_unit_params(model, UNIT_BLOCK);
+    const guint pp = plan->layout.size[AXIS_PP];
+    double block = 0;
+    guint left = model->layers;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *shape = &g_array_index(params, ParamShape, i);
+        block += (double)shape->rows * (double)shape->cols;
+    }
+    const double head = (double)model->vocab * model->hidden / block;
+    const guint most = (guint)ceil((model->layers + head) / pp);
+    plan->chunk_layers = g_new0(guint16, pp);
+    for (guint s = 0; s < pp; s++) {
+        plan->chunk_layers[s] = (guint16)(s + 1 == pp ? left : MIN(most, left - (pp - 1 - s)));
+        left -= plan->chunk_layers[s];
+    }
+    plan->schedule.chunk_layers = plan->chunk_layers;
 }
 
 static void set_schedule(const Record *record, const Usage *usage, guint dp, Plan *plan)
@@ -247,6 +297,8 @@ static void set_schedule(const Record *record, const Usage *usage, guint dp, Pla
         .virtual_stages = chunks,
     };
     plan->workload.global_batch = dp * record->micro_batch * plan->schedule.micro_batches;
+    if (usage->balances_head && record->pp > 1 && record->pp <= plan->model->layers)
+        balance_head(plan);
 }
 
 static gboolean splits_tokens(const Record *record, const Usage *usage)
@@ -322,4 +374,14 @@ Plan *setup_plan(const Record *given, const char *topologies_dir, double *share,
     }
     *share = (double)record.global_batch / plan->workload.global_batch;
     return g_steal_pointer(&plan);
+}
+
+gboolean setup_recomputes(const Record *record)
+{
+    return usage_of(record)->recomputes && record->recompute == UNKNOWN;
+}
+
+gboolean setup_halves(const Record *record)
+{
+    return usage_of(record)->halves_selective && record->recompute == RECOMPUTE_SELECTIVE;
 }

@@ -83,7 +83,7 @@ Model *shape_model(const Record *record, guint tp, const char **reason)
     g_autoptr(GError) error = NULL;
     g_autoptr(Model) model = model_parse(text, record->id, record->model, &error);
     *reason = "a shape that is not a model's";
-    if (model == NULL || !model_check_trainable(model, &error))
+    if (model == NULL || !model_check_plannable(model, &error))
         return NULL;
     return g_steal_pointer(&model);
 }

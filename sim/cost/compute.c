@@ -103,7 +103,8 @@ static double linear_seconds(const Op *op, const Topology *topology, const Compu
 {
     const DeviceCost *cost = device_cost(topology);
     const GemmShape shape = linear_shape(op);
-    const double seconds = cost->gemm(&shape, op->dtype, topology, context);
+    const double more = op->dtype == DTYPE_FP8 ? framework_of(topology, context)->fp8_more : 0;
+    const double seconds = (1 + more) * cost->gemm(&shape, op->dtype, topology, context);
 
     if (op->kind != OP_LINEAR_BACKWARD_WEIGHT || op->num_operands <= 4)
         return seconds;

@@ -20,13 +20,14 @@ typedef struct {
 /* gemm_fraction: best of a shape search, ml-engineering (stas00), "MAMF" tables: A100 SXM 271.2 of
  *   312, A100 PCIe 252.9 of 312, H100 SXM 794.5 of 989, B200 1745 of 2250, GB200 1822 of 2500, B300
  *   1769 of 2250, MI300X 668.4 of 1307 TFLOP/s.
- * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6 of 1979, B200 3432.5 of 4500, GB200 3615.6
- * of 5000, B300 3353.3 of 4500 TFLOP/s. sustained_clock: one factor a GPU over published training
- * runs (Megatron, NeMo, torchtitan). k_fill_bytes: A100 128, H100 230 elements of bf16, twice that
- * of fp8, so bytes; the second from products with K 512 ... 7168 in DeepGEMM's README. attention:
- * FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al.,
- * arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions. First match counts, so
- * the longer name stands first; the last row is for every other GPU. */
+ * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6, H200 1453.4, GH200 1535 of 1979 (one row
+ * here: their mean), B200 3432.5 of 4500, GB200 3615.6 of 5000, B300 3353.3 of 4500 TFLOP/s.
+ * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
+ * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
+ * products with K 512 ... 7168 in DeepGEMM's README. attention: FlashAttention-2 (Dao, arXiv
+ * 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al., arXiv 2407.08608, fig. 5);
+ * later GPUs are taken to reach H100's fractions. First match counts, so the longer name stands
+ * first; the last row is for every other GPU. */
 static const GpuFamily families[] = {
     {.names = {"a100-pcie"},
      .multiprocessors = 108,
@@ -53,6 +54,7 @@ static const GpuFamily families[] = {
     {.names = {"h100-sxm-96gb"}, /* 500 of 700 W */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.64,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -60,7 +62,7 @@ static const GpuFamily families[] = {
     {.names = {"h100", "h200", "h800"}, /* GH200 too */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
-     .fp8_fraction = 1402.6 / 1979,
+     .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -87,6 +89,13 @@ static const GpuFamily families[] = {
      .fp8_fraction = 3353.3 / 4500,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"v100"},
+     .multiprocessors = 80,
+     .gemm_fraction = 0.88, /* no figure: between A100 and its own 0.92 of large products */
+     .sustained_clock = 0.95,
+     .k_fill_bytes = 256, /* no figure: as A100 */
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"mi300x"},
@@ -252,7 +261,7 @@ typedef struct {
 static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
     [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
-    [ATTENTION_FLASH_TRITON] = {{0.87, 0.85}, {0.65, 0.65}},
+    [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
     [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
 };
 
@@ -313,13 +322,22 @@ static double unfused_seconds(const Op *op, const Topology *topology, const Comp
            cuda_memory(&scores, topology, context);
 }
 
+/* Of the mean of a cp group, the work of its last rank, (2 n - 1) / n, where parts are not dealt
+ * out in zigzag: its queries see all keys before them. */
+static double slowest_share(const ComputeContext *context)
+{
+    const double ranks = MAX(context->context_ranks, 1);
+
+    return framework_or_default(context->framework)->context_plain ? (2 * ranks - 1) / ranks : 1;
+}
+
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const AttentionKernel kernel = framework_or_default(context->framework)->attention;
 
     return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
                ? unfused_seconds(op, topology, context)
-               : flash_seconds(op, topology, kernel);
+               : flash_seconds(op, topology, kernel) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

@@ -25,17 +25,18 @@
  * bucket of reductions beside context and NCCL. */
 #define BIGSCIENCE                                                                                 \
     WHOLE_LOGITS, DROPOUT, EAGER_MEGATRON,                                                         \
-        .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1, .reduce_exposed = 1,               \
-        .process_bytes = 4.5e9, .logit_held_bytes = 6, .transient_share = 0.07, MEGATRON_SCORES
+        .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
+        .reduce_exposed = 1, .process_bytes = 4.5e9, .logit_held_bytes = 6,                        \
+        .transient_share = 0.07, MEGATRON_SCORES
 
 /* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
  * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
  * all logits. */
 #define AA_SCALING                                                                                 \
-    WHOLE_LOGITS, .rotary_more = 3.5, .activation_more = 0.5, .tensor_more = 1,                    \
-                  .gather_exposed = 1, .reduce_exposed = 1, .splits_messages = TRUE,               \
-                  .process_bytes = 3.5e9, .logit_held_bytes = 20, .gathers_logits = TRUE,          \
-                  .transient_share = 0.1
+    WHOLE_LOGITS, .recomputes_all = TRUE, .rotary_more = 3.5, .activation_more = 0.5,              \
+                  .all_reduce_more = 1, .gather_exposed = 1, .reduce_exposed = 1,                  \
+                  .splits_messages = TRUE, .process_bytes = 3.5e9, .logit_held_bytes = 20,         \
+                  .gathers_logits = TRUE, .transient_share = 0.1
 
 /* RMS norm as PyTorch's single steps, half of them in fp32: 36 bytes a value where one kernel moves
  * 4. */
@@ -54,7 +55,9 @@ static const Framework frameworks[] = {
     {
         .name = "megatron",
         .reading = "Megatron-Core with Transformer Engine",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .gather_exposed = 0.15,
         .reduce_exposed = 0.15,
@@ -67,7 +70,9 @@ static const Framework frameworks[] = {
     {
         .name = "nemo",
         .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .tensor_hidden = 0.7,
         .pipeline_hidden = 0.7,
@@ -82,20 +87,7 @@ static const Framework frameworks[] = {
     {
         .name = "nemo-2022",
         .reading = "NeMo-Megatron on A100: before flash attention",
-        WHOLE_LOGITS,
-        DROPOUT,
-        .attention = ATTENTION_FUSED_MASK,
-        .gather_exposed = 0.15,
-        .reduce_exposed = 0.15,
-        .splits_messages = TRUE,
-        DRIVER,
-        .logit_held_bytes = 6,
-        .transient_share = 0.07,
-        MEGATRON_SCORES,
-    },
-    {
-        .name = "megatron-2021",
-        .reading = "Megatron-LM before flash attention: nothing overlaps",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
         .attention = ATTENTION_FUSED_MASK,
@@ -108,10 +100,25 @@ static const Framework frameworks[] = {
         MEGATRON_SCORES,
     },
     {
-        .name = "megatron-deepspeed",
-        .reading = "Megatron-DeepSpeed: nothing overlaps, layers are issued slowly",
+        .name = "megatron-2021",
+        .reading = "Megatron-LM before flash attention",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
+        .attention = ATTENTION_FUSED_MASK,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-deepspeed",
+        .reading = "Megatron-DeepSpeed: nothing overlaps, layers are issued slowly",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
         EAGER_MEGATRON,
         .attention = ATTENTION_FUSED_MASK,
         .gather_exposed = 1,
@@ -171,6 +178,20 @@ static const Framework frameworks[] = {
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         .attention = ATTENTION_FLASH_2,
+        .context_plain = TRUE,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "torchtitan-rowwise",
+        .reading = "the same, fp8 with a scale for each row: its products are not cuBLAS's",
+        WHOLE_LOGITS,
+        FSDP_TRAFFIC,
+        .fp8_more = 0.6,
+        .attention = ATTENTION_FLASH_2,
+        .context_plain = TRUE,
         DRIVER,
         .logit_held_bytes = 10,
         .transient_share = 0.1,
@@ -179,10 +200,10 @@ static const Framework frameworks[] = {
     {
         .name = "llm-foundry",
         .reading = "MosaicML's Composer, FSDP, eager with Triton attention",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         .attention = ATTENTION_FLASH_TRITON,
-        .norm_more = 1,
         .residual_more = 0.5,
         DRIVER,
         .logit_held_bytes = 4,
@@ -192,6 +213,7 @@ static const Framework frameworks[] = {
     {
         .name = "deepspeed",
         .reading = "DeepSpeed ZeRO with FlashAttention-2",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         UNFUSED_NORM,
@@ -206,10 +228,26 @@ static const Framework frameworks[] = {
     {
         .name = "internevo",
         .reading = "InternEvo: FlashAttention-2, ZeRO-1, parameters are broadcast after the step",
+        .recomputes_all = TRUE,
         WHOLE_LOGITS,
+        UNFUSED_NORM,
         .attention = ATTENTION_FLASH_2,
         .gather_exposed = 1,
         .reduce_exposed = 0.15,
+        .broadcast_s = 2.5e-3,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "internevo-fsdp",
+        .reading = "InternEvo with FSDP: fp32 parameters and gradients beside the bf16 ones",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        FSDP_TRAFFIC,
+        .shard_bytes = 8,
         DRIVER,
         .logit_held_bytes = 6,
         .transient_share = 0.07,
@@ -224,15 +262,16 @@ static const Framework frameworks[] = {
         .reduce_exposed = 1,
         .splits_messages = TRUE,
         DRIVER,
-        .logit_held_bytes = 14,
-        .transient_share = 0.07,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
         .whole_bytes = 2,
-        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+        .saved = {.hidden = 8, .ffn = 4, .attention = 4},
     },
     {
         .name = "jax",
         .reading = "MaxText and Paxml: XLA with Transformer Engine or cuDNN attention",
         WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
         .gather_exposed = 0.15,
         .reduce_exposed = 0.15,
@@ -282,6 +321,12 @@ const Framework *framework_or_default(const Framework *framework)
     return framework != NULL ? framework : framework_default();
 }
 
+/* A matrix of a unit, to fp8: activations are no unit's parameter. */
+static gboolean rounds_weight(const Op *op)
+{
+    return op->dtype_out == DTYPE_FP8 && op->operands[0].param != WHOLE_TENSOR;
+}
+
 double framework_passes(const Framework *framework, const Op *op)
 {
     switch (op->kind) {
@@ -296,6 +341,9 @@ double framework_passes(const Framework *framework, const Op *op)
     case OP_GELU_BACKWARD:
         return 1 + framework->activation_more;
     case OP_CAST:
+        if (framework->keeps_fp8_weights && rounds_weight(op))
+            return 0;
+        G_GNUC_FALLTHROUGH;
     case OP_ACCUMULATE:
         return op->stream == COMPUTE_STREAM ? 1 + framework->residual_more : 1;
     case OP_ROPE:
@@ -307,10 +355,11 @@ double framework_passes(const Framework *framework, const Op *op)
 }
 
 /* Groups that keys and values are summed over are part of tensor parallelism. */
-double framework_exposed(const Framework *framework, const char *purpose)
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind)
 {
     if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)
-        return (1 + framework->tensor_more) * (1 - framework->tensor_hidden);
+        return (1 + (kind == OP_ALL_REDUCE ? framework->all_reduce_more : 0)) *
+               (1 - framework->tensor_hidden);
     return strcmp(purpose, "pp") == 0 ? 1 - framework->pipeline_hidden : 1;
 }
 

@@ -32,15 +32,23 @@ typedef struct Framework {
     double activation_more; /* the same of SwiGLU and GELU */
     double residual_more;   /* the same of what adds to the residual stream */
     double rotary_more;     /* the same of rotary embedding */
-    double logit_bytes;     /* that softmax and its gradient move, a logit; 0: as the program */
-    double host_forward_s;  /* a block's kernels are not issued faster: forward, recompute */
+    double fp8_more;        /* time of fp8 products beside that of the library's best, of it */
+    gboolean keeps_fp8_weights; /* rounded once a step, not for each micro-batch */
+    double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
+    double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */
     double host_backward_s;
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
-    double tensor_more;     /* time of these collectives beside that of their bytes, of it */
-    double pipeline_hidden; /* of messages between stages */
-    double gather_exposed;  /* seconds that compute loses while gathers of parameters take one: 0
-                               all beside it, 1 nothing overlaps */
-    double reduce_exposed;  /* the same of reductions of gradients */
+    double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
+                               it */
+    gboolean recomputes_all; /* of a block, what nobody needs too */
+    double pipeline_hidden;  /* of messages between stages */
+    double gather_exposed;   /* seconds that compute loses while gathers of parameters take one: 0
+                                all beside it, 1 nothing overlaps */
+    double reduce_exposed;   /* the same of reductions of gradients */
+    double broadcast_s; /* of each rank in turn, where parameters are not gathered but broadcast by
+                           those that updated them; 0: gathered */
+    gboolean context_plain;   /* ranks of a cp group have a sequence's parts in order: the last one
+                                 attends to all */
     gboolean splits_messages; /* between stages: each rank of a tp group sends its part only */
     /* Bytes. */
     double process_bytes;    /* of a process beside its tensors; 0: as for fsdp-run */
@@ -64,8 +72,9 @@ const Framework *framework_or_default(const Framework *framework);
 /* How often the bytes of a memory-bound op pass through memory. */
 double framework_passes(const Framework *framework, const Op *op);
 
-/* Of the time of traffic between ranks of @purpose ("tp", "pp", "shard", ...), what is left. */
-double framework_exposed(const Framework *framework, const char *purpose);
+/* Of the time of a collective of @kind between ranks of @purpose ("tp", "pp", "shard", ...), what
+ * is left. */
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind);
 
 /* Seconds that compute loses for each second on a stream of that name ("shard.gather"). */
 double framework_blocks(const Framework *framework, const char *stream);

@@ -35,6 +35,12 @@ static void grow(Tensor *tensor, double bytes)
     tensor->elements += (guint64)ceil(bytes / dtype_bytes(tensor->dtype));
 }
 
+/* Products of rounded operands keep these. */
+static gboolean is_fp8(const Program *program)
+{
+    return find_op(program, OP_LINEAR)->dtype == DTYPE_FP8;
+}
+
 /* What is kept grows with `mid`, which lives from forward to backward (recomputed: in backward
  * only), the scores with their statistics. */
 static void grow_saved(const Framework *framework, const Program *program)
@@ -45,7 +51,8 @@ static void grow_saved(const Framework *framework, const Program *program)
     const Tensor *up = find_tensor(program, "up"), *q = find_tensor(program, "q");
     const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
 
-    grow(mid, saved->hidden * (double)mid->elements + saved->ffn * (double)up->elements +
+    const double width = is_fp8(program) ? 0.5 : 1;
+    grow(mid, width * (saved->hidden * (double)mid->elements + saved->ffn * (double)up->elements) +
                   saved->attention * (double)q->elements);
     grow(lse, saved->score * keys * (double)lse->elements);
 }

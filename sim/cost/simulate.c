@@ -1,12 +1,8 @@
 #include "sim/cost/simulate.h"
 
-#include "sim/cost/collective.h"
-
 #include <string.h>
 
 enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
-
-/* ---- durations ---- */
 
 guint *program_spans(const Program *program, const ProgramSpec *spec)
 {
@@ -15,177 +11,6 @@ guint *program_spans(const Program *program, const ProgramSpec *spec)
     for (guint g = 0; g < program->groups->len; g++)
         spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
     return spans;
-}
-
-static guint64 unit_elements(const Program *program, const Op *op)
-{
-    const UnitMap *map;
-    guint64 most = 0;
-
-    if (op->unit == NO_UNIT)
-        return 0;
-    map = program_unit(program, (guint)op->unit)->map;
-    for (guint p = 0; p < map->num_params; p++) /* rank 0 holds the most of each */
-        most += unit_map_span(map, p, 0).elements;
-    return most;
-}
-
-static guint64 message_bytes(const Program *program, const Op *op)
-{
-    guint64 sent = 0, received = 0;
-
-    for (guint i = 0; i < op->num_operands; i++) {
-        const guint64 bytes = tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
-
-        if (op->operands[i].access == ACCESS_READ)
-            sent += bytes;
-        else
-            received += bytes;
-    }
-    return MAX(sent, received);
-}
-
-/* Bytes of the whole buffer that a collective is about. */
-static guint64 buffer_bytes(const Program *program, const Op *op)
-{
-    const guint64 element_bytes = dtype_bytes(op->dtype);
-    const Tensor *tensor = program_tensor(program, op->operands[0].tensor);
-
-    if (op->kind == OP_EXCHANGE)
-        return message_bytes(program, op);
-    if (op->unit == NO_UNIT)
-        return op->sizes.elements * element_bytes;
-    const UnitMap *map = program_unit(program, (guint)op->unit)->map;
-    if (op->kind != OP_ALL_REDUCE)
-        return map->full_elements * element_bytes;
-    if (op->operands[0].param != WHOLE_TENSOR)
-        return map->pieces[op->operands[0].param].chunk * element_bytes;
-    return (tensor->part == PART_WHOLE && map->ranks > 1 ? map->shard_elements : tensor->elements) *
-           element_bytes;
-}
-
-static const Framework *framework_of(const SimulateContext *context)
-{
-    return context->topology->gpu.kind == DEVICE_CUDA ? framework_or_default(context->framework)
-                                                      : framework_default();
-}
-
-static const char *stream_purpose(const Program *program, guint stream)
-{
-    const Stream *s = program_stream(program, stream);
-
-    return s->kind == STREAM_COMMUNICATION
-               ? g_array_index(program->groups, GroupRef, s->group).purpose
-               : "";
-}
-
-/* Of a program's tokens, those that the residual stream has on this rank of its tp group; FALSE
- * when all. */
-static gboolean splits_tokens(const Program *program)
-{
-    guint64 rows = 0, local = 0;
-
-    for (guint t = 0; t < program->tensors->len; t++)
-        if (strcmp(program_tensor(program, t)->name, "labels") == 0)
-            rows = program_tensor(program, t)->elements;
-    for (guint s = 0; s < program->segments->len && local == 0; s++)
-        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
-            const Op *op = &program_segment(program, s)->ops[i];
-
-            if (op->kind == OP_RMSNORM || op->kind == OP_LAYERNORM)
-                local = op->sizes.rows;
-        }
-    return local < rows;
-}
-
-/* Parts of a message between stages, of which each rank of a tp group sends its own. */
-static guint message_parts(const Program *program, const Op *op, const Framework *framework)
-{
-    if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
-        strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
-        return 1;
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
-}
-
-static double communication_seconds(const Program *program, const Op *op,
-                                    const SimulateContext *context, const guint *spans)
-{
-    const guint group = program_stream(program, op->stream)->group;
-    const double share =
-        framework_exposed(framework_of(context), stream_purpose(program, op->stream));
-    const CollectiveContext where = {
-        .topology = context->topology,
-        .ranks = op_group_size(program, op),
-        .span = spans[group],
-        .ranks_per_node = context->ranks_per_node,
-    };
-
-    const guint64 bytes =
-        buffer_bytes(program, op) / message_parts(program, op, framework_of(context));
-    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where);
-}
-
-/* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
- * of compute stands still for the rest. */
-static void wait_for_host(const Segment *segment, const Framework *framework, double *durations)
-{
-    const gboolean forward = g_str_has_suffix(segment->name, ".forward") ||
-                             g_str_has_suffix(segment->name, ".recompute");
-    const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
-    const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
-    const gboolean is_block =
-        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
-    double all_s = 0;
-    guint computes = 0;
-
-    if (host_s == 0 || !is_pass || !is_block)
-        return;
-    for (guint i = 0; i < segment->num_ops; i++) {
-        all_s += durations[i];
-        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
-    }
-    for (guint i = 0; i < segment->num_ops; i++)
-        if (segment->ops[i].stream == COMPUTE_STREAM)
-            durations[i] += MAX(0, host_s - all_s) / computes;
-}
-
-double **simulate_durations(const Program *program, const SimulateContext *context,
-                            const guint *spans)
-{
-    double **durations = g_new(double *, program->segments->len);
-
-    for (guint s = 0; s < program->segments->len; s++) {
-        const Segment *segment = program_segment(program, s);
-
-        durations[s] = g_new(double, segment->num_ops + 1);
-        for (guint i = 0; i < segment->num_ops; i++) {
-            const Op *op = &segment->ops[i];
-            const ComputeContext compute = {
-                .busy = context->ranks_per_node,
-                .threads = context->threads,
-                .cores = context->topology->gpus_per_node,
-                .unit_elements = unit_elements(program, op),
-                .framework = framework_of(context),
-            };
-
-            durations[s][i] = op->stream != COMPUTE_STREAM && context->free_communication ? 0
-                              : op_kind_is_communication(op->kind)
-                                  ? communication_seconds(program, op, context, spans)
-                                  : compute_op_seconds(op, context->topology, &compute);
-        }
-        wait_for_host(segment, framework_of(context), durations[s]);
-    }
-    return durations;
-}
-
-void simulate_durations_free(double **durations, const Program *program)
-{
-    for (guint s = 0; s < program->segments->len; s++)
-        g_free(durations[s]);
-    g_free(durations);
 }
 
 gboolean simulate_overlaps(const SimulateContext *context)
@@ -205,6 +30,7 @@ typedef struct {
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
     double blocks[MAX_STREAMS];   /* seconds that compute loses a second of that stream's */
+    double owed_s;                /* of them, what it loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
     double last_compute_s;        /* end of the newest compute op */
@@ -226,7 +52,7 @@ static void clock_init(Clock *clock, const Program *program, const SimulateConte
     clock->end[1] = g_new0(double, ops_per_step);
     for (guint s = 0; s < program->streams->len; s++)
         clock->blocks[s] =
-            framework_blocks(framework_of(context), program_stream(program, s)->name);
+            framework_blocks(durations_framework(context), program_stream(program, s)->name);
 }
 
 static void clock_clear(Clock *clock)
@@ -254,6 +80,8 @@ static double ready(const Clock *clock, gboolean is_cpu)
     const CallList *list = &clock->program->step;
     double at = clock->stream_s[op->stream];
 
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        at += clock->owed_s;
     for (guint w = 0; w < op->num_waits; w++)
         at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
     for (guint w = 0; w < call->num_waits; w++) {
@@ -273,6 +101,16 @@ static OpClass spent_on(const Op *op)
     return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
 }
 
+/* Of compute's time, to traffic.  What reductions take of it counts once all backward passes are
+ * done: before, other stages would wait for it one after the other, and no framework does that. */
+static void lose(Clock *clock, const Op *op, double seconds)
+{
+    if (op->kind == OP_ALL_GATHER)
+        clock->stream_s[COMPUTE_STREAM] += seconds;
+    else
+        clock->owed_s += seconds;
+}
+
 /* Ends the current op and takes the rank to the next one. */
 static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
 {
@@ -286,8 +124,10 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
         clock->issue_s = clock->last_compute_s = end_s;
     } else {
         clock->queue_s = end_s;
-        clock->stream_s[COMPUTE_STREAM] += clock->blocks[op->stream] * took;
+        lose(clock, op, clock->blocks[op->stream] * took);
     }
+    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+        clock->owed_s = 0;
     clock->time.busy_s[spent_on(op)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
@@ -346,7 +186,7 @@ static StepTime clock_time(const Clock *clock)
 StepTime simulate_program(const Program *program, const SimulateContext *context,
                           const guint *spans)
 {
-    double **durations = simulate_durations(program, context, spans);
+    double **durations = durations_new(program, context, spans);
     const gboolean overlaps = simulate_overlaps(context);
     const gboolean is_cpu = context->topology->gpu.kind == DEVICE_CPU;
     Clock clock;
@@ -356,7 +196,7 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
         finish(&clock, ready(&clock, is_cpu), overlaps, NULL, 0);
     const StepTime time = clock_time(&clock);
     clock_clear(&clock);
-    simulate_durations_free(durations, program);
+    durations_free(durations, program);
     return time;
 }
 
@@ -383,6 +223,12 @@ typedef struct {
     GArray **arrivals; /* by class, partner, stream's name: when it reached each of their
                           exchanges */
 } Simulation;
+
+static const char *purpose_of(const Program *program, const Op *op)
+{
+    return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
+        .purpose;
+}
 
 /* As CollectiveContext counts it: stride * ranks, the gap after the last member included. */
 static guint span_of(const Group *group)
@@ -412,8 +258,8 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
 {
     const Program *program = simulation->clocks[mine].program;
     const Op *op = current_op(&simulation->clocks[mine]);
-    const Group *group = program_set_group(simulation->set, stream_purpose(program, op->stream),
-                                           simulation->sample[mine]);
+    const Group *group =
+        program_set_group(simulation->set, purpose_of(program, op), simulation->sample[mine]);
     const guint own = group == NULL ? 0 : group_position(group, simulation->sample[mine]);
 
     for (guint i = 0; group != NULL && i < group->size; i++) {
@@ -571,7 +417,7 @@ static double **class_durations(const Simulation *simulation, const SimulateCont
         spans[g] = span_of(program_set_group(simulation->set,
                                              g_array_index(program->groups, GroupRef, g).purpose,
                                              simulation->sample[c]));
-    return simulate_durations(program, context, spans);
+    return durations_new(program, context, spans);
 }
 
 static void meetings_init(Simulation *simulation)
@@ -653,7 +499,7 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
     for (guint c = 0; c < set->num_classes; c++) {
         g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
         times[c] = clock_time(&simulation.clocks[c]);
-        simulate_durations_free(simulation.clocks[c].durations, set->classes[c]);
+        durations_free(simulation.clocks[c].durations, set->classes[c]);
         clock_clear(&simulation.clocks[c]);
     }
     meetings_clear(&simulation);

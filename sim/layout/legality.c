@@ -267,6 +267,21 @@ static Verdict check_recipe(const Choice *choice, char **reason)
     return check_gather(choice, reason);
 }
 
+/* Shards come from their tier with each gather; what stays whole is on the device. */
+static Verdict check_offload(const Choice *choice, char **reason)
+{
+    const Tier tier = choice->sharding->offload.parameters;
+    const gint whole = tier == TIER_DEVICE ? -1 : whole_unit(choice, ROOT_UNIT);
+
+    if (whole >= 0)
+        return refuse(reason, VERDICT_RECIPE,
+                      "offload parameters=%s with %s: parameters are whole, so strategies are "
+                      "full_shard, hybrid_shard, shard_grad_op",
+                      tier_name(tier),
+                      strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
+    return VERDICT_OK;
+}
+
 static Verdict check_units(const Choice *choice, char **reason)
 {
     const Sharding *sharding = choice->sharding;
@@ -343,8 +358,8 @@ static Verdict check_limits(const Choice *choice, char **reason)
 Verdict legality_check(const Choice *choice, char **reason)
 {
     static Verdict (*const checks[])(const Choice *, char **) = {
-        check_context, check_pipeline, check_tensor, check_experts,  check_strategy,
-        check_batch,   check_recipe,   check_units,  check_sequence, check_limits,
+        check_context, check_pipeline, check_tensor, check_experts,  check_strategy, check_batch,
+        check_recipe,  check_offload,  check_units,  check_sequence, check_limits,
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(checks); i++) {

@@ -189,7 +189,9 @@ static void add_units(Builder *builder)
                                               .reduce_last = -1,
                                               .update_gather = -1,
                                               .norm = -1,
-                                              .update = -1};
+                                              .update = -1,
+                                              .fetch = -1,
+                                              .store = -1};
 }
 
 /* Copies are counted once the step is laid out. */

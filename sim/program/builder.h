@@ -42,7 +42,9 @@ typedef struct {
     gint weights;                      /* backward for weights, where it is apart; else -1 */
     gint gather, reduce_first, reduce_add, reduce_last, update_gather;
     gint norm, update;
+    gint fetch, store; /* of what an update works on and another tier keeps; else -1 */
     guint gathered_space, gradient_space;
+    guint offload_space; /* of the buffers for that; NO_SPACE: none */
 } ClassSegments;
 
 typedef struct {
@@ -90,6 +92,7 @@ void build_plain(Builder *builder);
 void pass_recompute(Builder *builder);
 void pass_shard(Builder *builder);
 void pass_optimizer(Builder *builder);
+void pass_offload(Builder *builder);
 void pass_order(Builder *builder);
 
 /* Finds waits by dataflow: an op that reads or overwrites what another stream wrote or reads waits

@@ -158,6 +158,7 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timet
     pass_recompute(&builder);
     pass_shard(&builder);
     pass_optimizer(&builder);
+    pass_offload(&builder);
     return builder;
 }
 

@@ -251,7 +251,9 @@ static gboolean is_rounded(const Emit *to, const Factor *source, guint rounded)
     return FALSE;
 }
 
-/* @source in fp8, by a pass of its own over @elements. */
+/* @source in fp8, by a pass of its own over @elements.  Left out: finding its scale (delayed
+ * scaling does that in the same pass), casts that a kernel before does along, and weights that are
+ * kept in fp8 from one micro-batch to the next. */
 static Factor round_factor(const Emit *to, Factor source, const char *name, guint64 elements)
 {
     const Factor rounded = {rounded_tensor(to->builder, name, elements), WHOLE_TENSOR};

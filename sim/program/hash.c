@@ -122,8 +122,9 @@ static void add_program(GChecksum *sum, const Program *program)
     add_calls(sum, program, &program->prologue);
     add_calls(sum, program, &program->step);
     add_calls(sum, program, &program->epilogue);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        add(sum, "arena %" G_GUINT64_FORMAT "\n", program->arena_bytes[t]);
+    for (guint t = 0; t < NUM_TIERS; t++) /* those past the host where they hold something */
+        if (t <= TIER_HOST || program->arena_bytes[t] > 0)
+            add(sum, "arena %" G_GUINT64_FORMAT "\n", program->arena_bytes[t]);
 }
 
 char *program_hash(const Program *program)

@@ -34,6 +34,7 @@ static const struct {
     [OP_CLIP] = {"clip", OP_CLASS_OPTIMIZER},
     [OP_ADAMW] = {"adamw", OP_CLASS_OPTIMIZER},
     [OP_SGD] = {"sgd", OP_CLASS_OPTIMIZER},
+    [OP_COPY] = {"copy", OP_CLASS_MEMORY_BOUND},
     [OP_ALL_GATHER] = {"all_gather", OP_CLASS_COMMUNICATION},
     [OP_REDUCE_SCATTER] = {"reduce_scatter", OP_CLASS_COMMUNICATION},
     [OP_ALL_REDUCE] = {"all_reduce", OP_CLASS_COMMUNICATION},

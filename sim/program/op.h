@@ -87,6 +87,7 @@ typedef enum {
                  what is updated.  With sizes.chunk each of m and v are 8-bit codes behind an fp32
                  scale of every so many elements (moment_bytes()) */
     OP_SGD,   /* u parameter  r gradient  r hyper  r coef scalar  [u master fp32] */
+    OP_COPY,  /* r src(elements)  w dst(elements), both op->dtype: between tiers */
     /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
     OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
     OP_REDUCE_SCATTER, /* r whole  w shard;  or u whole: own chunk in place */

@@ -6,7 +6,8 @@
 
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
 
-typedef enum { SORT_TIME, SORT_MEMORY } SortKey;
+/* On one number of GPUs the fastest token is the cheapest. */
+typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST } SortKey;
 
 /* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
 typedef struct {

@@ -364,7 +364,7 @@ double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
     };
     seconds = g_new(double, 1);
     *seconds =
-        framework_exposed(framework, "pp") *
+        framework_exposed(framework, "pp", OP_EXCHANGE) *
         collective_seconds(VOLUME_EXCHANGE, bytes / parts, spec->workload->recipe->compute, &where);
     return *(double *)table_add(&known->exchanges, &key, seconds);
 }

@@ -45,13 +45,13 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     probe.sketch = program_sketch(spec, place == STAGE_FIRST ? 0 : pp - 1);
     probe.program = probe.sketch->program;
     g_autofree guint *spans = program_spans(probe.program, spec);
-    probe.durations = simulate_durations(probe.program, context, spans);
+    probe.durations = durations_new(probe.program, context, spans);
     return probe;
 }
 
 static void probe_clear(Probe *probe)
 {
-    simulate_durations_free(probe->durations, probe->program);
+    durations_free(probe->durations, probe->program);
     sketch_free(probe->sketch);
     g_free(probe->model);
 }
@@ -265,9 +265,12 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 
 /* ---- shards ---- */
 
+/* On the device. */
 static guint64 copy_bytes(const Program *program, gint tensor)
 {
-    return tensor == NO_TENSOR ? 0 : tensor_copy_bytes(program_tensor(program, (guint)tensor));
+    if (tensor == NO_TENSOR || program_tensor(program, (guint)tensor)->tier != TIER_DEVICE)
+        return 0;
+    return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
 static UnitCost unit_cost(const Probe *probe, guint index)

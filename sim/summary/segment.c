@@ -30,6 +30,7 @@ static void add_op(SegmentSums *sums, const Program *program, const Op *op, doub
     } else if (g_str_has_suffix(purpose, "shard") || g_str_has_suffix(purpose, "data")) {
         sums->shard_s += seconds;
         sums->shard_moves_s += op_kind_is_communication(op->kind) ? seconds : 0;
+        sums->data_s += strcmp(purpose, "data") == 0 ? seconds : 0;
     }
 }
 

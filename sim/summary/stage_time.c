@@ -10,6 +10,7 @@ typedef struct {
     double all_s, moving_s;
     double gather_s[2], reduce_s[2]; /* by stream: of all units, of experts */
     double replicate_s, experts_s;
+    double data_s; /* of units that are not sharded */
 } Work;
 
 static void add_work(Work *work, const SegmentSums *sums, double calls)
@@ -22,7 +23,8 @@ static void add_work(Work *work, const SegmentSums *sums, double calls)
 static void add_reduce(Work *work, const SegmentSums *sums, double calls, BlockUnits of)
 {
     add_work(work, sums, calls);
-    work->reduce_s[of == UNITS_EXPERTS] += calls * sums->shard_s;
+    work->reduce_s[of == UNITS_EXPERTS] += calls * (sums->shard_s - sums->data_s);
+    work->data_s += calls * sums->data_s;
     work->replicate_s += calls * sums->replicate_s;
 }
 
@@ -95,7 +97,7 @@ double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
         return work.moving_s;
     const double blocks_s = MAX(work.gather_s[0], MAX(work.reduce_s[0], work.replicate_s));
     const double experts_s = MAX(work.gather_s[1], MAX(work.reduce_s[1], work.experts_s));
-    return MAX(blocks_s, experts_s);
+    return MAX(MAX(blocks_s, experts_s), work.data_s);
 }
 
 /* ---- a pass over a chunk, from its first compute op to its last ---- */

@@ -80,6 +80,10 @@ search --precision fp8
 search --precision fp16 --recipe fp32
 search --fix gather=fp4
 search --topology dgx-a100-80gb --precision fp8
+for offload in optimizer optimizer=tape gradients=host optimizer=host parameters=nvme; do
+    search --offload "$offload" # localhost is a CPU: its memory is the host's
+done
+search --topology dgx-h100 --offload optimizer=nvme # states none
 search --strategy sometimes
 search --strategy ""
 search --optimizer adam8
@@ -154,11 +158,11 @@ refused 2 fsdp-run
 refused 2 fsdp-run "$good"
 refused 2 fsdp-run --data "$text"
 # What is planned only is refused by name.
-for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit"; do
+for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit" "--offload optimizer=host"; do
     # shellcheck disable=SC2086 # an option and its value
     plan "$tmp/in/only.plan" --topology dgx-h100 --gpus 2 --global-batch 4 $option
     refused 2 fsdp-run "$tmp/in/only.plan" --data "$text"
-    [[ $(<"$tmp/stderr") == *"\"${option#* }\""*"planned only"* ]] ||
+    [[ $(<"$tmp/stderr") == *"\"${option##*[ =]}\""*"planned only"* ]] ||
         complain "fsdp-run of $option: $(<"$tmp/stderr")"
 done
 train "$good"

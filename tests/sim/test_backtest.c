@@ -406,7 +406,7 @@ START_TEST(a_framework_without_differences_changes_nothing)
 
         ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
     }
-    ck_assert_double_eq_tol(framework_exposed(own, "tp"), 1, 1e-15);
+    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE), 1, 1e-15);
     ck_assert_double_eq_tol(framework_blocks(own, "shard.reduce"), 0, 1e-15);
 }
 END_TEST
