@@ -30,7 +30,7 @@ format() {
 floors() {
     awk '
     BEGIN {
-        names = "sim/base sim/input sim/import sim/layout sim/program sim/cost sim/summary sim/search sim/export sim"
+        names = "sim/base sim/input sim/import sim/layout sim/config sim/program sim/cost sim/summary sim/search sim/backtest sim/export sim"
         for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
         names = "exec/base exec/launch exec/device exec/comm exec/cuda exec/run exec/calibrate exec"
         for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
@@ -51,7 +51,7 @@ floors() {
         if (from ~ /^sim\/[^\/]*\// && to ~ /^reports\//) say("only the command line includes reports/")
         if (from ~ /^reports\// && to !~ /^(sim\/base|reports)\//)
             say("reports/ includes sim/base/ and itself only")
-        if (from ~ /^exec\// && to ~ /^sim\/(cost|summary|export|import)\// && to != "sim/import/hostlist.h")
+        if (from ~ /^exec\// && to ~ /^sim\/(cost|summary|backtest|export|import|config)\// && to != "sim/import/hostlist.h")
             say("exec/ includes neither cost nor what it serves")
         if (from ~ /^exec\// && to ~ /^sim\/search\// && to != "sim/search/plan.h")
             say("exec/ includes the plan file, not the search")

@@ -21,3 +21,18 @@ char *command_argument(const char *verb, const char *what, const GOptionEntry *e
     }
     return g_strdup(argv[1]);
 }
+
+gboolean framework_option(const char *name, DeviceKind device, const Framework **framework,
+                          GError **error)
+{
+    g_autofree char *names = framework_names();
+
+    *framework = framework_from_name(name);
+    if (*framework == NULL)
+        return fail(error, ERROR_INPUT, "--framework = \"%s\": must be one of %s", name, names);
+    if (device == DEVICE_CPU && *framework != framework_default())
+        return fail(error, ERROR_INPUT,
+                    "--framework = \"%s\": what is known of it is of GPUs; a CPU has fsdp-run",
+                    name);
+    return TRUE;
+}

@@ -60,6 +60,7 @@ static void print_tensor(const ParamShape *tensor)
 
 static void print_model(const Model *model, const GArray *tensors)
 {
+    g_autofree char *unplannable = model_unplannable(model);
     g_autofree char *untrainable = model_untrainable(model);
 
     g_print("%s (%s): %" G_GUINT64_FORMAT " parameters in %u tensors%s\n", model->name,
@@ -72,8 +73,10 @@ static void print_model(const Model *model, const GArray *tensors)
     if (model->experts.count > 0)
         g_print("%u experts, %u a token: %" G_GUINT64_FORMAT " active parameters\n",
                 model->experts.count, model->experts.top_k, model_active_parameters(model));
-    if (untrainable != NULL)
-        g_print("counted only; not yet planned or trained: %s\n", untrainable);
+    if (unplannable != NULL)
+        g_print("counted only; not yet planned or trained: %s\n", unplannable);
+    else if (untrainable != NULL)
+        g_print("planned, not yet trained: %s\n", untrainable);
     for (guint i = 0; i < tensors->len; i++)
         print_tensor(&g_array_index(tensors, ParamShape, i));
 }

@@ -16,11 +16,28 @@ static Plan *load_plan(const GOptionEntry *entries, const char *verb, int argc, 
     return path == NULL ? NULL : plan_load(path, error);
 }
 
+/* @name: of another framework than the plan's, or NULL. */
+static gboolean price_for(Plan *plan, const char *name, GError **error)
+{
+    if (name == NULL)
+        return TRUE;
+    if (!framework_option(name, plan->device, &plan->framework, error))
+        return FALSE;
+    plan_price(plan);
+    return TRUE;
+}
+
 int command_explain(int argc, char **argv, GError **error)
 {
-    g_autoptr(Plan) plan = load_plan(NULL, "explain", argc, argv, error);
+    g_autofree char *framework = NULL;
+    const GOptionEntry entries[] = {
+        {"framework", 0, 0, G_OPTION_ARG_STRING, &framework,
+         "What the prediction is for (default: the plan's)", "F"},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(Plan) plan = load_plan(entries, "explain", argc, argv, error);
 
-    if (plan == NULL || !explain_print(plan, error))
+    if (plan == NULL || !price_for(plan, framework, error) || !explain_print(plan, error))
         return error_exit_status(*error);
     return 0;
 }
@@ -34,6 +51,8 @@ int command_check(int argc, char **argv, GError **error)
         return error_exit_status(*error);
     const guint64 limit = plan_memory_limit(plan), own = plan_framework_bytes(plan);
     g_autoptr(GPtrArray) problems = program_set_check(set, limit > own ? limit - own : 1);
+
+    plan_check_tiers(plan, set, problems);
     for (guint i = 0; i < problems->len; i++)
         g_print("%s\n", (const char *)g_ptr_array_index(problems, i));
     if (problems->len > 0)

@@ -10,5 +10,6 @@ int command_explain(int argc, char **argv, GError **error);
 int command_check(int argc, char **argv, GError **error);
 int command_trace(int argc, char **argv, GError **error);
 int command_export(int argc, char **argv, GError **error);
+int command_backtest(int argc, char **argv, GError **error);
 int command_model(int argc, char **argv, GError **error);
 int command_topology(int argc, char **argv, GError **error);

@@ -2,6 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/explain_cost.h"
+#include "sim/explain_run.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "sim/table.h"
@@ -133,6 +134,7 @@ static SearchRequest request_of(const Plan *plan)
         .sequence_parallel = plan->sequence_parallel,
         .sharding = plan->sharding,
         .top = 6,
+        .framework = plan->framework,
     };
 }
 
@@ -185,6 +187,7 @@ gboolean explain_print(const Plan *plan, GError **error)
         return FALSE;
     table_print_plan(plan);
     explain_cost_print(plan, set);
+    explain_run_print(plan);
     print_bound(plan);
     print_changes(plan);
     g_autoptr(SearchResult) result = search(&request);

@@ -1,5 +1,6 @@
 #include "sim/formula.h"
 
+#include <math.h>
 #include <string.h>
 
 guint64 formula_parameters(const Program *program)
@@ -11,19 +12,46 @@ guint64 formula_parameters(const Program *program)
     return elements;
 }
 
+guint64 formula_parameters_of(const Program *program, gboolean experts)
+{
+    guint64 elements = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        if ((program_unit(program, u)->kind == UNIT_EXPERTS) == experts)
+            elements += program_unit(program, u)->map->elements * program_unit(program, u)->count;
+    return elements;
+}
+
+guint formula_shard_ranks(const Plan *plan, gboolean experts)
+{
+    const Layout *layout = &plan->layout;
+
+    return experts ? layout_expert_block(layout) / layout_ep(layout) : layout_shard_ranks(layout);
+}
+
+/* Of one unit; scales are of whole blocks. */
+static double moments_bytes(Optimizer optimizer, double elements)
+{
+    const guint block = optimizer_moment_block(optimizer);
+
+    return optimizer_moments(optimizer) *
+           (block == 0 ? 4 * elements : elements + 4 * ceil(elements / block));
+}
+
 static double unit_state_bytes(const Plan *plan, const UnitClass *unit)
 {
     const Recipe *recipe = plan->workload.recipe;
     const Strategy strategy = unit->strategy;
-    const double d = strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
+    const double d =
+        strategy == STRATEGY_NO_SHARD ? 1 : formula_shard_ranks(plan, unit->kind == UNIT_EXPERTS);
     const gboolean whole = strategy == STRATEGY_SHARD_OPTIMIZER;
     const gboolean whole_gradients = whole || !plan->sharding.accumulate_sharded;
-    const double rest =
-        (recipe->master ? 4 : 0) + 4.0 * optimizer_moments(plan->workload.optimizer);
+    const double elements = (double)unit->map->elements;
 
-    return (double)(unit->map->elements * unit->count) *
-           (dtype_bytes(recipe->stored) / (whole ? 1 : d) +
-            dtype_bytes(recipe->gradient) / (whole_gradients ? 1 : d) + rest / d);
+    return unit->count * (elements * (dtype_bytes(recipe->stored) / (whole ? 1 : d) +
+                                      dtype_bytes(recipe->gradient) / (whole_gradients ? 1 : d) +
+                                      (recipe->master ? 4 : 0) / d) +
+                          moments_bytes(plan->workload.optimizer, elements / d));
 }
 
 double formula_state_bytes(const Plan *plan, const Program *program)
@@ -32,6 +60,22 @@ double formula_state_bytes(const Plan *plan, const Program *program)
 
     for (guint u = 0; u < program->units->len; u++)
         bytes += unit_state_bytes(plan, program_unit(program, u));
+    return bytes;
+}
+
+double formula_gather_bytes(const Plan *plan, const Program *program, gboolean experts)
+{
+    double bytes = 0;
+
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+        const DType dtype = unit->gathered == NO_TENSOR
+                                ? plan->workload.recipe->compute
+                                : program_tensor(program, (guint)unit->gathered)->dtype;
+
+        if ((unit->kind == UNIT_EXPERTS) == experts)
+            bytes += (double)(unit->map->elements * unit->count) * dtype_bytes(dtype);
+    }
     return bytes;
 }
 

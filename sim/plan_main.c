@@ -17,6 +17,7 @@ static const struct {
     {"trace", "write a Chrome trace of the simulated step", command_trace},
     {"export", "write a plan as torchtitan, megatron, deepspeed or accelerate take it",
      command_export},
+    {"backtest", "predict published runs, and compare with what was measured", command_backtest},
     {"model", "parameters and tensors of a model", command_model},
     {"topology", "a topology as it was understood; topology import: from other tools' output",
      command_topology},

@@ -4,6 +4,8 @@
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
 #include "sim/base/units.h"
+#include "sim/command_argument.h"
+#include "sim/plan_config.h"
 
 #include <string.h>
 
@@ -24,12 +26,17 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"global-batch", 'b', 0, G_OPTION_ARG_INT, &o->global_batch,
          "Sequences of a step (default one micro-batch a data-parallel rank)", "B"},
         {"precision", 0, 0, G_OPTION_ARG_STRING, &o->precision,
-         "bf16 or fp32 (default bf16; fp32 where the target is a CPU)", "P"},
+         "Of matrix products: bf16, fp32, fp16 or fp8 (default bf16; fp32 where the target is a "
+         "CPU)",
+         "P"},
         {"recipe", 0, 0, G_OPTION_ARG_STRING, &o->recipe,
-         "What is kept a parameter: zero, fsdp2 or fp32 (default fp32 with fp32, else zero)", "R"},
+         "What is kept a parameter: zero, fsdp2, megatron or fp32 (default fp32 with fp32, else "
+         "zero)",
+         "R"},
         {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy,
          "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or hybrid_shard", "S"},
-        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer, "adamw (default) or sgd", "O"},
+        {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer,
+         "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
         {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
@@ -38,18 +45,27 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
         {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
+        {"offload", 0, 0, G_OPTION_ARG_STRING, &o->offload,
+         "What is kept in another tier: optimizer=host,parameters=host (or cxl, nvme)", "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
-         "keep=none,sequence=false,context=all_gather,stages=9:10:10:9",
+         "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
          "K=V,..."},
+        {"framework", 0, 0, G_OPTION_ARG_STRING, &o->framework,
+         "What the prediction is for: fsdp-run (default), megatron, torchtitan, ...", "F"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->json, "JSON on stdout", NULL},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &o->output, "Write the (best) plan here", "PLAN"},
         {"layout", 0, estimate ? 0 : G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_STRING, &o->layout,
          "The mesh: dp_replicate=1,dp_shard=8 (axes that are not named are 1)", "A=N,..."},
+        {"from", 0, 0, G_OPTION_ARG_FILENAME, &o->from,
+         "What runs today: a configuration of torchtitan, megatron, deepspeed, accelerate, axolotl",
+         "FILE"},
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
-         "time (default) or memory", "KEY"},
+         "time (default), memory, or cost: without --gpus on a half, a quarter, ... of the cluster "
+         "too",
+         "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},
         G_OPTION_ENTRY_NULL,
@@ -66,17 +82,19 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         return fail(error, ERROR_INPUT, "%s (see --help)", why->message);
     if (*argc > 1)
         return fail(error, ERROR_INPUT, "unexpected argument \"%s\" (see --help)", (*argv)[1]);
-    if (estimate != (o->layout != NULL))
-        return estimate ? fail(error, ERROR_INPUT, "estimate needs --layout dp_shard=N,...")
-                        : fail(error, ERROR_INPUT, "--layout is estimate's; search has --fix");
+    if (!estimate && o->layout != NULL)
+        return fail(error, ERROR_INPUT, "--layout is estimate's; search has --fix");
+    if (estimate && (o->layout == NULL) == (o->from == NULL))
+        return fail(error, ERROR_INPUT, "estimate needs --layout dp_shard=N,... or --from FILE");
     return TRUE;
 }
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {&o->model,    &o->topology,  &o->gpus,      &o->precision, &o->recipe,
-                              &o->strategy, &o->optimizer, &o->recompute, &o->schedule,  &o->fix,
-                              &o->layout,   &o->sort,      &o->output,    &o->db};
+    char **const strings[] = {
+        &o->model,     &o->topology,  &o->gpus,     &o->precision, &o->recipe,   &o->strategy,
+        &o->optimizer, &o->recompute, &o->schedule, &o->offload,   &o->fix,      &o->layout,
+        &o->from,      &o->sort,      &o->output,   &o->db,        &o->framework};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -103,23 +121,31 @@ static gboolean bad_option(const char *name, const char *value, const char *allo
 static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     const gboolean cpu = inputs->topology->gpu.kind == DEVICE_CPU;
-    const char *precision = o->precision;
+    DType precision = cpu ? DTYPE_FP32 : DTYPE_BF16;
+    const Recipe *recipe;
 
-    if (precision != NULL && strcmp(precision, "bf16") != 0 && strcmp(precision, "fp32") != 0)
-        return bad_option("precision", precision, "bf16 or fp32", error);
-    inputs->request.recipe = o->recipe == NULL ? NULL : recipe_from_name(o->recipe);
-    if (o->recipe != NULL && inputs->request.recipe == NULL)
-        return bad_option("recipe", o->recipe, "zero, fsdp2 or fp32", error);
-    if (inputs->request.recipe == NULL) {
-        const gboolean fp32 = precision == NULL ? cpu : strcmp(precision, "fp32") == 0;
-
-        inputs->request.recipe = fp32 ? &recipe_fp32 : &recipe_zero;
-    }
-    const char *computes = dtype_name(inputs->request.recipe->compute);
-    if (precision != NULL && strcmp(precision, computes) != 0)
-        return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", precision,
-                    inputs->request.recipe->name, computes);
+    if (o->precision != NULL && !precision_from_name(o->precision, &precision))
+        return bad_option("precision", o->precision, PRECISION_NAMES, error);
+    if (o->recipe != NULL)
+        recipe = recipe_from_name(o->recipe);
+    else
+        recipe = precision == DTYPE_FP32 ? &recipe_fp32 : &recipe_zero;
+    if (recipe == NULL)
+        return bad_option("recipe", o->recipe, RECIPE_NAMES, error);
+    if (o->precision != NULL || o->recipe == NULL)
+        inputs->request.recipe = recipe_with_precision(recipe, precision);
+    else
+        inputs->request.recipe = recipe;
+    if (inputs->request.recipe == NULL)
+        return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", o->precision,
+                    recipe->name, recipe == &recipe_fp32 ? "fp32" : "bf16, fp16 or fp8");
     return TRUE;
+}
+
+static gboolean read_framework(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    return o->framework == NULL || framework_option(o->framework, inputs->topology->gpu.kind,
+                                                    &inputs->request.framework, error);
 }
 
 static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GError **error)
@@ -138,6 +164,24 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
     return TRUE;
 }
 
+static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    static const char *const names[] = {
+        [SORT_TIME] = "time", [SORT_MEMORY] = "memory", [SORT_COST] = "cost"};
+    guint key = SORT_TIME;
+
+    while (o->sort != NULL && key < G_N_ELEMENTS(names) && strcmp(o->sort, names[key]) != 0)
+        key++;
+    if (key == G_N_ELEMENTS(names))
+        return bad_option("sort", o->sort, "time, memory or cost", error);
+    if (key == SORT_COST && request->topology->cost.price_per_gpu_hour == 0)
+        return fail(error, ERROR_INPUT,
+                    "--sort = cost: topology %s states no [cost] price_per_gpu_hour",
+                    request->topology->name);
+    request->sort = (SortKey)key;
+    return TRUE;
+}
+
 static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     SearchRequest *request = &inputs->request;
@@ -145,7 +189,7 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
     ScheduleKind schedule = SCHEDULE_1F1B;
 
     if (o->optimizer != NULL && !optimizer_from_name(o->optimizer, &request->optimizer))
-        return bad_option("optimizer", o->optimizer, "adamw or sgd", error);
+        return bad_option("optimizer", o->optimizer, OPTIMIZER_NAMES, error);
     if (o->recompute != NULL && !recompute_from_name(o->recompute, &recompute))
         return bad_option("recompute", o->recompute, "none, selective or full", error);
     request->recompute = o->recompute == NULL ? -1 : (gint)recompute;
@@ -153,9 +197,6 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
         return bad_option("schedule", o->schedule, "gpipe, 1f1b, interleaved or zb_h1", error);
     request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
     request->context = -1;
-    if (o->sort != NULL && strcmp(o->sort, "time") != 0 && strcmp(o->sort, "memory") != 0)
-        return bad_option("sort", o->sort, "time or memory", error);
-    request->sort = o->sort != NULL && strcmp(o->sort, "memory") == 0 ? SORT_MEMORY : SORT_TIME;
     request->top = 10;
     return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
            int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
@@ -163,7 +204,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
            int_option("virtual-stages", o->virtual_stages, MAX_CHUNKS, &request->virtual_stages,
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
-           read_recipe(inputs, o, error) && read_strategy(request, o, error);
+           read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
+           read_strategy(request, o, error) && read_sort(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)
@@ -195,6 +237,19 @@ static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, 
         return fail(error, ERROR_INPUT, "--%s: %s = \"%s\": must be 1 to %d", option,
                     axis_name(axis), value, MAX_GPUS);
     request->fixed[axis] = (guint)size;
+    return TRUE;
+}
+
+/* Experts are divided among ranks of other axes, so it is no axis; --layout has it all the same. */
+static gboolean fix_ep(SearchRequest *request, const char *option, const char *value,
+                       GError **error)
+{
+    guint64 size;
+
+    if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
+        return fail(error, ERROR_INPUT, "--%s: ep = \"%s\": must be 1 to %d", option, value,
+                    MAX_GPUS);
+    request->fixed_ep = (guint)size;
     return TRUE;
 }
 
@@ -351,6 +406,13 @@ static gboolean fix_form(SearchRequest *request, const char *value, GError **err
            fail(error, ERROR_INPUT, "--fix: form = \"%s\": must be per_parameter or flat", value);
 }
 
+static gboolean fix_gather(SearchRequest *request, const char *value, GError **error)
+{
+    request->sharding.gather_fp8 = strcmp(value, "fp8") == 0;
+    return request->sharding.gather_fp8 || strcmp(value, "bf16") == 0 ||
+           fail(error, ERROR_INPUT, "--fix: gather = \"%s\": must be bf16 or fp8", value);
+}
+
 static gboolean fix_prefetch(SearchRequest *request, const char *value, GError **error)
 {
     return fix_count("prefetch", value, 0, &request->sharding.prefetch, error);
@@ -367,6 +429,7 @@ static const struct {
 } fixable[] = {
     {"strategy", fix_strategy},
     {"form", fix_form},
+    {"gather", fix_gather},
     {"prefetch", fix_prefetch},
     {"live_units", fix_live_units},
     {"keep", fix_keep},
@@ -384,7 +447,7 @@ static const struct {
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
-    const char *known[NUM_AXES + G_N_ELEMENTS(fixable) + 1] = {NULL};
+    const char *known[NUM_AXES + 1 + G_N_ELEMENTS(fixable) + 1] = {NULL};
 
     for (guint i = 0; i < G_N_ELEMENTS(fixable); i++) {
         if (strcmp(key, fixable[i].key) == 0)
@@ -393,6 +456,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     }
     for (guint a = 0; a < NUM_AXES; a++)
         known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
+    known[G_N_ELEMENTS(fixable) + NUM_AXES] = "ep";
     g_autofree char *hint = nearest_hint(key, known);
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
 }
@@ -401,7 +465,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
 static gboolean read_fields(SearchRequest *request, const char *option, const char *text,
                             gboolean axes_only, GError **error)
 {
-    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", NULL};
+    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", NULL};
     g_auto(GStrv) fields = g_strsplit(text, ",", -1);
     Axis axis;
 
@@ -413,17 +477,52 @@ static gboolean read_fields(SearchRequest *request, const char *option, const ch
         if (axis_from_name(pair[0], &axis)) {
             if (!fix_axis(request, axis, option, pair[1], error))
                 return FALSE;
+        } else if (strcmp(pair[0], "ep") == 0) {
+            if (!fix_ep(request, option, pair[1], error))
+                return FALSE;
         } else if (axes_only) {
             g_autofree char *hint = nearest_hint(pair[0], axes);
 
             return fail(
                 error, ERROR_INPUT,
-                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp",
+                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp, ep",
                 pair[0], hint);
         } else if (!fix_field(request, pair[0], pair[1], error)) {
             return FALSE;
         }
     }
+    return TRUE;
+}
+
+static gboolean read_tier(PlanInputs *inputs, const char *text, GError **error)
+{
+    Offload *offload = &inputs->request.sharding.offload;
+    g_auto(GStrv) pair = g_strsplit(text, "=", 2);
+    const gboolean whole = g_strv_length(pair) == 2;
+    Tier *tier = !whole                               ? NULL
+                 : strcmp(pair[0], "optimizer") == 0  ? &offload->optimizer
+                 : strcmp(pair[0], "parameters") == 0 ? &offload->parameters
+                                                      : NULL;
+    MemoryTier memory;
+
+    if (tier == NULL || !tier_from_name(pair[1], tier))
+        return fail(error, ERROR_INPUT,
+                    "--offload: \"%s\": must be optimizer=TIER or parameters=TIER, TIER %s", text,
+                    TIER_NAMES);
+    return *tier == TIER_DEVICE || topology_memory(inputs->topology, *tier, &memory) ||
+           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s", text,
+                inputs->topology->name,
+                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs"
+                                   : "such [memory]");
+}
+
+static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    g_auto(GStrv) fields = o->offload == NULL ? NULL : g_strsplit(o->offload, ",", -1);
+
+    for (guint i = 0; fields != NULL && fields[i] != NULL; i++)
+        if (!read_tier(inputs, fields[i], error))
+            return FALSE;
     return TRUE;
 }
 
@@ -441,7 +540,7 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
                                    .accumulate_sharded = TRUE};
     if (o->fix != NULL && !read_fields(request, "fix", o->fix, FALSE, error))
         return FALSE;
-    if (estimate && !read_fields(request, "layout", o->layout, TRUE, error))
+    if (estimate && o->layout != NULL && !read_fields(request, "layout", o->layout, TRUE, error))
         return FALSE;
     if (request->sharding.live_units == 0)
         request->sharding.live_units = request->sharding.prefetch + 1;
@@ -472,25 +571,55 @@ static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
     return TRUE;
 }
 
+static gboolean check_peak(const Topology *topology, DType precision, DType dtype, GError **error)
+{
+    /* A core computes in fp32 what it has no instructions for. */
+    const gboolean in_fp32 = topology->gpu.kind == DEVICE_CPU && dtype == DTYPE_BF16;
+    const double peak =
+        in_fp32 ? gpu_peak_flops(&topology->gpu, dtype) : topology->gpu.peak_flops[dtype];
+
+    return peak > 0 ||
+           fail(error, ERROR_INPUT,
+                "--precision = %s: topology %s states no %s peak for its GPU %s",
+                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name);
+}
+
 /* What the cluster can't do: a type its GPU has no rate for, more GPUs than its networks join. */
 static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **error)
 {
     const Topology *topology = inputs->topology;
-    const DType compute = inputs->request.recipe->compute;
-    /* A core computes in fp32 what it has no instructions for. */
-    const double peak = topology->gpu.kind == DEVICE_CUDA ? topology->gpu.peak_flops[compute]
-                                                          : gpu_peak_flops(&topology->gpu, compute);
+    const Recipe *recipe = inputs->request.recipe;
 
-    if (peak == 0)
-        return fail(error, ERROR_INPUT,
-                    "--precision = %s: topology %s states no %s peak for its GPU %s",
-                    dtype_name(compute), topology->name, dtype_name(compute), topology->gpu.name);
+    if (!check_peak(topology, recipe->precision, recipe->precision, error) ||
+        !check_peak(topology, recipe->precision, recipe->compute, error))
+        return FALSE;
     if (gpus > topology_max_gpus(topology))
         return fail(error, ERROR_INPUT,
                     "%u GPUs: the networks of topology %s join at most %u; give it an outer "
                     "[network] for more",
                     gpus, topology->name, topology_max_gpus(topology));
     return TRUE;
+}
+
+/* What the file says where the command line says nothing. */
+static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    const gboolean recipe_is_open = o->recipe == NULL && o->precision == NULL;
+
+    if (o->from == NULL)
+        return TRUE;
+    if (inputs->gpus_auto)
+        return fail(error, ERROR_INPUT, "--gpus = auto: --from needs a number");
+    inputs->config = config_load(o->from, error);
+    if (inputs->config == NULL)
+        return FALSE;
+    if (o->optimizer == NULL && inputs->config->optimizer >= 0)
+        inputs->request.optimizer = (Optimizer)inputs->config->optimizer;
+    if (!plan_config_workload(inputs->config, o->from, recipe_is_open, &inputs->request, error))
+        return FALSE;
+    inputs->gpus_given = TRUE; /* the file and the mesh say how many */
+    inputs->today = inputs->request;
+    return plan_config_layout(inputs->config, o->from, &inputs->today, error);
 }
 
 gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
@@ -505,7 +634,7 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
                     "--model is missing: a folder with config.json, that file, "
                     "or a name under models/");
     inputs->model = model_load(o->model, models, error);
-    if (inputs->model == NULL || !model_check_trainable(inputs->model, error))
+    if (inputs->model == NULL || !model_check_plannable(inputs->model, error))
         return FALSE;
     inputs->topology =
         topology_load(o->topology == NULL ? "localhost" : o->topology, topologies, error);
@@ -514,9 +643,11 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && (!estimate || confirm_gpus(inputs, error)) &&
+           read_fixed(inputs, o, estimate, error) && read_offload(inputs, o, error) &&
+           read_config(inputs, o, error) && (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
-                         estimate ? fixed_world(&inputs->request) : search_gpus(&inputs->request),
+                         o->layout != NULL ? fixed_world(&inputs->request)
+                                           : search_gpus(&inputs->request),
                          error);
 }
 
@@ -524,4 +655,5 @@ void plan_inputs_clear(PlanInputs *inputs)
 {
     model_free(inputs->model);
     topology_free(inputs->topology);
+    config_free(inputs->config);
 }

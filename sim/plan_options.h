@@ -1,13 +1,14 @@
 /* The options of search and estimate: one table, one request. */
 #pragma once
 
+#include "sim/config/config.h"
 #include "sim/search/search.h"
 
 /* As typed; the strings are owned. */
 typedef struct {
     char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute,
-        *schedule, *fix;
-    char *layout, *sort, *output, *db;
+        *schedule, *offload, *fix, *framework;
+    char *layout, *from, *sort, *output, *db;
     gint seq_len, global_batch, micro_batch, virtual_stages, top;
     gboolean json, gpus_auto;
 } PlanOptions;
@@ -17,6 +18,8 @@ typedef struct {
     Model *model;
     Topology *topology;
     SearchRequest request;
+    Config *config;      /* --from; NULL: none */
+    SearchRequest today; /* then what it describes */
     gboolean gpus_given, gpus_auto;
 } PlanInputs;
 

@@ -1,8 +1,11 @@
 #include "sim/table.h"
 
 #include "sim/base/text.h"
+#include "sim/search/plan_cost.h"
 
 #include <string.h>
+
+static const char balanced[] = "routing is taken to be balanced: each expert has as many tokens";
 
 char *plan_bound_text(const Plan *plan)
 {
@@ -16,6 +19,13 @@ char *plan_bound_text(const Plan *plan)
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
+/* Nothing is said of fsdp-run. */
+static void print_framework(const Framework *framework)
+{
+    if (framework != NULL && framework != framework_default())
+        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
+}
+
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
@@ -27,12 +37,16 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->compute), request->recipe->name,
+    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
+    if (request->model->experts.count > 0)
+        g_print("%s\n", balanced);
+
+    print_framework(request->framework);
 }
 
 /* @width: of the widest layout. */
-static void print_row(guint rank, const Plan *plan, gint width)
+static void print_row(const char *rank, const Plan *plan, gint width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -44,9 +58,14 @@ static void print_row(guint rank, const Plan *plan, gint width)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%4u  %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
+    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
+    if (costs)
+        g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
+                plan_money_per_million(plan),
+                plan->topology->cost.currency == NULL ? "" : plan->topology->cost.currency);
+    g_print("\n");
 }
 
 static void print_counts(const SearchResult *result)
@@ -62,10 +81,15 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
-static gint widest_layout(const SearchResult *result)
+static gint widest_layout(const SearchResult *result, const Plan *today)
 {
     gsize width = 24;
 
+    if (today != NULL) {
+        g_autofree char *layout = plan_layout_text(today);
+
+        width = MAX(width, strlen(layout));
+    }
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
 
@@ -74,21 +98,41 @@ static gint widest_layout(const SearchResult *result)
     return (gint)width;
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result)
+/* What a change would gain; what does not fit has no speed to compare with. */
+static void print_gain(const Plan *today, const Plan *best)
 {
-    const gint width = widest_layout(result);
+    g_print("\n");
+    if (today->reasons->len > 0)
+        g_print("what runs today does not fit: %s\n",
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("the first takes %.3g times the step of what runs today\n",
+                best->prediction.step_seconds / today->prediction.step_seconds);
+}
+
+void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+{
+    const gint width = widest_layout(result, today);
+    const gboolean costs = request->sort == SORT_COST;
 
     print_inputs(request);
     g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width, "layout");
-    for (guint i = 0; i < result->plans->len; i++)
-        print_row(i + 1, g_ptr_array_index(result->plans, i), width);
+    if (today != NULL)
+        print_row("today", today, width, costs);
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
+
+        print_row(rank, g_ptr_array_index(result->plans, i), width, costs);
+    }
+    if (today != NULL)
+        print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
-            dtype_name(request->recipe->compute));
+            dtype_name(request->recipe->precision));
 }
 
 char *table_stage_layers(const Plan *plan, guint stage)
@@ -124,28 +168,45 @@ static void print_choices(const Plan *plan)
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
     if (s->strategy != STRATEGY_NO_SHARD)
-        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s)", form_name(s->form),
-                s->prefetch, s->live_units, s->keep_root ? " root" : "",
+        g_print(" (%s, prefetch %u, %u live units, keep%s%s%s, accumulate %s%s)",
+                form_name(s->form), s->prefetch, s->live_units, s->keep_root ? " root" : "",
                 s->keep_last ? " last" : "", s->keep_root || s->keep_last ? "" : " none",
-                s->accumulate_sharded ? "sharded" : "unsharded");
-    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; recipe %s, %s; "
-            "recompute %s; %u thread(s) a rank\n",
-            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
-            plan->schedule.micro_batches, plan->schedule.micro_batch, plan->workload.recipe->name,
-            optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
-            plan->threads);
+                s->accumulate_sharded ? "sharded" : "unsharded",
+                s->gather_fp8 ? ", blocks gathered in fp8" : "");
+    g_print(
+        "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
+        "recompute %s; %u thread(s) a rank\n",
+        plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+        plan->schedule.micro_batches, plan->schedule.micro_batch,
+        dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
+        optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
+        plan->threads);
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
+
+        if (plan->arena_bytes[t] > 0)
+            g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
+                    bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
+    }
+    print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
+    if (plan->model->experts.count > 0)
+        g_print("%u of %u experts a rank, %u a token; %s\n",
+                plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
+                plan->model->experts.top_k, balanced);
 }
 
 static void print_time(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    const char *exposed =
-        plan->layout.size[AXIS_PP] > 1 ? "communication, waiting" : "exposed communication";
+    const gboolean copies = sharding_offloads(&plan->sharding);
+    const char *exposed = plan->layout.size[AXIS_PP] > 1 ? "communication, waiting"
+                          : copies                       ? "communication, copies"
+                                                         : "exposed communication";
     g_autofree char *step = seconds_text(p->step_seconds);
 
     g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
@@ -198,8 +259,22 @@ void table_print_plan(const Plan *plan)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
 }
 
+static void print_offloaded(const Plan *plan)
+{
+    g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *step = seconds_text(plan->prediction.step_seconds);
+    g_autofree char *total = bytes_text(plan->prediction.memory_total);
+    g_autofree char *host = bytes_text(plan->arena_bytes[TIER_HOST]);
+
+    g_print("Else: --offload optimizer=%s,parameters=%s fits on these: %s, %s, %s a step, %s of a "
+            "GPU and %s of the host a rank.\n",
+            tier_name(plan->sharding.offload.optimizer),
+            tier_name(plan->sharding.offload.parameters), layout,
+            strategy_name(plan->sharding.strategy), step, total, host);
+}
+
 void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest)
+                              guint smallest, const Plan *offloaded)
 {
     print_inputs(request);
     g_print("\nNothing fits on %u GPUs.\n", search_gpus(request));
@@ -213,12 +288,13 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
             g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
                     result->example[v]);
     if (smallest != 0)
-        g_print(
-            "\nThe smallest number of GPUs that fits is %u (search --gpus %u). Else: offload of "
-            "optimizer state to the host, or LoRA, which keep less on the GPU and are not "
-            "planned here yet.\n",
-            smallest, smallest);
+        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
+                smallest);
     else
         g_print("\nNo number of GPUs up to %d fits%s.\n", SEARCH_MOST_GPUS,
                 request->global_batch != 0 ? " that divides the global batch" : "");
+    if (offloaded != NULL)
+        print_offloaded(offloaded);
+    g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
+            offloaded != NULL ? "Or:" : "Else:");
 }

@@ -138,6 +138,9 @@ void comm_sum(void *to, const char *const *from, guint num, gsize elements, DTyp
         sum_fp64(to, from, num, elements);
         break;
     case DTYPE_INT32:
+    case DTYPE_FP16:
+    case DTYPE_FP8:
+    case DTYPE_UINT8:
     case NUM_DTYPES:
         g_assert_not_reached();
     }

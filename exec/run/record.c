@@ -132,7 +132,7 @@ void record_volume(Record *record, const guint64 before[NUM_VOLUMES])
 /* Peak of one rank's device in that precision: a core's, times its threads. */
 static double peak_flops(const Plan *plan)
 {
-    return gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->compute) * plan->threads;
+    return gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->precision) * plan->threads;
 }
 
 static void print_header(Record *record)

@@ -4,10 +4,10 @@ static const struct {
     const char *name;
     guint bytes;
 } dtypes[NUM_DTYPES] = {
-    [DTYPE_FP32] = {.name = "fp32", .bytes = 4},
-    [DTYPE_BF16] = {.name = "bf16", .bytes = 2},
-    [DTYPE_FP64] = {.name = "fp64", .bytes = 8},
-    [DTYPE_INT32] = {.name = "int32", .bytes = 4},
+    [DTYPE_FP32] = {.name = "fp32", .bytes = 4},   [DTYPE_BF16] = {.name = "bf16", .bytes = 2},
+    [DTYPE_FP64] = {.name = "fp64", .bytes = 8},   [DTYPE_INT32] = {.name = "int32", .bytes = 4},
+    [DTYPE_FP16] = {.name = "fp16", .bytes = 2},   [DTYPE_FP8] = {.name = "fp8", .bytes = 1},
+    [DTYPE_UINT8] = {.name = "uint8", .bytes = 1},
 };
 
 guint dtype_bytes(DType dtype)

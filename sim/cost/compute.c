@@ -1,15 +1,22 @@
 #include "sim/cost/device_cost.h"
 
+/* What the op's framework does otherwise. */
+static const Framework *framework_of(const Topology *topology, const ComputeContext *context)
+{
+    return topology->gpu.kind == DEVICE_CUDA ? framework_or_default(context->framework)
+                                             : framework_default();
+}
+
 /* Of one fp32 logit, moved by softmax and its gradient in OP_HEAD_LOSS: read for maximum and sum,
- * read again and overwritten by the gradient.  Derived here from what the op must do; frameworks
- * that keep whole logits move about 30. */
+ * read again and overwritten by the gradient.  Derived here from what the op must do. */
 static const double SOFTMAX_BYTES_PER_LOGIT = 12.0;
 
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
 {
     const double m = (double)shape->m, n = (double)shape->n, k = (double)shape->k;
 
-    return (m * k + k * n + m * n) * dtype_bytes(dtype);
+    return (double)MAX(shape->groups, 1) *
+           ((m * k + k * n) * dtype_bytes(dtype) + m * n * MAX(dtype_bytes(dtype), 2));
 }
 
 static const DeviceCost *device_cost(const Topology *topology)
@@ -22,21 +29,32 @@ static const DeviceCost *device_cost(const Topology *topology)
 }
 
 /* y(N,O) = x(N,I) W(O,I)^T and its two gradients: one product each, of another shape and layout of
- * operands (NT, NN, TN). */
+ * operands (NT, NN, TN).  Of experts each has its part of the rows. */
 static GemmShape linear_shape(const Op *op)
 {
     const OpSizes *s = &op->sizes;
+    const guint64 groups = MAX(s->groups, 1), rows = s->rows / groups;
 
     switch (op->kind) {
     case OP_LINEAR:
-        return (GemmShape){.m = s->rows, .n = s->out, .k = s->in};
+    case OP_GROUPED_LINEAR:
+        return (GemmShape){.m = rows, .n = s->out, .k = s->in, .groups = groups};
     case OP_LINEAR_BACKWARD_INPUT:
-        return (GemmShape){.m = s->rows, .n = s->in, .k = s->out};
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+        return (GemmShape){.m = rows, .n = s->in, .k = s->out, .groups = groups};
     case OP_LINEAR_BACKWARD_WEIGHT:
-        return (GemmShape){.m = s->out, .n = s->in, .k = s->rows};
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
+        return (GemmShape){.m = s->out, .n = s->in, .k = rows, .groups = groups};
     default:
         g_assert_not_reached();
     }
+}
+
+static double logit_bytes(const Topology *topology, const ComputeContext *context)
+{
+    const double bytes = framework_of(topology, context)->logit_bytes;
+
+    return bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT;
 }
 
 /* @rows of logits: x W^T, then dx = dlogits W and dW = dlogits^T x, with softmax between them. */
@@ -53,7 +71,7 @@ static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *top
     const MemoryWork softmax = {
         .op = op_kind_name(OP_HEAD_LOSS),
         .dtype = op->dtype,
-        .bytes = SOFTMAX_BYTES_PER_LOGIT * (double)rows * (double)vocab,
+        .bytes = logit_bytes(topology, context) * (double)rows * (double)vocab,
     };
     double seconds = cost->memory(&softmax, topology, context);
 
@@ -66,9 +84,14 @@ static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *top
 static double head_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const guint64 chunk = MIN(op->sizes.chunk, op->sizes.rows);
+    const gboolean held = framework_of(topology, context)->logit_held_bytes > 0;
     const guint64 whole = op->sizes.rows / chunk, rest = op->sizes.rows % chunk;
-    double seconds = (double)whole * head_chunk_seconds(op, chunk, topology, context);
 
+    if (held) /* computed once, all at a time: statistics are of what is there */
+        return op->kind == OP_HEAD_STATS
+                   ? 0
+                   : head_chunk_seconds(op, op->sizes.rows, topology, context);
+    double seconds = (double)whole * head_chunk_seconds(op, chunk, topology, context);
     if (rest > 0)
         seconds += head_chunk_seconds(op, rest, topology, context);
     return seconds;
@@ -80,7 +103,8 @@ static double linear_seconds(const Op *op, const Topology *topology, const Compu
 {
     const DeviceCost *cost = device_cost(topology);
     const GemmShape shape = linear_shape(op);
-    const double seconds = cost->gemm(&shape, op->dtype, topology, context);
+    const double more = op->dtype == DTYPE_FP8 ? framework_of(topology, context)->fp8_more : 0;
+    const double seconds = (1 + more) * cost->gemm(&shape, op->dtype, topology, context);
 
     if (op->kind != OP_LINEAR_BACKWARD_WEIGHT || op->num_operands <= 4)
         return seconds;
@@ -106,7 +130,8 @@ static double work_seconds(const Op *op, const Topology *topology, const Compute
     const MemoryWork work = {
         .op = op_kind_name(op->kind),
         .dtype = op->dtype,
-        .bytes = op_memory_bytes(op, context->unit_elements),
+        .bytes = op_memory_bytes(op, context->unit_elements) *
+                 framework_passes(framework_of(topology, context), op),
     };
     return cost->memory(&work, topology, context);
 }

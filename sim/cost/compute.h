@@ -2,6 +2,7 @@
  * figures and the shape. */
 #pragma once
 
+#include "sim/cost/framework.h"
 #include "sim/input/topology.h"
 #include "sim/program/op.h"
 
@@ -9,10 +10,12 @@
 
 /* Under what an op runs. */
 typedef struct {
-    guint busy;            /* ranks of this node that compute at once, at least 1 */
-    guint threads;         /* of each rank, at least 1 */
-    guint cores;           /* of a node, at least 1; read only where the device is a CPU */
-    guint64 unit_elements; /* ops on a unit: real elements that this rank holds of it */
+    guint busy;                 /* ranks of this node that compute at once, at least 1 */
+    guint threads;              /* of each rank, at least 1 */
+    guint cores;                /* of a node, at least 1; read only where the device is a CPU */
+    guint64 unit_elements;      /* ops on a unit: real elements that this rank holds of it */
+    guint context_ranks;        /* that share a sequence; 0 = 1 */
+    const Framework *framework; /* NULL: fsdp-run; read only where the device is a GPU */
 } ComputeContext;
 
 /* Seconds that @op (not communication) keeps its device busy; never negative. */

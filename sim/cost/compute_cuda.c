@@ -10,6 +10,7 @@ typedef struct {
     const char *names[3];      /* parts of the GPU's name, any case; none: any GPU */
     guint multiprocessors;     /* NVIDIA and AMD data sheets */
     double gemm_fraction;      /* best shape's measured rate / dense peak, bf16 */
+    double fp8_fraction;       /* the same, fp8; 0 = no figure: as bf16 */
     double sustained_clock;    /* a training step's clock / that of a short benchmark (power) */
     double k_fill_bytes;       /* of a row of A: pipeline fill and epilogue of a tile */
     double attention_forward;  /* of dense peak, causal FLOPs, long sequences */
@@ -19,12 +20,13 @@ typedef struct {
 /* gemm_fraction: best of a shape search, ml-engineering (stas00), "MAMF" tables: A100 SXM 271.2 of
  *   312, A100 PCIe 252.9 of 312, H100 SXM 794.5 of 989, B200 1745 of 2250, GB200 1822 of 2500, B300
  *   1769 of 2250, MI300X 668.4 of 1307 TFLOP/s.
- * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
- * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
- *   products with K 512 ... 7168 in DeepGEMM's README.
- * attention: FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100
- *   (Shah et al., arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions.
- * First match counts, so the longer name stands first; the last row is for every other GPU. */
+ * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6 of 1979, B200 3432.5 of 4500, GB200 3615.6
+ * of 5000, B300 3353.3 of 4500 TFLOP/s. sustained_clock: one factor a GPU over published training
+ * runs (Megatron, NeMo, torchtitan). k_fill_bytes: A100 128, H100 230 elements of bf16, twice that
+ * of fp8, so bytes; the second from products with K 512 ... 7168 in DeepGEMM's README. attention:
+ * FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al.,
+ * arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions. First match counts, so
+ * the longer name stands first; the last row is for every other GPU. */
 static const GpuFamily families[] = {
     {.names = {"a100-pcie"},
      .multiprocessors = 108,
@@ -43,13 +45,22 @@ static const GpuFamily families[] = {
     {.names = {"h100-pcie"},
      .multiprocessors = 114,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1402.6 / 1979,
      .sustained_clock = 0.85,
+     .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"h100-sxm-96gb"}, /* 500 of 700 W */
+     .multiprocessors = 132,
+     .gemm_fraction = 800.0 / 989,
+     .sustained_clock = 0.64,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"h100", "h200", "h800"}, /* GH200 too */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1402.6 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -57,6 +68,7 @@ static const GpuFamily families[] = {
     {.names = {"gb200"},
      .multiprocessors = 148,
      .gemm_fraction = 1822.0 / 2500,
+     .fp8_fraction = 3615.6 / 5000,
      .sustained_clock = 0.73,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -64,6 +76,7 @@ static const GpuFamily families[] = {
     {.names = {"b200"},
      .multiprocessors = 148,
      .gemm_fraction = 1745.0 / 2250,
+     .fp8_fraction = 3432.5 / 4500,
      .sustained_clock = 0.75,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -71,8 +84,16 @@ static const GpuFamily families[] = {
     {.names = {"b300"}, /* GB300 too */
      .multiprocessors = 160,
      .gemm_fraction = 1769.0 / 2250,
+     .fp8_fraction = 3353.3 / 4500,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"v100"},
+     .multiprocessors = 80,
+     .gemm_fraction = 0.88, /* no figure: between A100 and its own 0.92 of large products */
+     .sustained_clock = 0.95,
+     .k_fill_bytes = 256, /* no figure: as A100 */
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"mi300x"},
@@ -146,7 +167,9 @@ static guint64 ceil_divide(guint64 a, guint64 b)
 /**
  * quantisation: share of the best rate that the best tile reaches on an (m, n) result.
  *
- *     u = m n / (tm tn SMs waves),  waves = ceil(ceil(m/tm) ceil(n/tn) / SMs)
+ *     u = g m n / (tm tn SMs waves),  waves = ceil(g ceil(m/tm) ceil(n/tn) / SMs)
+ *
+ *     g  groups: one kernel for all
  *
  * Each multiprocessor computes one tile at a time; edge tiles and the last wave are partly idle.
  * Source: NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation).
@@ -154,15 +177,17 @@ static guint64 ceil_divide(guint64 a, guint64 b)
  */
 static double quantisation(const GemmShape *shape, guint multiprocessors)
 {
+    const guint64 groups = MAX(shape->groups, 1);
     double best = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(tiles); i++) {
         const guint64 count =
-            ceil_divide(shape->m, tiles[i].rows) * ceil_divide(shape->n, tiles[i].cols);
+            groups * ceil_divide(shape->m, tiles[i].rows) * ceil_divide(shape->n, tiles[i].cols);
         const guint64 waves = ceil_divide(count, multiprocessors);
         const double places =
             (double)(tiles[i].rows * tiles[i].cols * multiprocessors) * (double)waves;
-        best = MAX(best, tiles[i].rate * (double)shape->m * (double)shape->n / places);
+        best = MAX(best,
+                   tiles[i].rate * (double)groups * (double)shape->m * (double)shape->n / places);
     }
     return best;
 }
@@ -181,12 +206,18 @@ static double alignment(const GemmShape *shape)
     return rate;
 }
 
+static double best_fraction(const GpuFamily *family, DType dtype)
+{
+    return dtype == DTYPE_FP8 && family->fp8_fraction > 0 ? family->fp8_fraction
+                                                          : family->gemm_fraction;
+}
+
 /**
  * cuda_gemm: seconds of C(m,n) = A(m,k) B(k,n).
  *
  *     t = max(2 m n k / (R u k / (k + k0)), bytes / (0.9 HBM))
  *
- *     R   sustained rate of the best shape, FLOP/s: peak * gemm_fraction * sustained_clock
+ *     R   sustained rate of the best shape, FLOP/s: peak * fraction * sustained_clock
  *     u   tile and wave quantisation, alignment     k0  k_fill_bytes in elements
  *
  * Derived here from published products (see the table).  Left out: C read again where it is
@@ -196,10 +227,11 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
                         const ComputeContext *context)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const double best =
-        gpu_peak_flops(&topology->gpu, dtype) * family->gemm_fraction * family->sustained_clock;
+    const double best = gpu_peak_flops(&topology->gpu, dtype) * best_fraction(family, dtype) *
+                        family->sustained_clock;
     const double k = (double)shape->k, k0 = family->k_fill_bytes / dtype_bytes(dtype);
-    const double flops = 2.0 * (double)shape->m * (double)shape->n * k;
+    const double flops =
+        2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n * k;
     const double bandwidth = gpu_common.gemm_bandwidth * topology->gpu.memory_bytes_per_s;
     const double transfer = device_cost_gemm_bytes(shape, dtype) / bandwidth;
 
@@ -210,8 +242,37 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
     return MAX(flops / (best * used * k / (k + k0)), transfer);
 }
 
+static double cuda_memory(const MemoryWork *work, const Topology *topology,
+                          const ComputeContext *context)
+{
+    (void)context;
+    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+}
+
+/* Attention beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on. */
+typedef struct {
+    double forward, backward;
+} KernelRate;
+
+/* FlashAttention 1: Dao 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the
+ * same figures.  cuDNN on Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
+static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
+    [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
+    [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
+    [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
+    [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
+};
+
+/* Bytes that softmax and dropout move of a score: with scale, mask and softmax in one kernel (read,
+ * write; dropout read, write, mask), and each by itself. */
+typedef struct {
+    double forward, backward;
+} ScoreBytes;
+
+static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
+
 /**
- * cuda_attention: causal flash attention, forward or backward.
+ * flash_seconds: causal flash attention, forward or backward.
  *
  *     t = F / (peak * fraction * s / (s + s0))
  *
@@ -219,24 +280,62 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
  *
  * Left out: head dimension (the fractions are for 128), grouped queries.
  */
-static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
+static double flash_seconds(const Op *op, const Topology *topology, AttentionKernel kernel)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const double fraction =
-        op->kind == OP_ATTENTION ? family->attention_forward : family->attention_backward;
+    const gboolean forward = op->kind == OP_ATTENTION;
+    const KernelRate *rate = &kernel_rates[kernel][family->k_fill_bytes > 256];
+    const double fraction = forward ? family->attention_forward * rate->forward
+                                    : family->attention_backward * rate->backward;
     const double seq = (double)(op_key_blocks(op) * op->sizes.seq);
-    const double rate = gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
-                        (seq + gpu_common.causal_waste_tokens);
 
-    (void)context;
-    return op_flops(op) / rate;
+    return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+                           (seq + gpu_common.causal_waste_tokens));
 }
 
-static double cuda_memory(const MemoryWork *work, const Topology *topology,
-                          const ComputeContext *context)
+/**
+ * unfused_seconds: attention whose scores are in memory.
+ *
+ *     t = n T(M, T, D) + b B H T Tk / (0.85 HBM)      M = B H T rows of scores, Tk keys
+ *
+ *     n  products of the size of Q K^T: 2 forward, 4 backward     b  bytes_per_score
+ *
+ * The full square: kernels of products know no mask.
+ */
+static double unfused_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
 {
-    (void)context;
-    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+    const ScoreBytes *bytes = &score_bytes[context->framework->attention == ATTENTION_UNFUSED];
+    const gboolean forward = op->kind == OP_ATTENTION;
+    const GemmShape product = {.m = op->sizes.batch * op->sizes.heads * op->sizes.seq,
+                               .n = op_key_blocks(op) * op->sizes.seq,
+                               .k = op->sizes.head_dim};
+    const MemoryWork scores = {
+        .op = op_kind_name(op->kind),
+        .dtype = op->dtype,
+        .bytes =
+            (forward ? bytes->forward : bytes->backward) * (double)product.m * (double)product.n,
+    };
+
+    return (forward ? 2 : 4) * cuda_gemm(&product, op->dtype, topology, context) +
+           cuda_memory(&scores, topology, context);
+}
+
+/* Of the mean of a cp group, the work of its last rank, (2 n - 1) / n, where parts are not dealt
+ * out in zigzag: its queries see all keys before them. */
+static double slowest_share(const ComputeContext *context)
+{
+    const double ranks = MAX(context->context_ranks, 1);
+
+    return framework_or_default(context->framework)->context_plain ? (2 * ranks - 1) / ranks : 1;
+}
+
+static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const AttentionKernel kernel = framework_or_default(context->framework)->attention;
+
+    return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
+               ? unfused_seconds(op, topology, context)
+               : flash_seconds(op, topology, kernel) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

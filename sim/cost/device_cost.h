@@ -3,9 +3,9 @@
 
 #include "sim/cost/compute.h"
 
-/* C(m,n) = A(m,k) B(k,n) */
+/* C(m,n) = A(m,k) B(k,n), @groups times at once; 0 is 1. */
 typedef struct {
-    guint64 m, n, k;
+    guint64 m, n, k, groups;
 } GemmShape;
 
 /* What memory-bound work it is: the op, the element type, the bytes that it moves. */
@@ -29,5 +29,5 @@ extern const DeviceCost device_cost_cuda;         /* nominal figures and tiles *
 extern const DeviceCost device_cost_cpu_nominal;  /* nominal figures of a core */
 extern const DeviceCost device_cost_cpu_measured; /* rows of `fsdp-run calibrate` */
 
-/* Bytes that A, B and C take. */
+/* Bytes that A, B and C take; of fp8 factors C has 2 bytes an element. */
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype);

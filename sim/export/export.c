@@ -97,7 +97,11 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 {
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
+    g_autofree char *untrainable = model_untrainable(plan->model);
 
+    if (untrainable != NULL)
+        return export_refuse(export, "model.model_type", plan->model->model_type,
+                             "only models that fsdp-run trains are exported", error);
     for (guint axis = 0; axis < NUM_AXES; axis++) {
         g_autofree char *field = g_strconcat("layout.", axis_name((Axis)axis), NULL);
 
@@ -110,6 +114,14 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
                                   "it must divide the model's kv heads "
                                   "there",
                                   error);
+    if (plan->workload.recipe->precision != DTYPE_BF16 &&
+        plan->workload.recipe->precision != DTYPE_FP32)
+        return export_refuse(export, "workload.precision",
+                             dtype_name(plan->workload.recipe->precision),
+                             "plans in bf16 and fp32 are exported", error);
+    if (sharding_offloads(&plan->sharding))
+        return export_refuse(export, "offload", "{...}",
+                             "plans that keep all on the device are exported", error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units", error);

@@ -28,6 +28,7 @@ static const Mapping strategies[] = {
 /* Without --grad-reduce-in-bf16, --bf16 accumulates and reduces gradients in fp32. */
 static const Mapping recipes[] = {
     {"zero", "--bf16\n--grad-reduce-in-bf16\n", NULL},
+    {"megatron", "--bf16\n", NULL},
     {"fsdp2", NULL, "it keeps bf16 parameters with an fp32 copy beside them (recipe zero)"},
     {"fp32", "", NULL},
     {NULL, NULL, NULL},

@@ -99,7 +99,7 @@ static const Module neox_block[] = {
 
 static const Module bloom_before[] = {
     EMBEDDING("transformer.word_embeddings"),
-    NORM(PARAM_OTHER, "transformer.word_embeddings_layernorm"),
+    NORM(PARAM_EMBED_NORM, "transformer.word_embeddings_layernorm"),
     END_OF_LIST,
 };
 
@@ -120,9 +120,10 @@ static const Module falcon_block[] = {
            .bias = FEATURE_QKV_BIAS),
     MATRIX(PARAM_O, "self_attention.dense", DIM_HIDDEN, DIM_QUERY, .bias = FEATURE_O_BIAS),
     DENSE_MLP,
-    VECTOR(PARAM_OTHER, "ln_attn", DIM_HIDDEN, .when = FEATURE_TWO_NORMS,
+    VECTOR(PARAM_INPUT_NORM, "ln_attn", DIM_HIDDEN, .when = FEATURE_TWO_NORMS,
            .bias = FEATURE_NORM_BIAS),
-    VECTOR(PARAM_OTHER, "ln_mlp", DIM_HIDDEN, .when = FEATURE_TWO_NORMS, .bias = FEATURE_NORM_BIAS),
+    VECTOR(PARAM_POST_NORM, "ln_mlp", DIM_HIDDEN, .when = FEATURE_TWO_NORMS,
+           .bias = FEATURE_NORM_BIAS),
     VECTOR(PARAM_POST_NORM, "post_attention_layernorm", DIM_HIDDEN, .unless = FEATURE_PARALLEL,
            .bias = FEATURE_NORM_BIAS),
     VECTOR(PARAM_INPUT_NORM, "input_layernorm", DIM_HIDDEN, .unless = FEATURE_TWO_NORMS,
@@ -225,6 +226,7 @@ static gboolean read_gptj(Model *model, const JsonText *json, GError **error)
         return FALSE;
     if (rotary_dim < model->head_dim)
         model->features |= FEATURE_PARTIAL_ROPE;
+    model->rotary_dim = MIN(rotary_dim, model->head_dim);
     return TRUE;
 }
 

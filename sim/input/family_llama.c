@@ -30,8 +30,8 @@ const Module llama_norms[] = {
 
 /* One norm for all heads. */
 const Module head_qk_norms[] = {
-    VECTOR(PARAM_OTHER, "self_attn.q_norm", DIM_HEAD),
-    VECTOR(PARAM_OTHER, "self_attn.k_norm", DIM_HEAD),
+    VECTOR(PARAM_Q_NORM, "self_attn.q_norm", DIM_HEAD),
+    VECTOR(PARAM_K_NORM, "self_attn.k_norm", DIM_HEAD),
     END_OF_LIST,
 };
 
@@ -44,8 +44,8 @@ static const Module llama_mlp[] = {
 
 /* Over all heads at once. */
 static const Module wide_qk_norms[] = {
-    VECTOR(PARAM_OTHER, "self_attn.q_norm", DIM_QUERY),
-    VECTOR(PARAM_OTHER, "self_attn.k_norm", DIM_KV),
+    VECTOR(PARAM_Q_NORM, "self_attn.q_norm", DIM_QUERY),
+    VECTOR(PARAM_K_NORM, "self_attn.k_norm", DIM_KV),
     END_OF_LIST,
 };
 
@@ -64,15 +64,15 @@ static const Module input_norm[] = {
 
 static const Module gemma2_norms[] = {
     VECTOR(PARAM_INPUT_NORM, "input_layernorm", DIM_HIDDEN),
-    VECTOR(PARAM_OTHER, "post_attention_layernorm", DIM_HIDDEN),
+    VECTOR(PARAM_ATTENTION_NORM, "post_attention_layernorm", DIM_HIDDEN),
     VECTOR(PARAM_POST_NORM, "pre_feedforward_layernorm", DIM_HIDDEN),
-    VECTOR(PARAM_OTHER, "post_feedforward_layernorm", DIM_HIDDEN),
+    VECTOR(PARAM_MLP_NORM, "post_feedforward_layernorm", DIM_HIDDEN),
     END_OF_LIST,
 };
 
 static const Module olmo2_norms[] = {
-    VECTOR(PARAM_OTHER, "post_attention_layernorm", DIM_HIDDEN),
-    VECTOR(PARAM_OTHER, "post_feedforward_layernorm", DIM_HIDDEN),
+    VECTOR(PARAM_ATTENTION_NORM, "post_attention_layernorm", DIM_HIDDEN),
+    VECTOR(PARAM_MLP_NORM, "post_feedforward_layernorm", DIM_HIDDEN),
     END_OF_LIST,
 };
 
@@ -288,7 +288,8 @@ const ModelFamily llama_families[] = {
         .keys = &llama_keys,
         LLAMA_TENSORS,
         .block = {llama_attention, wide_qk_norms, llama_mlp, olmo2_norms},
-        .features = llama_features | FEATURE_QK_NORM | FEATURE_OUTPUT_NORMS,
+        .features =
+            llama_features | FEATURE_QK_NORM | FEATURE_QK_NORM_OF_ALL | FEATURE_OUTPUT_NORMS,
         .flags = {LLAMA_FLAGS},
         .max_seq = 2048,
         .norm_eps = 1e-5,

@@ -4,15 +4,18 @@
 #include <glib.h>
 
 /* Which of the FSDP units a tensor belongs to: everything outside the blocks is the root unit,
- * as where PyTorch's fully_shard() wraps each block and then the model. */
-typedef enum { UNIT_ROOT, UNIT_BLOCK } UnitKind;
+ * as where PyTorch's fully_shard() wraps each block and then the model.  A block with a mixture of
+ * experts is two: the experts that a rank holds, which fewer ranks share, and the rest. */
+typedef enum { UNIT_ROOT, UNIT_BLOCK, UNIT_SPARSE, UNIT_EXPERTS, NUM_UNIT_KINDS } UnitKind;
 
 /* What a parameter tensor does, in the order in which a unit stores them.  A role that a model
  * lacks is absent from its units. */
 typedef enum {
     /* root */
-    PARAM_EMBEDDING, /* (vocab, hidden); also the head when tied */
-    PARAM_POSITIONS, /* (positions, hidden), learned */
+    PARAM_EMBEDDING,  /* (vocab, hidden); also the head when tied */
+    PARAM_POSITIONS,  /* (positions, hidden), learned */
+    PARAM_EMBED_NORM, /* of what the embedding gives */
+    PARAM_EMBED_NORM_BIAS,
     PARAM_FINAL_NORM,
     PARAM_FINAL_NORM_BIAS,
     PARAM_HEAD, /* absent when tied */
@@ -25,9 +28,20 @@ typedef enum {
     PARAM_K_BIAS,
     PARAM_V,
     PARAM_V_BIAS,
+    PARAM_Q_NORM, /* of each head, or of all heads at once */
+    PARAM_K_NORM,
+    PARAM_Q_DOWN, /* latent attention: to q_rank; PARAM_Q is what comes from there */
+    PARAM_Q_DOWN_BIAS,
+    PARAM_Q_DOWN_NORM,
+    PARAM_KV_DOWN, /* to kv_rank, and the rotated part of a key */
+    PARAM_KV_DOWN_BIAS,
+    PARAM_KV_DOWN_NORM,
+    PARAM_KV_UP, /* keys but for that part, and values */
+    PARAM_KV_UP_BIAS,
     PARAM_O,
     PARAM_O_BIAS,
-    PARAM_POST_NORM, /* before the MLP */
+    PARAM_ATTENTION_NORM, /* of what attention gives */
+    PARAM_POST_NORM,      /* before the MLP */
     PARAM_POST_NORM_BIAS,
     PARAM_GATE,
     PARAM_GATE_BIAS,
@@ -35,6 +49,22 @@ typedef enum {
     PARAM_UP_BIAS,
     PARAM_DOWN,
     PARAM_DOWN_BIAS,
+    PARAM_MLP_NORM, /* of what the MLP gives */
+    PARAM_ROUTER,   /* (experts, hidden) */
+    PARAM_ROUTER_BIAS,
+    PARAM_SHARED_GATE, /* of the shared experts, which are one MLP */
+    PARAM_SHARED_GATE_BIAS,
+    PARAM_SHARED_UP,
+    PARAM_SHARED_UP_BIAS,
+    PARAM_SHARED_DOWN,
+    PARAM_SHARED_DOWN_BIAS,
+    /* experts: the matrices of all that are held, under each other */
+    PARAM_EXPERT_GATE,
+    PARAM_EXPERT_GATE_BIAS,
+    PARAM_EXPERT_UP,
+    PARAM_EXPERT_UP_BIAS,
+    PARAM_EXPERT_DOWN,
+    PARAM_EXPERT_DOWN_BIAS,
     PARAM_OTHER, /* of models that are counted only */
     NUM_PARAM_ROLES
 } ParamRole;
@@ -71,6 +101,7 @@ enum {
     FEATURE_Q_RANK = 1 << 26,          /* of that, queries of low rank too */
     FEATURE_EXPERTS = 1 << 27,
     FEATURE_SHARED_EXPERTS = 1 << 28,
+    FEATURE_QK_NORM_OF_ALL = 1 << 29, /* those norms are over all heads at once */
 };
 
 typedef enum {
@@ -102,6 +133,7 @@ typedef struct {
  * others an MLP. */
 typedef struct {
     guint count, top_k, ffn;
+    guint held;         /* count; where ranks share the experts, those of one */
     guint64 shared_ffn; /* of all shared experts together */
     guint first, every;
 } Experts;
@@ -122,6 +154,7 @@ typedef struct {
     guint32 features; /* FEATURE_ */
     Activation activation;
     guint layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq;
+    guint rotary_dim;     /* of each head, that much is rotated */
     guint embedding;      /* width of the embedding; hidden in all models but one */
     guint position_rows;  /* of learned positions; OPT has two more than max_seq */
     guint sliding_window; /* 0 = none */
@@ -144,14 +177,24 @@ Model *model_parse(const char *text, const char *source, const char *name,
 void model_free(Model *model);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Model, model_free)
 
-/* NULL, or what of this model can't be compiled into a program yet, as in "learned positions,
- * ALiBi"; the caller's. */
+/* NULL, or what of this model can't be compiled into a program yet, as in "a bias of the head";
+ * the caller's.  The same of what no device's kernels compute: such a model's programs are priced,
+ * and not run. */
+char *model_unplannable(const Model *model);
 char *model_untrainable(const Model *model);
 
 /* TRUE where that is NULL, else one line and ERROR_INPUT. */
+gboolean model_check_plannable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
-/* The parameters of a unit of a trainable model in storage order: GArray of ParamShape (which owns
+/* Whether block @block has a mixture of experts, and how many blocks have. */
+gboolean model_is_sparse(const Model *model, guint block);
+guint model_num_sparse(const Model *model);
+
+/* Width of a head's values: head_dim but in latent attention. */
+guint model_value_dim(const Model *model);
+
+/* The parameters of a unit of a plannable model in storage order: GArray of ParamShape (which owns
  * the names).  What is fused in the file - queries, keys and values, gate and up - is split here,
  * and all matrices are (out, in): tensor parallelism cuts them apart.  The number of elements is
  * the file's. */

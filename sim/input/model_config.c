@@ -309,6 +309,7 @@ static gboolean read_rotary_factor(Model *model, const JsonText *json, GError **
         return FALSE;
     if (factor != 1.0)
         model->features |= FEATURE_PARTIAL_ROPE;
+    model->rotary_dim = (guint)(factor * model->head_dim);
     return TRUE;
 }
 
@@ -317,6 +318,7 @@ static gboolean read_rope(Model *model, const JsonText *json, GError **error)
     const char *where = json_has(json, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     g_autofree char *theta = model_find_key(json, model->family->keys->rope_theta);
 
+    model->rotary_dim = model->head_dim;
     model->rope_theta = 10000.0;
     model->rope_scaling = (RopeScaling){.factor = 1.0};
     if (theta == NULL)

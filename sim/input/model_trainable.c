@@ -1,28 +1,31 @@
-/* What of a model can be compiled into a program. */
+/* What of a model can be compiled into a program, and what of it kernels compute. */
 #include "sim/base/error.h"
 #include "sim/input/model.h"
 
+/* What the kernels lack.  Programs have all but what is @unplanned: as another op of the same sizes
+ * or for nothing, as it is folded into one. */
 static const struct {
     guint32 feature;
     const char *what;
+    gboolean unplanned;
 } untrained[] = {
-    {FEATURE_BARE_NORM, "norms without parameters"},
-    {FEATURE_NORM_OFFSET, "norms that multiply by 1 + weight"},
-    {FEATURE_OUTPUT_NORMS, "norms of what attention and MLP give"},
-    {FEATURE_POST_NORM, "norms after the sum"},
-    {FEATURE_QK_NORM, "norms of queries and keys"},
-    {FEATURE_HEAD_BIAS, "a bias of the head"},
-    {FEATURE_PARTIAL_ROPE, "rotary embedding of a part of each head"},
-    {FEATURE_ROPE_PAIRS, "rotary embedding of neighbouring pairs"},
-    {FEATURE_ROPE_SCALED, "rope_scaling of another type than llama3"},
-    {FEATURE_ALIBI, "ALiBi"},
-    {FEATURE_PARALLEL, "attention and MLP in parallel"},
-    {FEATURE_EMBED_SCALED, "a scaled embedding"},
-    {FEATURE_EMBED_NORM, "a norm of the embedding"},
-    {FEATURE_EMBED_PROJECTED, "an embedding of another width"},
-    {FEATURE_LOGITS_CHANGED, "capped or scaled logits"},
-    {FEATURE_LATENT, "latent attention"},
-    {FEATURE_EXPERTS, "mixture of experts"},
+    {FEATURE_BARE_NORM, "norms without parameters", FALSE},
+    {FEATURE_NORM_OFFSET, "norms that multiply by 1 + weight", FALSE},
+    {FEATURE_OUTPUT_NORMS, "norms of what attention and MLP give", FALSE},
+    {FEATURE_POST_NORM, "norms after the sum", TRUE},
+    {FEATURE_QK_NORM, "norms of queries and keys", FALSE},
+    {FEATURE_HEAD_BIAS, "a bias of the head", TRUE},
+    {FEATURE_PARTIAL_ROPE, "rotary embedding of a part of each head", FALSE},
+    {FEATURE_ROPE_PAIRS, "rotary embedding of neighbouring pairs", FALSE},
+    {FEATURE_ROPE_SCALED, "rope_scaling of another type than llama3", FALSE},
+    {FEATURE_ALIBI, "ALiBi", FALSE},
+    {FEATURE_PARALLEL, "attention and MLP in parallel", FALSE},
+    {FEATURE_EMBED_SCALED, "a scaled embedding", FALSE},
+    {FEATURE_EMBED_NORM, "a norm of the embedding", FALSE},
+    {FEATURE_EMBED_PROJECTED, "an embedding of another width", TRUE},
+    {FEATURE_LOGITS_CHANGED, "capped or scaled logits", FALSE},
+    {FEATURE_LATENT, "latent attention", FALSE},
+    {FEATURE_EXPERTS, "mixture of experts", FALSE},
 };
 
 static void append(GString *list, const char *what)
@@ -30,18 +33,59 @@ static void append(GString *list, const char *what)
     g_string_append_printf(list, "%s%s", list->len > 0 ? ", " : "", what);
 }
 
+/* Neither can be planned. */
+static void append_odd_norms(GString *list, const Model *model)
+{
+    const guint32 norms = model->features & (FEATURE_LAYER_NORM | FEATURE_NORM_BIAS);
+
+    if (norms == FEATURE_NORM_BIAS)
+        append(list, "RMSNorm with a bias");
+    if (norms == FEATURE_LAYER_NORM && (model->features & FEATURE_QK_NORM) != 0)
+        append(list, "a norm of its own for each head's queries and keys");
+}
+
+/* Parameters that no op reads: of what is not told by a feature. */
+static void append_unread(GString *list, const Model *model)
+{
+    const guint sparse = model_num_sparse(model);
+
+    for (guint kind = 0; kind < NUM_UNIT_KINDS; kind++) {
+        g_autoptr(GArray) params = model_unit_params(model, (UnitKind)kind);
+
+        if ((kind == UNIT_BLOCK && sparse == model->layers) || (kind > UNIT_BLOCK && sparse == 0))
+            continue;
+
+        for (guint i = 0; i < params->len; i++)
+            if (g_array_index(params, ParamShape, i).role == PARAM_OTHER)
+                append(list, g_array_index(params, ParamShape, i).name);
+    }
+}
+
+char *model_unplannable(const Model *model)
+{
+    g_autoptr(GString) list = g_string_new(NULL);
+
+    for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
+        if (untrained[i].unplanned && (model->features & untrained[i].feature) != 0)
+            append(list, untrained[i].what);
+    append_odd_norms(list, model);
+    if (list->len == 0)
+        append_unread(list, model);
+    return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);
+}
+
 char *model_untrainable(const Model *model)
 {
     const gboolean gated = (model->features & FEATURE_GATED) != 0;
-    const gboolean layer_norm = (model->features & FEATURE_LAYER_NORM) != 0;
-    const gboolean norm_bias = (model->features & FEATURE_NORM_BIAS) != 0;
+    const guint32 norms = model->features & (FEATURE_LAYER_NORM | FEATURE_NORM_BIAS);
     g_autoptr(GString) list = g_string_new(NULL);
 
     for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
         if ((model->features & untrained[i].feature) != 0)
             append(list, untrained[i].what);
-    if (layer_norm != norm_bias)
-        append(list, layer_norm ? "LayerNorm without a bias" : "RMSNorm with a bias");
+    append_odd_norms(list, model);
+    if (norms == FEATURE_LAYER_NORM)
+        append(list, "LayerNorm without a bias");
     if (gated && model->activation != ACTIVATION_SILU)
         append(list, "a gated MLP with another activation than silu");
     if (!gated && model->activation != ACTIVATION_GELU_TANH)
@@ -51,12 +95,20 @@ char *model_untrainable(const Model *model)
     return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);
 }
 
+gboolean model_check_plannable(const Model *model, GError **error)
+{
+    g_autofree char *missing = model_unplannable(model);
+
+    return missing == NULL ||
+           fail(error, ERROR_INPUT, "model %s (%s) can be counted but not yet planned: it has %s",
+                model->name, model->model_type, missing);
+}
+
 gboolean model_check_trainable(const Model *model, GError **error)
 {
     g_autofree char *missing = model_untrainable(model);
 
     return missing == NULL ||
-           fail(error, ERROR_INPUT,
-                "model %s (%s) can be counted but not yet planned or trained: it has %s",
+           fail(error, ERROR_INPUT, "model %s (%s) can be planned but not yet trained: it has %s",
                 model->name, model->model_type, missing);
 }

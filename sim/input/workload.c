@@ -1,39 +1,69 @@
 #include "sim/input/workload.h"
 
+/* A row a precision: @products of the blocks, activations and gathered parameters in @half. */
+
 /* 2 (parameter) + 2 (gradient) + 4 (master) + moments: 16 bytes a parameter with adamw. */
-const Recipe recipe_zero = {
-    .name = "zero",
-    .compute = DTYPE_BF16,
-    .stored = DTYPE_BF16,
-    .gradient = DTYPE_BF16,
-    .master = TRUE,
-};
+#define ZERO(products, half)                                                                       \
+    {                                                                                              \
+        .name = "zero", .precision = (products), .compute = (half), .stored = (half),              \
+        .gradient = (half), .master = TRUE                                                         \
+    }
 
-/* The fp32 shard is the master; gathers are in bf16, reductions in fp32. */
-const Recipe recipe_fsdp2 = {
-    .name = "fsdp2",
-    .compute = DTYPE_BF16,
-    .stored = DTYPE_FP32,
-    .gradient = DTYPE_FP32,
-    .master = FALSE,
-};
+/* The fp32 shard is the master; gathers are in @half, reductions in fp32. */
+#define FSDP2(products, half)                                                                      \
+    {                                                                                              \
+        .name = "fsdp2", .precision = (products), .compute = (half), .stored = DTYPE_FP32,         \
+        .gradient = DTYPE_FP32, .master = FALSE                                                    \
+    }
 
+/* As zero with gradients that are summed and reduced in fp32: with shard_optimizer and adamw
+ * 6 + 12 / d bytes a parameter (Megatron-LM, docs/api-guide/dist_optimizer.md). */
+#define MEGATRON(products, half)                                                                   \
+    {                                                                                              \
+        .name = "megatron", .precision = (products), .compute = (half), .stored = (half),          \
+        .gradient = DTYPE_FP32, .master = TRUE                                                     \
+    }
+
+const Recipe recipe_zero = ZERO(DTYPE_BF16, DTYPE_BF16);
+const Recipe recipe_fsdp2 = FSDP2(DTYPE_BF16, DTYPE_BF16);
+const Recipe recipe_megatron = MEGATRON(DTYPE_BF16, DTYPE_BF16);
 const Recipe recipe_fp32 = {
     .name = "fp32",
+    .precision = DTYPE_FP32,
     .compute = DTYPE_FP32,
     .stored = DTYPE_FP32,
     .gradient = DTYPE_FP32,
     .master = FALSE,
 };
 
-static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
+static const Recipe fp16_recipes[] = {
+    ZERO(DTYPE_FP16, DTYPE_FP16),
+    FSDP2(DTYPE_FP16, DTYPE_FP16),
+    MEGATRON(DTYPE_FP16, DTYPE_FP16),
+};
+static const Recipe fp8_recipes[] = {
+    ZERO(DTYPE_FP8, DTYPE_BF16),
+    FSDP2(DTYPE_FP8, DTYPE_BF16),
+    MEGATRON(DTYPE_FP8, DTYPE_BF16),
+};
 
+/* The default precision of a name stands first. */
+static const Recipe *const recipes[] = {
+    &recipe_zero,     &recipe_fsdp2,    &recipe_megatron, &recipe_fp32,    &fp16_recipes[0],
+    &fp16_recipes[1], &fp16_recipes[2], &fp8_recipes[0],  &fp8_recipes[1], &fp8_recipes[2],
+};
+
+/* adam8bit: dynamic 8-bit codes with the largest magnitude of each 256 elements in fp32 beside
+ * them, as bitsandbytes keeps both moments (bitsandbytes/optim/optimizer.py, blocksize; Dettmers et
+ * al., arXiv 2110.02861, had 2048).  Left out: its 8 KiB of code tables, and that it keeps tensors
+ * of less than 4096 elements in fp32. */
 static const struct {
     const char *name;
-    guint moments;
+    guint moments, block;
 } optimizers[NUM_OPTIMIZERS] = {
     [OPTIMIZER_ADAMW] = {.name = "adamw", .moments = 2},
     [OPTIMIZER_SGD] = {.name = "sgd", .moments = 0},
+    [OPTIMIZER_ADAM8BIT] = {.name = "adam8bit", .moments = 2, .block = 256},
 };
 
 const char *optimizer_name(Optimizer optimizer)
@@ -59,6 +89,27 @@ guint optimizer_moments(Optimizer optimizer)
     return optimizers[optimizer].moments;
 }
 
+guint optimizer_moment_block(Optimizer optimizer)
+{
+    g_assert(optimizer < NUM_OPTIMIZERS);
+    return optimizers[optimizer].block;
+}
+
+guint64 moment_bytes(guint64 elements, guint block)
+{
+    if (block == 0)
+        return elements * dtype_bytes(DTYPE_FP32);
+    return elements + (elements + block - 1) / block * dtype_bytes(DTYPE_FP32);
+}
+
+double optimizer_bytes_per_parameter(Optimizer optimizer)
+{
+    const guint block = MAX(optimizer_moment_block(optimizer), 1);
+
+    return optimizer_moments(optimizer) *
+           (double)moment_bytes(block, optimizer_moment_block(optimizer)) / block;
+}
+
 const Recipe *recipe_from_name(const char *name)
 {
     for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
@@ -66,4 +117,28 @@ const Recipe *recipe_from_name(const char *name)
             return recipes[i];
     }
     return NULL;
+}
+
+const Recipe *recipe_with_precision(const Recipe *recipe, DType precision)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        if (g_str_equal(recipe->name, recipes[i]->name) && recipes[i]->precision == precision)
+            return recipes[i];
+    }
+    return NULL;
+}
+
+gboolean precision_from_name(const char *name, DType *precision)
+{
+    DType dtype;
+
+    if (!dtype_from_name(name, &dtype))
+        return FALSE;
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        if (recipes[i]->precision == dtype) {
+            *precision = dtype;
+            return TRUE;
+        }
+    }
+    return FALSE;
 }

@@ -5,18 +5,20 @@
 
 #include <glib.h>
 
-typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, NUM_OPTIMIZERS } Optimizer;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_ADAM8BIT, NUM_OPTIMIZERS } Optimizer;
 
-/* What is kept per parameter (DESIGN 4). */
+/* What is kept per parameter (DESIGN 4), and what is computed with.  fp8 products are of operands
+ * that are rounded for them; all else stays bf16. */
 typedef struct {
     const char *name;
+    DType precision; /* matrix products of the blocks; what a plan's precision names */
     DType compute;   /* gathered parameters and activations */
     DType stored;    /* parameter shard (or whole parameter where not sharded) */
     DType gradient;  /* whole gradients of a unit, accumulators, and what is reduced */
     gboolean master; /* an fp32 copy beside the stored one */
 } Recipe;
 
-extern const Recipe recipe_zero, recipe_fsdp2, recipe_fp32;
+extern const Recipe recipe_zero, recipe_fsdp2, recipe_megatron, recipe_fp32;
 
 /* The largest gradient norm of a run that is not told another; a plan doesn't say.  Exports write
  * it down. */
@@ -28,7 +30,26 @@ typedef struct {
     Optimizer optimizer;
 } Workload;
 
-const char *optimizer_name(Optimizer optimizer); /* "adamw", "sgd" */
+#define OPTIMIZER_NAMES "adamw, sgd or adam8bit"
+const char *optimizer_name(Optimizer optimizer);
 gboolean optimizer_from_name(const char *name, Optimizer *optimizer);
-const Recipe *recipe_from_name(const char *name); /* NULL when unknown */
-guint optimizer_moments(Optimizer optimizer);     /* fp32 copies: adamw 2, sgd 0 */
+guint optimizer_moments(Optimizer optimizer); /* adamw and adam8bit 2, sgd 0 */
+
+/* Elements of a moment that share an fp32 scale, the others being 8 bits wide; 0: all are fp32. */
+guint optimizer_moment_block(Optimizer optimizer);
+
+/* One moment of @elements parameters: fp32 ones, or (a block of them) codes and scales. */
+guint64 moment_bytes(guint64 elements, guint block);
+
+/* Of all moments of one parameter, the last block taken as full. */
+double optimizer_bytes_per_parameter(Optimizer optimizer);
+
+/* The recipe of that name in bf16 (fp32: in fp32), and the same in another precision; NULL where
+ * there is none. */
+#define RECIPE_NAMES "zero, fsdp2, megatron or fp32"
+const Recipe *recipe_from_name(const char *name);
+const Recipe *recipe_with_precision(const Recipe *recipe, DType precision);
+
+/* "bf16", "fp32", "fp16", "fp8". */
+#define PRECISION_NAMES "bf16, fp32, fp16 or fp8"
+gboolean precision_from_name(const char *name, DType *precision);

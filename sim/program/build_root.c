@@ -35,13 +35,34 @@ static void positions_backward(const Emit *to)
     emit_accumulates_gradient(to, op, PARAM_POSITIONS);
 }
 
-/* With tp > 1 each rank looks up the words that it has; the sum over ranks is the embedding. */
-static void embedding_forward(const Emit *to)
+/* What an embedding's norm works with: its input, made again for the backward pass, which costs
+ * less than to keep it for each micro-batch in flight. */
+typedef struct {
+    guint given, stats, normed, dgiven;
+} EmbedNorm;
+
+static gboolean has_embed_norm(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_EMBED_NORM) != 0;
+}
+
+static EmbedNorm add_embed_norm(Builder *builder)
+{
+    if (!has_embed_norm(builder))
+        return (EmbedNorm){.given = builder->residual, .dgiven = builder->residual_gradient};
+    return (EmbedNorm){
+        .given = emit_local_activation(builder, "embed.given", NO_SPACE),
+        .stats = emit_norm_stats(builder, "embed.rstd", NO_SPACE, PARAM_EMBED_NORM),
+        .normed = emit_local_activation(builder, "embed.normed", NO_SPACE),
+        .dgiven = emit_local_activation(builder, "embed.dgiven", NO_SPACE),
+    };
+}
+
+/* With tp > 1 each rank looks up the words that it has; the sum over ranks is the embedding.
+ * @x: of all tokens. */
+static void look_up(const Emit *to, guint x, guint given)
 {
     Builder *builder = to->builder;
-    const gboolean sequence = builder->sequence;
-    const guint x = sequence ? emit_activation(builder, "embedded", NO_SPACE, builder->local.hidden)
-                             : builder->residual;
     Op *op = emit_op(to, OP_EMBED);
 
     op->sizes.in = builder->local.vocab;
@@ -50,19 +71,40 @@ static void embedding_forward(const Emit *to)
     emit_writes(op, x);
     if (builder->tp > 1)
         emit_reads(op, builder->vocab_range);
-    emit_reduce_partial(to, x, builder->residual);
-    add_positions(to);
+    emit_reduce_partial(to, x, given);
 }
 
-static void embedding_backward(const Emit *to)
+static void embedding_forward(const Emit *to, const EmbedNorm *norm, guint x)
+{
+    look_up(to, x, norm->given);
+    add_positions(to);
+    if (has_embed_norm(to->builder))
+        emit_norm(to, norm->given, PARAM_EMBED_NORM, to->builder->residual, norm->stats);
+}
+
+/* dgiven from the stream's gradient. */
+static void embed_norm_backward(const Emit *to, const EmbedNorm *norm, guint x)
+{
+    const NormBackward backward = {to->builder->residual_gradient, norm->given, norm->stats,
+                                   norm->dgiven, ACCESS_WRITE};
+
+    if (!has_embed_norm(to->builder))
+        return;
+    look_up(to, x, norm->given);
+    emit_norm(to, norm->given, PARAM_EMBED_NORM, norm->normed, norm->stats);
+    emit_norm_backward(to, &backward, PARAM_EMBED_NORM);
+}
+
+static void embedding_backward(const Emit *to, const EmbedNorm *norm, guint x)
 {
     Builder *builder = to->builder;
     const guint dx = builder->sequence
                          ? emit_activation(builder, "dembedded", NO_SPACE, builder->local.hidden)
-                         : builder->residual_gradient;
+                         : norm->dgiven;
 
     positions_backward(to);
-    emit_gather_tokens(to, builder->residual_gradient, dx);
+    embed_norm_backward(to, norm, x);
+    emit_gather_tokens(to, norm->dgiven, dx);
     Op *op = emit_op(to, OP_EMBED_BACKWARD);
     op->sizes.in = builder->local.vocab;
     emit_reads(op, builder->tokens);
@@ -94,10 +136,14 @@ void build_embedding(Builder *builder)
     builder->embed = builder->embed_backward = -1;
     if (!builder->has_embedding)
         return;
+    const EmbedNorm norm = add_embed_norm(builder);
     builder->embed = (gint)emit_begin_root(builder, "embed.forward", &to);
-    embedding_forward(&to);
+    const guint x = builder->sequence
+                        ? emit_activation(builder, "embedded", NO_SPACE, builder->local.hidden)
+                        : norm.given;
+    embedding_forward(&to, &norm, x);
     builder->embed_backward = (gint)emit_begin_root(builder, "embed.backward", &to);
-    embedding_backward(&to);
+    embedding_backward(&to, &norm, x);
 }
 
 /* Rows of logits at a time: about 512 MiB of fp32 logits on a GPU, 16 MiB (two caches' worth) on a
@@ -178,7 +224,7 @@ static void add_head(Builder *builder)
     const guint dnormed = emit_activation(builder, "head.dnormed", NO_SPACE, hidden);
     const guint local =
         builder->sequence ? emit_local_activation(builder, "head.local", NO_SPACE) : normed;
-    const guint stats = emit_norm_stats(builder, "head.rstd", NO_SPACE);
+    const guint stats = emit_norm_stats(builder, "head.rstd", NO_SPACE, PARAM_FINAL_NORM);
     Emit to;
 
     builder->head = (gint)emit_begin_root(builder, "head", &to);

@@ -1,29 +1,64 @@
 #include "sim/program/emit.h"
 
+#include <string.h>
+
+guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
+{
+    g_autofree char *of_sparse = g_strconcat("sparse.", name, NULL);
+
+    return program_add_tensor(builder->program, builder->is_sparse ? of_sparse : name,
+                              TENSOR_ACTIVATION, dtype, space, elements);
+}
+
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->rows * columns);
+    return emit_tensor(builder, name, builder->dtype, space, builder->rows * columns);
 }
 
 guint emit_local_activation(Builder *builder, const char *name, guint space)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->local_rows * builder->local.hidden);
+    return emit_local_columns(builder, name, space, builder->local.hidden);
+}
+
+guint emit_local_columns(Builder *builder, const char *name, guint space, guint64 columns)
+{
+    return emit_tensor(builder, name, builder->dtype, space, builder->local_rows * columns);
 }
 
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, DTYPE_FP32, space,
-                              elements);
+    return emit_tensor(builder, name, DTYPE_FP32, space, elements);
 }
 
-guint emit_norm_stats(Builder *builder, const char *name, guint space)
+/* A norm goes over each token's values, but of queries and keys over each head's. */
+static guint64 norm_columns(const Builder *builder, ParamRole param)
+{
+    return builder->param[param] >= 0 ? builder->rows_of[param] : builder->local.hidden;
+}
+
+static guint64 norm_rows(const Builder *builder, ParamRole param)
+{
+    const Model *model = &builder->local;
+    const guint64 heads = param == PARAM_Q_NORM   ? model->heads
+                          : param == PARAM_K_NORM ? model->kv_heads
+                                                  : 0;
+
+    if (heads == 0)
+        return builder->local_rows;
+    return builder->rows * heads * model->head_dim / norm_columns(builder, param);
+}
+
+guint emit_norm_stats(Builder *builder, const char *name, guint space, ParamRole param)
 {
     const gboolean layer_norm = (builder->local.features & FEATURE_LAYER_NORM) != 0;
 
     return emit_activation_fp32(builder, name, space,
-                                builder->local_rows * (layer_norm ? NUM_LAYERNORM : 1));
+                                norm_rows(builder, param) * (layer_norm ? NUM_LAYERNORM : 1));
+}
+
+gboolean emit_has_norm(const Builder *builder, ParamRole param)
+{
+    return builder->param[param] >= 0 || (builder->local.features & FEATURE_BARE_NORM) != 0;
 }
 
 Op *emit_op(const Emit *to, OpKind kind)
@@ -38,6 +73,7 @@ Op *emit_op(const Emit *to, OpKind kind)
     op->sizes.heads = model->heads;
     op->sizes.kv_heads = model->kv_heads;
     op->sizes.head_dim = model->head_dim;
+    op->sizes.value_dim = model->latent.value_dim;
     op->sizes.in = op->sizes.out = model->hidden;
     op->sizes.eps = model->norm_eps;
     return op;
@@ -84,45 +120,80 @@ static gboolean is_layer_norm(const Emit *to)
     return (to->builder->local.features & FEATURE_LAYER_NORM) != 0;
 }
 
+static Op *norm_op(const Emit *to, OpKind rms, OpKind layer, ParamRole param)
+{
+    Op *op = emit_op(to, is_layer_norm(to) ? layer : rms);
+
+    op->sizes.rows = norm_rows(to->builder, param);
+    op->sizes.in = op->sizes.out = norm_columns(to->builder, param);
+    return op;
+}
+
+static void reads_norm_weight(const Emit *to, Op *op, ParamRole param)
+{
+    if (to->builder->param[param] >= 0)
+        emit_reads_weight(to, op, param);
+    else
+        emit_reads(op, to->builder->norm_ones);
+}
+
+static gboolean has_norm_bias(const Emit *to)
+{
+    return (to->builder->local.features & FEATURE_NORM_BIAS) != 0;
+}
+
+static void reads_norm_params(const Emit *to, Op *op, ParamRole param)
+{
+    reads_norm_weight(to, op, param);
+    if (is_layer_norm(to) && has_norm_bias(to))
+        emit_reads_weight(to, op, param + 1);
+    else if (is_layer_norm(to))
+        emit_reads(op, to->builder->norm_zeros);
+}
+
+static void accumulates_norm_gradients(const Emit *to, Op *op, ParamRole param)
+{
+    op->dtype_out = to->gradient_dtype;
+    if (to->builder->param[param] >= 0)
+        emit_accumulates_gradient(to, op, param);
+    else
+        emit_writes(op, to->builder->no_gradient[0]);
+    if (is_layer_norm(to) && has_norm_bias(to))
+        emit_accumulates_gradient(to, op, param + 1);
+    else if (is_layer_norm(to))
+        emit_writes(op, to->builder->no_gradient[1]);
+}
+
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM : OP_RMSNORM);
+    Op *op = norm_op(to, OP_RMSNORM, OP_LAYERNORM, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
-    emit_reads_weight(to, op, param);
-    if (is_layer_norm(to))
-        emit_reads_weight(to, op, param + 1);
+    reads_norm_params(to, op, param);
     emit_writes(op, y);
     emit_writes(op, stats);
 }
 
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_APPLY : OP_RMSNORM_APPLY);
+    Op *op = norm_op(to, OP_RMSNORM_APPLY, OP_LAYERNORM_APPLY, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, x);
-    emit_reads_weight(to, op, param);
-    if (is_layer_norm(to))
-        emit_reads_weight(to, op, param + 1);
+    reads_norm_params(to, op, param);
     emit_reads(op, stats);
     emit_writes(op, y);
 }
 
 void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
 {
-    Op *op = emit_op(to, is_layer_norm(to) ? OP_LAYERNORM_BACKWARD : OP_RMSNORM_BACKWARD);
+    Op *op = norm_op(to, OP_RMSNORM_BACKWARD, OP_LAYERNORM_BACKWARD, param);
 
-    op->sizes.rows = to->builder->local_rows;
     emit_reads(op, norm->dy);
     emit_reads(op, norm->x);
-    emit_reads_weight(to, op, param);
+    reads_norm_weight(to, op, param);
     emit_reads(op, norm->stats);
     op_add_operand(op, norm->dx, norm->dx_access, 0, WHOLE_TENSOR);
-    emit_accumulates_gradient(to, op, param);
-    if (is_layer_norm(to))
-        emit_accumulates_gradient(to, op, param + 1);
+    accumulates_norm_gradients(to, op, param);
     emit_uses_scratch(to, op);
 }
 
@@ -135,17 +206,127 @@ static gboolean has_bias(const Emit *to, const Linear *weight)
 /* Whether what the weight gives is a partial sum: its columns are split over ranks. */
 static gboolean is_partial(const Emit *to, const Linear *weight)
 {
-    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN);
+    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN ||
+                                   weight->param == PARAM_SHARED_DOWN);
+}
+
+/* ---- products ---- */
+
+/* What a product reads: a tensor, or one parameter of a unit. */
+typedef struct {
+    guint tensor;
+    gint param;
+} Factor;
+
+static gboolean rounds_factors(const Emit *to)
+{
+    return to->builder->spec->workload->recipe->precision == DTYPE_FP8;
+}
+
+/* The tensor of that name, made when first asked for: one for all segments. */
+static guint rounded_tensor(Builder *builder, const char *name, guint64 elements)
+{
+    Program *program = builder->program;
+
+    for (guint t = program->tensors->len; t-- > 0;)
+        if (strcmp(program_tensor(program, t)->name, name) == 0)
+            return t;
+    return program_add_tensor(program, name, TENSOR_WORKSPACE, DTYPE_FP8, NO_SPACE, elements);
+}
+
+/* Whether this segment has rounded @source before, and not written it since. */
+static gboolean is_rounded(const Emit *to, const Factor *source, guint rounded)
+{
+    const Segment *segment = program_segment(to->builder->program, to->segment);
+
+    for (guint i = segment->num_ops; i-- > 0;) {
+        const Op *op = &segment->ops[i];
+
+        if (op->kind == OP_CAST && op->operands[1].tensor == rounded)
+            return TRUE;
+        for (guint o = 0; o < op->num_operands; o++)
+            if (op->operands[o].tensor == source->tensor && op->operands[o].access != ACCESS_READ)
+                return FALSE;
+    }
+    return FALSE;
+}
+
+/* @source in fp8, by a pass of its own over @elements.  Left out: finding its scale (delayed
+ * scaling does that in the same pass), casts that a kernel before does along, and weights that are
+ * kept in fp8 from one micro-batch to the next. */
+static Factor round_factor(const Emit *to, Factor source, const char *name, guint64 elements)
+{
+    const Factor rounded = {rounded_tensor(to->builder, name, elements), WHOLE_TENSOR};
+
+    if (!is_rounded(to, &source, rounded.tensor)) {
+        Op *op = emit_op(to, OP_CAST);
+
+        op->dtype_out = DTYPE_FP8;
+        op->sizes.elements = elements;
+        op_add_operand(op, source.tensor, ACCESS_READ, 0, source.param);
+        emit_writes(op, rounded.tensor);
+    }
+    return rounded;
+}
+
+static Factor activation_factor(const Emit *to, guint x)
+{
+    const Tensor *tensor = program_tensor(to->builder->program, x);
+    g_autofree char *name = g_strconcat(tensor->name, ".fp8", NULL);
+    const Factor source = {x, WHOLE_TENSOR};
+
+    return rounds_factors(to) ? round_factor(to, source, name, tensor->elements) : source;
+}
+
+/* Gathered in fp8, it is read as it is. */
+static Factor weight_factor(const Emit *to, const Linear *weight)
+{
+    const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
+    const gint param = to->builder->param[weight->param];
+    const gboolean sparse = weight->param >= PARAM_ROUTER; /* where a dense block has others */
+    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
+                                            sparse ? (gint)weight->param : param);
+    const Factor source = {to->weights, param};
+
+    return rounds_factors(to) && !to->builder->spec->sharding->gather_fp8
+               ? round_factor(to, source, name, elements)
+               : source;
+}
+
+/* The same product of experts. */
+static OpKind grouped_kind(OpKind kind)
+{
+    switch (kind) {
+    case OP_LINEAR:
+        return OP_GROUPED_LINEAR;
+    case OP_LINEAR_BACKWARD_INPUT:
+        return OP_GROUPED_LINEAR_BACKWARD_INPUT;
+    default:
+        return OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    }
+}
+
+static Op *emit_product(const Emit *to, OpKind kind, const Linear *weight, const Factor factors[2])
+{
+    Op *op = emit_op(to, weight->groups > 0 ? grouped_kind(kind) : kind);
+
+    if (rounds_factors(to))
+        op->dtype = DTYPE_FP8;
+    op->sizes.in = weight->in;
+    op->sizes.out = weight->out;
+    op->sizes.groups = weight->groups;
+    if (weight->rows > 0)
+        op->sizes.rows = weight->rows;
+    for (guint i = 0; i < 2; i++)
+        op_add_operand(op, factors[i].tensor, ACCESS_READ, 0, factors[i].param);
+    return op;
 }
 
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access)
 {
-    Op *op = emit_op(to, OP_LINEAR);
+    const Factor factors[2] = {activation_factor(to, x), weight_factor(to, weight)};
+    Op *op = emit_product(to, OP_LINEAR, weight, factors);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    emit_reads(op, x);
-    emit_reads_weight(to, op, weight->param);
     op_add_operand(op, y, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
     if (has_bias(to, weight) && !is_partial(to, weight))
@@ -167,24 +348,18 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift)
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access)
 {
-    Op *op = emit_op(to, OP_LINEAR_BACKWARD_INPUT);
+    const Factor factors[2] = {activation_factor(to, dy), weight_factor(to, weight)};
+    Op *op = emit_product(to, OP_LINEAR_BACKWARD_INPUT, weight, factors);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    emit_reads(op, dy);
-    emit_reads_weight(to, op, weight->param);
     op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
 }
 
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
 {
-    Op *op = emit_op(to, OP_LINEAR_BACKWARD_WEIGHT);
+    const Factor factors[2] = {activation_factor(to, dy), activation_factor(to, x)};
+    Op *op = emit_product(to, OP_LINEAR_BACKWARD_WEIGHT, weight, factors);
 
-    op->sizes.in = weight->in;
-    op->sizes.out = weight->out;
-    emit_reads(op, dy);
-    emit_reads(op, x);
     emit_accumulates_gradient(to, op, weight->param);
     emit_uses_scratch(to, op);
     if (has_bias(to, weight))
@@ -197,6 +372,7 @@ void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
         return;
     Op *op = emit_op(to, kind);
 
+    op->sizes.head_dim = to->builder->local.rotary_dim; /* what it touches */
     emit_updates(op, q);
     emit_updates(op, k);
     emit_reads(op, to->builder->rope_table);
@@ -211,6 +387,15 @@ void emit_copy(const Emit *to, guint x, guint y, gint y_shift)
     op_add_operand(op, y, ACCESS_WRITE, y_shift, WHOLE_TENSOR);
 }
 
+void emit_add(const Emit *to, guint x, guint y, gint y_shift)
+{
+    Op *op = emit_op(to, OP_ACCUMULATE);
+
+    op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
+    emit_reads(op, x);
+    op_add_operand(op, y, ACCESS_UPDATE, y_shift, WHOLE_TENSOR);
+}
+
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 {
     Builder *builder = to->builder;
@@ -223,20 +408,32 @@ Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 
 void emit_gather_tokens(const Emit *to, guint local, guint whole)
 {
+    emit_gather_columns(to, local, whole, to->builder->local.hidden);
+}
+
+void emit_gather_columns(const Emit *to, guint local, guint whole, guint64 columns)
+{
     if (!to->builder->sequence)
         return;
     Op *op = emit_collective(to, OP_ALL_GATHER, "gather");
+    op->sizes.elements = to->builder->rows * columns;
     emit_reads(op, local);
     emit_writes(op, whole);
 }
 
 guint emit_reduce_partial(const Emit *to, guint partial, guint local)
 {
+    return emit_reduce_columns(to, partial, local, to->builder->local.hidden);
+}
+
+guint emit_reduce_columns(const Emit *to, guint partial, guint local, guint64 columns)
+{
     if (to->builder->tp == 1)
         return partial;
     if (to->builder->sequence) {
         Op *op = emit_collective(to, OP_REDUCE_SCATTER, "reduce");
 
+        op->sizes.elements = to->builder->rows * columns;
         emit_reads(op, partial);
         emit_writes(op, local);
         return local;

@@ -20,7 +20,21 @@ typedef struct {
 typedef struct {
     ParamRole param;
     guint64 in, out;
+    guint64 rows;   /* N; 0: this rank's tokens */
+    guint64 groups; /* experts that are held, each with (O, I) and its part of N; 0 elsewhere */
 } Linear;
+
+/* What latent attention makes queries, keys and values of (build_latent.c); _local: of this rank's
+ * tokens of the residual stream. */
+typedef struct {
+    guint q, q_stats, kv, kv_stats; /* what the matrices down gave, local */
+    guint q_normed_local, kv_normed_local, rotated_local;
+    guint q_normed, kv_normed, rotated, up;
+    guint dup, drotated, dq_normed, dkv_normed; /* backward */
+    guint dq_local, dkv_local, drotated_local;  /* sums over ranks */
+    guint dq, dkv;
+    guint dnormed; /* local: the gradient of what the norm before attention left */
+} LatentTensors;
 
 /* What attention reads and leaves; and, where ranks share a sequence, what it works with: in a ring
  * two of each, one in use and one under way, else [0] for all ranks. */
@@ -30,22 +44,72 @@ typedef struct {
     guint o, dq;            /* sums */
 } AttentionRing;
 
+/* Queries and keys as their norms read them, where they are normed. */
+typedef struct {
+    guint q, k, q_stats, k_stats, dq, dk;
+} HeadNorms;
+
 typedef struct {
     guint q, k, v, o, lse, dattention, dq, dk, dv;
+    HeadNorms norms;
+    LatentTensors latent;
     AttentionRing ring;
 } AttentionTensors;
+
+/* Between what a norm left, of all tokens, and queries, keys and values (build_projections.c).
+ * @saved: the space of what forward leaves for backward. */
+void build_projections(Builder *builder, AttentionTensors *tensors, guint saved);
+void emit_projections(const Emit *to, const AttentionTensors *tensors, guint normed);
+
+/* Gradients of queries and keys as the matrices gave them; then those of the matrices, and of what
+ * they read: dnormed. */
+void emit_head_norms_backward(const Emit *to, const AttentionTensors *tensors);
+void emit_projections_backward_weight(const Emit *weights, const AttentionTensors *tensors,
+                                      guint normed);
+void emit_projections_backward_input(const Emit *to, const AttentionTensors *tensors, guint dnormed,
+                                     Access access);
+
+/* The same of latent attention; @local: what the norm left of this rank's tokens, @normed: of all,
+ * only read where queries have no rank.  Backward returns where its gradient is, local. */
+void build_latent(Builder *builder, AttentionTensors *tensors, guint saved);
+void emit_latent(const Emit *to, const AttentionTensors *tensors, guint local, guint normed);
+guint emit_latent_backward(const Emit *to, const AttentionTensors *tensors, guint local,
+                           guint normed, guint dnormed);
+
+/* Experts of a block, and the way to them and back (build_experts.c). */
+typedef struct {
+    guint logits, weights, routes;           /* (N, E), (N, k); N of this rank's tokens */
+    guint sent, received, returned, given;   /* (N * k, C): by expert, at home and where they are */
+    guint rows, row_weights, gate, up, h, y; /* of the experts that are held, padded */
+    guint dsent, dreceived, dreturned, dgiven, dy, dh, drows, drow_weights;
+    guint dweights, dlogits, dx;
+} ExpertTensors;
+
+/* emit_route() is of the block's unit and sends the rows; emit_experts(), of the experts' own,
+ * works on them and adds what comes back to the next copy of the residual stream.  Backward the
+ * other way round: dx, local, is the gradient of @x. */
+void build_experts(Builder *builder, ExpertTensors *tensors, guint saved);
+void emit_route(const Emit *to, const ExpertTensors *tensors, guint x);
+void emit_experts(const Emit *to, const ExpertTensors *tensors);
+void emit_experts_backward(const Emit *to, const ExpertTensors *tensors);
+void emit_route_backward(const Emit *to, const ExpertTensors *tensors, guint x);
 
 void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
 void emit_attention(const Emit *to, const AttentionTensors *tensors);
 void emit_attention_backward(const Emit *to, const AttentionTensors *tensors);
 
-/* A tensor of activations: (N, columns); (N or N / tp, C); fp32 values. */
+/* A tensor of activations: of any size; (N, columns); (N or N / tp, C or columns); fp32 values. */
+guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements);
+guint emit_local_columns(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_local_activation(Builder *builder, const char *name, guint space);
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements);
 
-/* What a norm leaves for its backward pass: rstd, or mean and rstd of each token. */
-guint emit_norm_stats(Builder *builder, const char *name, guint space);
+/* What a norm leaves for its backward pass: rstd, or mean and rstd of each row. */
+guint emit_norm_stats(Builder *builder, const char *name, guint space, ParamRole param);
+
+/* Whether the model has that norm at all; one without parameters is one. */
+gboolean emit_has_norm(const Builder *builder, ParamRole param);
 
 /* A new compute op with the model's sizes, and its operands in order. */
 Op *emit_op(const Emit *to, OpKind kind);
@@ -75,18 +139,21 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift);
 /* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
-/* y := x, to which a linear then adds its product. */
+/* y := x, to which a linear then adds its product; y += x. */
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
+void emit_add(const Emit *to, guint x, guint y, gint y_shift);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction);
 
 /* All tokens of what a norm left for its own: nothing to do where it had all. */
 void emit_gather_tokens(const Emit *to, guint local, guint whole);
+void emit_gather_columns(const Emit *to, guint local, guint whole, guint64 columns);
 
 /* The sum of all ranks' partial sums, of the tokens that this rank works on; returns where it is.
  */
 guint emit_reduce_partial(const Emit *to, guint partial, guint local);
+guint emit_reduce_columns(const Emit *to, guint partial, guint local, guint64 columns);
 
 /* A new segment of the root; returns it. */
 guint emit_begin_root(Builder *builder, const char *name, Emit *to);

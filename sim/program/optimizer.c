@@ -16,9 +16,13 @@ static gint state_tensor(Builder *builder, guint index, const char *what, Tensor
 {
     Program *program = builder->program;
     const UnitClass *unit = program_unit(program, index);
+    const guint64 elements = unit->map->shard_elements;
+    const guint block = optimizer_moment_block(builder->spec->workload->optimizer);
+    const gboolean coded = kind == TENSOR_MOMENT && block != 0;
     g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
-    const guint tensor = program_add_tensor(program, name, kind, DTYPE_FP32, unit->layer_space,
-                                            unit->map->shard_elements);
+    const guint tensor =
+        program_add_tensor(program, name, kind, coded ? DTYPE_UINT8 : DTYPE_FP32, unit->layer_space,
+                           coded ? moment_bytes(elements, block) : elements);
 
     program_tensor(program, tensor)->unit = (gint)index;
     program_tensor(program, tensor)->part = PART_SHARD;
@@ -76,8 +80,9 @@ static void build_update(Builder *builder, guint index)
     const Optimizer optimizer = builder->spec->workload->optimizer;
     g_autofree char *name = g_strdup_printf("%s.update", unit.name);
     const guint segment = program_add_segment(builder->program, name);
-    Op *op = unit_op(builder, segment, optimizer == OPTIMIZER_ADAMW ? OP_ADAMW : OP_SGD, index);
+    Op *op = unit_op(builder, segment, optimizer == OPTIMIZER_SGD ? OP_SGD : OP_ADAMW, index);
 
+    op->sizes.chunk = optimizer_moment_block(optimizer);
     operand(op, unit.parameter, ACCESS_UPDATE);
     operand(op, unit.gradient, ACCESS_READ);
     for (guint i = 0; i < optimizer_moments(optimizer); i++)
@@ -169,7 +174,8 @@ static void append_tied_reduce(Builder *builder)
 static gboolean any_unit(const Builder *builder, gboolean sharded)
 {
     for (guint u = 0; u < builder->program->unit_refs->len; u++)
-        if ((sharding_unit_strategy(builder->spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+        if ((sharding_unit_strategy(builder->spec->sharding, builder_block_unit(builder, u)) !=
+             STRATEGY_NO_SHARD) == sharded)
             return TRUE;
     return FALSE;
 }

@@ -37,16 +37,13 @@ typedef struct {
     guint16 *chunk_layers; /* owned; what the schedule points to, or NULL */
     gboolean sequence_parallel;
     ContextKind context;
-    char *hash; /* of the programs; NULL until compiled */
+    const struct Framework *framework; /* that the prediction is for; NULL: fsdp-run */
+    char *hash;                        /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;
     GArray *stages;     /* StageTime, by stage; empty until priced */
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
-
-/* A field of the plan file whose other values belong to tiers that are not there yet; a file with
- * another value is refused. */
-#define PLAN_TIER "device"
 
 Plan *plan_new(void);
 void plan_free(Plan *plan);

@@ -2,6 +2,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json.h"
 #include "sim/base/text_file.h"
+#include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
 #include <string.h>
@@ -74,7 +75,7 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     if (config == NULL || !json_string(json, "model.name", &name, error))
         return FALSE;
     plan->model = model_parse(config, config_source, name, error);
-    if (plan->model == NULL || !model_check_trainable(plan->model, error))
+    if (plan->model == NULL || !model_check_plannable(plan->model, error))
         return FALSE;
     const guint64 psi = model_parameters(plan->model);
     if (!json_uint(json, "model.parameters", psi, psi, &parameters, error) ||
@@ -84,6 +85,22 @@ static gboolean read_inputs(Plan *plan, const JsonText *json, GError **error)
     return plan->topology != NULL &&
            read_only_value(json, "topology.name", plan->topology->name, error) &&
            json_uint32(json, "topology.gpus", 1, 1u << 24, &plan->gpus, error);
+}
+
+/* Absent: fsdp-run. */
+static gboolean read_framework(Plan *plan, const JsonText *json, GError **error)
+{
+    const char *name = NULL;
+
+    if (!json_optional_string(json, "target.framework", &name, error))
+        return FALSE;
+    if (name == NULL)
+        return TRUE;
+    plan->framework = framework_from_name(name);
+    if (plan->framework != NULL)
+        return TRUE;
+    g_autofree char *names = framework_names();
+    return bad_name(json, "target.framework", name, names, error);
 }
 
 static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
@@ -99,28 +116,33 @@ static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"target.device\" = \"%s\": its topology's is \"%s\"",
                     json_source(json), device, device_kind_name(plan->device));
-    return TRUE;
+    return read_framework(plan, json, error);
 }
 
 static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 {
     Workload *workload = &plan->workload;
-    const char *precision, *recipe, *optimizer;
+    const char *precision_text, *recipe, *optimizer;
+    DType precision;
 
     if (!json_uint32(json, "workload.global_batch", 1, 1u << 30, &workload->global_batch, error) ||
         !json_uint32(json, "workload.seq_len", 1, 1u << 28, &workload->seq_len, error) ||
-        !json_string(json, "workload.precision", &precision, error) ||
+        !json_string(json, "workload.precision", &precision_text, error) ||
         !json_string(json, "workload.recipe", &recipe, error) ||
         !json_string(json, "workload.optimizer", &optimizer, error))
         return FALSE;
     workload->recipe = recipe_from_name(recipe);
     if (workload->recipe == NULL)
-        return bad_name(json, "workload.recipe", recipe, "zero, fsdp2 or fp32", error);
-    if (strcmp(precision, dtype_name(workload->recipe->compute)) != 0)
-        return bad_name(json, "workload.precision", precision,
-                        dtype_name(workload->recipe->compute), error);
+        return bad_name(json, "workload.recipe", recipe, RECIPE_NAMES, error);
+    if (!precision_from_name(precision_text, &precision))
+        return bad_name(json, "workload.precision", precision_text, PRECISION_NAMES, error);
+    workload->recipe = recipe_with_precision(workload->recipe, precision);
+    if (workload->recipe == NULL)
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"workload.precision\" = \"%s\": recipe %s has no such precision",
+                    json_source(json), precision_text, recipe);
     if (!optimizer_from_name(optimizer, &workload->optimizer))
-        return bad_name(json, "workload.optimizer", optimizer, "adamw or sgd", error);
+        return bad_name(json, "workload.optimizer", optimizer, OPTIMIZER_NAMES, error);
     return TRUE;
 }
 
@@ -140,7 +162,8 @@ static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
                     json_source(json), plan->gpus, world);
-    if (!json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
+    if (!json_optional_uint32(json, "layout.ep", 1, 1u << 20, &plan->layout.ep, error) ||
+        !json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
         !json_string(json, "context_parallel.kind", &context, error))
         return FALSE;
     if (!context_kind_from_name(context, &plan->context))
@@ -274,15 +297,61 @@ static gboolean read_stages(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
+static gboolean read_gather(Plan *plan, const JsonText *json, GError **error)
+{
+    static const char field[] = "sharding.gather_dtype";
+    const char *compute = dtype_name(plan->workload.recipe->compute), *gather;
+
+    if (!json_string(json, field, &gather, error))
+        return FALSE;
+    plan->sharding.gather_fp8 = strcmp(gather, dtype_name(DTYPE_FP8)) == 0;
+    if (!plan->sharding.gather_fp8 && strcmp(gather, compute) != 0)
+        return fail(error, ERROR_INPUT, "%s: field \"%s\" = \"%s\": must be %s or fp8",
+                    json_source(json), field, gather, compute);
+    return TRUE;
+}
+
 /* Fields that the recipe decides, or that have one value so far. */
 static gboolean read_decided(const Plan *plan, const JsonText *json, GError **error)
 {
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
 
     return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
-           read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
-           read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
-           read_only_value(json, "offload.parameters", PLAN_TIER, error);
+           read_only_value(json, "sharding.reduce_dtype", gradient, error);
+}
+
+static gboolean read_tier(const Plan *plan, const JsonText *json, const char *field, Tier *tier,
+                          GError **error)
+{
+    MemoryTier memory;
+    const char *name;
+
+    if (!json_string(json, field, &name, error))
+        return FALSE;
+    if (!tier_from_name(name, tier))
+        return bad_name(json, field, name, TIER_NAMES, error);
+    return *tier == TIER_DEVICE || topology_memory(plan->topology, *tier, &memory) ||
+           fail(error, ERROR_INPUT, "%s: field \"%s\" = \"%s\": topology %s states none",
+                json_source(json), field, name, plan->topology->name);
+}
+
+static gboolean read_offload(Plan *plan, const JsonText *json, GError **error)
+{
+    Offload *offload = &plan->sharding.offload;
+
+    return read_tier(plan, json, "offload.optimizer", &offload->optimizer, error) &&
+           read_tier(plan, json, "offload.parameters", &offload->parameters, error);
+}
+
+static gboolean read_arenas(Plan *plan, const JsonText *json, GError **error)
+{
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        g_autofree char *field = g_strdup_printf("program.arena_bytes.%s", tier_name((Tier)t));
+
+        if (!json_uint(json, field, 0, G_MAXINT64, &plan->arena_bytes[t], error))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
@@ -299,10 +368,7 @@ static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
         !json_string(json, "recompute", &recompute, error) ||
         !json_string(json, "program.hash", &hash, error) ||
         !json_uint(json, "program.ops", 0, G_MAXINT64, &plan->ops, error) ||
-        !json_uint(json, "program.arena_bytes.device", 0, G_MAXINT64,
-                   &plan->arena_bytes[TIER_DEVICE], error) ||
-        !json_uint(json, "program.arena_bytes.host", 0, G_MAXINT64, &plan->arena_bytes[TIER_HOST],
-                   error))
+        !read_arenas(plan, json, error))
         return FALSE;
     if (!recompute_from_name(recompute, &schedule->recompute))
         return bad_name(json, "recompute", recompute, "none, selective or full", error);
@@ -416,7 +482,8 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
-        !read_stages(plan, json, error) || !read_decided(plan, json, error) ||
+        !read_stages(plan, json, error) || !read_gather(plan, json, error) ||
+        !read_offload(plan, json, error) || !read_decided(plan, json, error) ||
         !read_prediction(plan, json, error) || !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);

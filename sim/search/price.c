@@ -2,6 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/cost/device_cost.h"
+#include "sim/cost/framework_memory.h"
 #include "sim/summary/summary.h"
 
 #include <string.h>
@@ -37,6 +38,7 @@ SimulateContext plan_context(const Plan *plan)
         .topology = plan->topology,
         .ranks_per_node = plan->ranks_per_node,
         .threads = plan->threads,
+        .framework = plan->framework,
     };
 }
 
@@ -46,6 +48,8 @@ guint64 plan_framework_bytes(const Plan *plan)
     const guint64 bytes = layout_world(&plan->layout) == 1 ? measured->framework_alone_bytes
                                                            : measured->framework_bytes;
 
+    if (plan->framework != NULL && plan->framework->process_bytes > 0)
+        return (guint64)plan->framework->process_bytes;
     if (bytes != 0)
         return bytes;
     return plan->device == DEVICE_CUDA ? CUDA_FRAMEWORK_BYTES : CPU_FRAMEWORK_BYTES;
@@ -65,7 +69,7 @@ static void predict_time(Plan *plan, const StepTime *time)
     const double flops =
         model_step_flops(plan->model, (guint64)tokens, plan->workload.seq_len) / plan->gpus;
     const double peak =
-        gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->compute) * plan->threads;
+        gpu_peak_flops(&plan->topology->gpu, plan->workload.recipe->precision) * plan->threads;
 
     p->step_seconds = time->step_s;
     p->tokens_per_second = tokens / time->step_s;
@@ -82,7 +86,8 @@ typedef struct {
     StepTime time;
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
-    guint stage; /* which those are of */
+    guint stage;                    /* which those are of */
+    guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
 
@@ -126,24 +131,58 @@ static void store_stages(Plan *plan, const StepTime *times, guint num)
     }
 }
 
-static guint largest_stage(const ProgramSet *set)
+/* Whether the prediction is for another framework, whose memory is not the program's. */
+static gboolean is_foreign(const Plan *plan)
+{
+    return plan->framework != NULL && plan->framework != framework_default();
+}
+
+/* Before @set is placed. */
+static void grow_programs(const Plan *plan, ProgramSet *set)
+{
+    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
+        framework_grow(plan->framework, set->classes[c]);
+}
+
+static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
+{
+    MemoryUse use = program_memory(set->classes[stage]);
+
+    if (is_foreign(plan))
+        framework_add_memory(plan->framework, set->classes[stage], &use);
+    return use;
+}
+
+static guint largest_stage(const Plan *plan, const ProgramSet *set)
 {
     guint largest = 0;
 
     for (guint c = 1; c < set->num_classes; c++)
-        if (set->classes[c]->memory.total > set->classes[largest]->memory.total)
+        if (stage_memory(plan, set, c).total > stage_memory(plan, set, largest).total)
             largest = c;
     return largest;
 }
 
-/* @set is placed. */
-static Priced price_largest(const ProgramSet *set, const StepTime *times)
+/* The largest of all stages, by tier. */
+static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
 {
-    const guint stage = largest_stage(set);
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        bytes[t] = 0;
+        for (guint c = 0; c < set->num_classes; c++)
+            bytes[t] = MAX(bytes[t], set->classes[c]->arena_bytes[t]);
+    }
+}
+
+/* @set is placed. */
+static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
+{
+    const guint stage = largest_stage(plan, set);
     const Program *program = set->classes[stage];
-    Priced priced = {.time = times[stage], .memory = program_memory(program), .stage = stage};
+    Priced priced = {
+        .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
     program_volume(program, priced.volume);
+    find_arenas(set, priced.arena_bytes);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
 }
@@ -178,6 +217,31 @@ static void add_memory_reason(Plan *plan)
                                     total, limit, memory_term_name((MemoryTerm)largest), term));
 }
 
+/* What the ranks that share a tier keep there together is more than it has: the reason is added. */
+static void check_tier(const Plan *plan, Tier tier, guint64 arena_bytes, GPtrArray *reasons)
+{
+    MemoryTier memory;
+
+    if (arena_bytes == 0)
+        return;
+    if (!topology_memory(plan->topology, tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    const guint sharers = memory.span == 0 ? plan->ranks_per_node : MIN(memory.span, plan->gpus);
+    g_autofree char *total = bytes_text(sharers * arena_bytes);
+    g_autofree char *capacity = bytes_text(memory.capacity_bytes);
+
+    if (sharers * arena_bytes > memory.capacity_bytes)
+        g_ptr_array_add(reasons,
+                        g_strdup_printf("memory: the %u ranks that share a %s memory need %s of %s",
+                                        sharers, tier_name(tier), total, capacity));
+}
+
+static void check_tiers(const Plan *plan, const guint64 arena_bytes[NUM_TIERS], GPtrArray *reasons)
+{
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++)
+        check_tier(plan, (Tier)t, arena_bytes[t], reasons);
+}
+
 /* Whether that is within the limit; else the reason. */
 static gboolean predict_fits(Plan *plan, const Priced *priced)
 {
@@ -185,6 +249,7 @@ static gboolean predict_fits(Plan *plan, const Priced *priced)
     g_ptr_array_set_size(plan->reasons, 0);
     if (plan->prediction.memory_total > plan->prediction.memory_limit)
         add_memory_reason(plan);
+    check_tiers(plan, priced->arena_bytes, plan->reasons);
     return plan->reasons->len == 0;
 }
 
@@ -210,26 +275,29 @@ static double bubble_fraction(const Plan *plan, const ProgramSet *set)
     return MAX(0, slowest(times, set->num_classes) - compute_s) / plan->prediction.step_seconds;
 }
 
-static guint64 largest_arena(const ProgramSet *set, Tier tier)
+/* What runs: of placed programs that have not grown. */
+static void store_programs(Plan *plan, const ProgramSet *set)
 {
-    guint64 bytes = 0;
-
-    for (guint c = 0; c < set->num_classes; c++)
-        bytes = MAX(bytes, set->classes[c]->arena_bytes[tier]);
-    return bytes;
+    g_free(plan->hash);
+    plan->hash = program_set_hash(set);
+    find_arenas(set, plan->arena_bytes);
 }
 
 /* All that the placed programs of the whole step say. */
 static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced)
 {
-    g_free(plan->hash);
-    plan->hash = program_set_hash(set);
     plan->ops = program_num_ops(set->classes[priced->stage]);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
     const gboolean fits = predict(plan, priced);
     plan->prediction.bubble_fraction = bubble_fraction(plan, set);
     return fits;
+}
+
+void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *problems)
+{
+    guint64 arena_bytes[NUM_TIERS];
+
+    find_arenas(set, arena_bytes);
+    check_tiers(plan, arena_bytes, problems);
 }
 
 gboolean plan_price(Plan *plan)
@@ -238,9 +306,13 @@ gboolean plan_price(Plan *plan)
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
+    store_programs(plan, set);
     simulate_stages(plan, &spec, set, times);
     store_stages(plan, times, set->num_classes);
-    const Priced priced = price_largest(set, times);
+    grow_programs(plan, set);
+    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
+        program_place(set->classes[c]);
+    const Priced priced = price_largest(plan, set, times);
     return conclude(plan, set, &priced);
 }
 
@@ -293,14 +365,46 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
            plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
 }
 
+/* Of that many micro-batches, whether it fits or not. */
+static Priced price_micro_batches(Plan *plan, guint micro_batches)
+{
+    ProgramSpec spec = plan_spec(plan);
+
+    spec.schedule.micro_batches = micro_batches;
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    grow_programs(plan, set);
+    for (guint c = 0; c < set->num_classes; c++)
+        program_place(set->classes[c]);
+    simulate_stages(plan, &spec, set, times);
+    store_stages(plan, times, set->num_classes);
+    return price_largest(plan, set, times);
+}
+
+gboolean plan_price_quickly(Plan *plan)
+{
+    guint steady, group;
+
+    if (!is_steady(plan, &steady, &group)) {
+        const Priced priced = price_micro_batches(plan, plan->schedule.micro_batches);
+
+        return predict(plan, &priced);
+    }
+    const Priced before = price_micro_batches(plan, steady);
+    Priced priced = price_micro_batches(plan, steady + group);
+    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+    return predict(plan, &priced);
+}
+
 /* ---- among many ---- */
 
 /* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
 static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
 {
     program_place(set->classes[c]);
-    const Priced priced = {.memory = program_memory(set->classes[c]), .stage = c};
+    Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
 
+    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
     return predict_fits(plan, &priced);
 }
 
@@ -320,6 +424,7 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Belo
     spec.schedule.micro_batches = micro_batches;
     g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    grow_programs(plan, set);
     if (!place_stage(plan, set, below->stage))
         return PRICE_TOO_LARGE;
     simulate_stages(plan, &spec, set, times);
@@ -329,7 +434,7 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Belo
         if (c != below->stage && !place_stage(plan, set, c))
             return PRICE_TOO_LARGE;
     store_stages(plan, times, set->num_classes);
-    *priced = price_largest(set, times);
+    *priced = price_largest(plan, set, times);
     *fitting = g_steal_pointer(&set);
     return PRICE_FITS;
 }
@@ -363,7 +468,11 @@ PriceResult plan_price_below(Plan *plan, guint stage, double limit_s)
         return try_steady(plan, &below, steady, group);
     const PriceResult result =
         try_micro_batches(plan, plan->schedule.micro_batches, &below, &priced, &set);
-    if (result == PRICE_FITS)
+    if (result == PRICE_FITS && is_foreign(plan)) {
+        predict(plan, &priced);
+    } else if (result == PRICE_FITS) {
+        store_programs(plan, set);
         conclude(plan, set, &priced);
+    }
     return result;
 }

@@ -1,11 +1,13 @@
 /* Search: every complete legal choice is priced, or excluded by a proven bound. */
 #pragma once
 
+#include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
 
-typedef enum { SORT_TIME, SORT_MEMORY } SortKey;
+/* On one number of GPUs the fastest token is the cheapest. */
+typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST } SortKey;
 
 /* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
 typedef struct {
@@ -25,10 +27,12 @@ typedef struct {
     guint16 chunk_layers[MAX_CHUNKS];
     gint context;          /* kind of context parallelism; -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
+    guint fixed_ep;        /* the same */
     gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
     guint top;
     SortKey sort;
+    const Framework *framework; /* that predictions are for; NULL = fsdp-run */
 } SearchRequest;
 
 typedef struct {

@@ -175,7 +175,7 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
     const Schedule *schedule = &spec->schedule;
     const Key key = {{looked_at(place), spec->layout.size[AXIS_TP], spec->layout.size[AXIS_CP],
                       schedule->micro_batch, schedule->recompute, spec->context,
-                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
     StageCost *cost = table_find(&known->stages, &key);
 
     if (cost != NULL)
@@ -192,7 +192,7 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
                       layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
                       spec->sharding->accumulate_sharded ? 1 : 0, several,
-                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
     ShardCost *cost = table_find(&known->shards, &key);
 
     if (cost != NULL)
@@ -348,7 +348,10 @@ const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec)
 
 double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
 {
-    const Key key = {{layout_world(&spec->layout), spec->layout.size[AXIS_PP], bytes}};
+    const Framework *framework = framework_or_default(known->context.framework);
+    const guint parts =
+        framework->splits_messages && !spec->sequence_parallel ? spec->layout.size[AXIS_TP] : 1;
+    const Key key = {{layout_world(&spec->layout), spec->layout.size[AXIS_PP], bytes / parts}};
     double *seconds = table_find(&known->exchanges, &key);
 
     if (seconds != NULL)
@@ -360,6 +363,8 @@ double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
         .ranks_per_node = known->context.ranks_per_node,
     };
     seconds = g_new(double, 1);
-    *seconds = collective_seconds(VOLUME_EXCHANGE, bytes, spec->workload->recipe->compute, &where);
+    *seconds =
+        framework_exposed(framework, "pp", OP_EXCHANGE) *
+        collective_seconds(VOLUME_EXCHANGE, bytes / parts, spec->workload->recipe->compute, &where);
     return *(double *)table_add(&known->exchanges, &key, seconds);
 }

@@ -66,6 +66,7 @@ static const struct {
     {&recipe_fp32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
     {&recipe_zero, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
     {&recipe_fsdp2, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_megatron, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
 };
 
 static const struct {

@@ -15,7 +15,7 @@ static Topology test_topology(DeviceKind kind, char *gpu)
         .gpus_per_node = 2,
         .gpu = {.name = gpu,
                 .kind = kind,
-                .peak_flops = {[DTYPE_FP32] = 20e12, [DTYPE_BF16] = 312e12},
+                .peak_flops = {[DTYPE_FP32] = 20e12, [DTYPE_BF16] = 312e12, [DTYPE_FP8] = 1979e12},
                 .memory_bytes_per_s = 1e12},
         .measured = {.gemm = g_array_new(FALSE, FALSE, sizeof(MeasuredGemm)),
                      .ops = g_array_new(FALSE, FALSE, sizeof(MeasuredOp))},
@@ -97,6 +97,31 @@ START_TEST(a_product_that_fills_one_wave_runs_at_the_best_rate)
 
     ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &alone),
                             2.0 * 3072 * 1152 * 1024 / 216.96e12 + LAUNCH_S, 1e-12);
+}
+END_TEST
+
+/* 12 x 11 tiles of 256 x 128 are one wave of 132.  fp8's peak of 1979 TFLOP/s, times 1402.6 / 1979,
+ * times clock 0.85; a row of A fills the pipeline after 460 bytes, in fp8 460 elements. */
+START_TEST(an_fp8_product_runs_at_its_own_rate_and_fills_later)
+{
+    g_auto(Topology) h100 = test_topology(DEVICE_CUDA, (char *)"h100-sxm-80gb");
+    const Op fp8 = linear(OP_LINEAR, DTYPE_FP8, 3072, 4096, 1408);
+
+    h100.gpu.memory_bytes_per_s = 3e12;
+    ck_assert_double_eq_tol(
+        compute_op_seconds(&fp8, &h100, &alone),
+        2.0 * 3072 * 1408 * 4096 / (1402.6e12 * 0.85 * 4096 / (4096 + 460)) + LAUNCH_S, 1e-12);
+}
+END_TEST
+
+/* 64 columns of a 8192 x 8192 weight: (8192 * 8192 + 8192 * 64) bytes in, 2 * 8192 * 64 out. */
+START_TEST(fp8_factors_are_half_as_long_to_read_and_results_are_not)
+{
+    g_auto(Topology) h100 = test_topology(DEVICE_CUDA, (char *)"h100");
+    const Op fp8 = linear(OP_LINEAR, DTYPE_FP8, 64, 8192, 8192);
+
+    ck_assert_double_eq_tol(compute_op_seconds(&fp8, &h100, &alone),
+                            (67633152.0 + 1048576.0) / 0.9e12 + LAUNCH_S, 1e-12);
 }
 END_TEST
 
@@ -487,6 +512,30 @@ START_TEST(more_rows_never_take_less_time)
 }
 END_TEST
 
+/* One group is a plain product; 27 of them at once, of 2 x 2 tiles each, fill A100's 108
+ * multiprocessors, of which one alone leaves most idle. */
+START_TEST(experts_fill_a_gpu_together)
+{
+    g_auto(Topology) gpu = test_topology(DEVICE_CUDA, (char *)"A100");
+    Op plain = {.kind = OP_LINEAR, .dtype = DTYPE_BF16, .dtype_out = DTYPE_BF16};
+    Op grouped = plain;
+
+    gpu.gpu.memory_bytes_per_s = 1e13; /* nothing waits for memory */
+    plain.sizes = (OpSizes){.rows = 512, .in = 4096, .out = 256};
+    grouped.kind = OP_GROUPED_LINEAR;
+    grouped.sizes = plain.sizes;
+    grouped.sizes.groups = 1;
+    const double one = compute_op_seconds(&plain, &gpu, &alone) - LAUNCH_S;
+    ck_assert_double_eq(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S, one);
+    grouped.sizes.groups = 27;
+    grouped.sizes.rows = 27 * 512;
+    const double flops = 2.0 * 27 * 512 * 4096 * 256, k = 4096.0 / (4096 + 128);
+    ck_assert_double_eq_tol(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S,
+                            flops / (271.2e12 * 0.9 * k), 1e-9);
+    ck_assert_double_lt(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S, 14 * one);
+}
+END_TEST
+
 START_TEST(every_op_has_a_name_and_a_class)
 {
     guint count[NUM_OP_CLASSES] = {0};
@@ -495,8 +544,8 @@ START_TEST(every_op_has_a_name_and_a_class)
         ck_assert_ptr_nonnull(op_kind_name(kind));
         count[op_class(kind)]++;
     }
-    ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 4);
-    ck_assert_uint_eq(count[OP_CLASS_GEMM], 5);
+    ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 5);
+    ck_assert_uint_eq(count[OP_CLASS_GEMM], 8);
     ck_assert_uint_eq(count[OP_CLASS_ATTENTION], 2);
     ck_assert_uint_eq(count[OP_CLASS_OPTIMIZER], 4);
     ck_assert_str_eq(op_class_name(op_class(OP_ADAMW)), "optimizer");
@@ -513,6 +562,8 @@ static TCase *gpu_case(void)
     TCase *gpu = tcase_create("gpu");
 
     tcase_add_test(gpu, a_product_that_fills_one_wave_runs_at_the_best_rate);
+    tcase_add_test(gpu, an_fp8_product_runs_at_its_own_rate_and_fills_later);
+    tcase_add_test(gpu, fp8_factors_are_half_as_long_to_read_and_results_are_not);
     tcase_add_test(gpu, an_almost_empty_second_wave_makes_smaller_tiles_better);
     tcase_add_test(gpu, a_thin_product_is_bound_by_memory);
     tcase_add_test(gpu, unaligned_dimensions_are_slower);
@@ -526,6 +577,7 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);
     tcase_add_test(gpu, head_loss_is_three_products_and_a_softmax_for_each_chunk);
     tcase_add_test(gpu, more_rows_never_take_less_time);
+    tcase_add_test(gpu, experts_fill_a_gpu_together);
     tcase_add_test(gpu, every_op_has_a_name_and_a_class);
     return gpu;
 }

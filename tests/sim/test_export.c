@@ -98,6 +98,16 @@ START_TEST(megatron_arguments_are_as_written_here)
 }
 END_TEST
 
+START_TEST(megatron_reduces_in_fp32_unless_told)
+{
+    g_autoptr(Plan) plan = make_plan(&recipe_megatron);
+    g_autofree char *text = export_text(plan, "megatron");
+
+    ck_assert_ptr_nonnull(strstr(text, "--bf16\n"));
+    ck_assert_ptr_null(strstr(text, "--grad-reduce-in-bf16"));
+}
+END_TEST
+
 START_TEST(deepspeed_file_is_as_written_here)
 {
     g_autoptr(Plan) plan = make_plan(&recipe_zero);
@@ -330,6 +340,14 @@ static void choose_zero(Plan *plan)
 {
     plan->workload.recipe = &recipe_zero;
 }
+static void choose_fp8(Plan *plan)
+{
+    plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+}
+static void choose_adam8bit(Plan *plan)
+{
+    plan->workload.optimizer = OPTIMIZER_ADAM8BIT;
+}
 static void accumulate_whole(Plan *plan)
 {
     plan->sharding.accumulate_sharded = FALSE;
@@ -404,6 +422,8 @@ static const struct {
     {"torchtitan", &recipe_fsdp2, widen_heads, "model.head_dim = 256"},
     {"megatron", &recipe_zero, choose_fsdp2, "workload.recipe = fsdp2"},
     {"megatron", &recipe_zero, choose_sgd, "workload.optimizer = sgd"},
+    {"megatron", &recipe_zero, choose_fp8, "workload.precision = fp8"},
+    {"torchtitan", &recipe_fsdp2, choose_adam8bit, "workload.optimizer = adam8bit"},
     {"megatron", &recipe_zero, accumulate_whole, "sharding.accumulate = unsharded"},
     {"megatron", &recipe_zero, override_a_unit, "sharding.units = [...]"},
     {"megatron", &recipe_zero, stretch_rope, "model.rope_scaling = {...}"},
@@ -612,6 +632,7 @@ int main(void)
 
     tcase_add_test(files, torchtitan_file_is_as_written_here);
     tcase_add_test(files, megatron_arguments_are_as_written_here);
+    tcase_add_test(files, megatron_reduces_in_fp32_unless_told);
     tcase_add_test(files, deepspeed_file_is_as_written_here);
     tcase_add_test(files, accelerate_file_is_as_written_here);
     tcase_add_loop_test(files, each_framework_writes_or_refuses_each_strategy, 0,

@@ -1,4 +1,5 @@
 /* Exports of any plan: batch, mesh, stages, keys, types. */
+#include "sim/config/config.h"
 #include "tests/sim/export_case.h"
 
 static guint64 number(Settings *settings, const char *key)
@@ -194,6 +195,60 @@ static guint64 batch_of(const char *framework, const char *text, Settings *setti
     return number_after(text, "batches of ", 0) * number_after(text, "num_steps=", 1) * ranks;
 }
 
+/* ---- and back ---- */
+
+static void same_or_unsaid(const char *what, guint read, guint want)
+{
+    ck_assert_msg(read == 0 || read == want, "%s: %u, not %u", what, read, want);
+}
+
+static void same_choice_or_unsaid(const char *what, gint read, guint want)
+{
+    ck_assert_msg(read < 0 || (guint)read == want, "%s: %d, not %u", what, read, want);
+}
+
+/* hybrid_shard is full_shard over some of the ranks. */
+static Strategy plain(gint strategy)
+{
+    return strategy == STRATEGY_HYBRID_SHARD ? STRATEGY_FULL_SHARD : (Strategy)strategy;
+}
+
+/* What --from takes out of the file is what the plan says, or nothing. */
+static void check_read_back(const char *framework, const char *text, const Plan *plan)
+{
+    static const char *const sources[][2] = {{"torchtitan", "job.toml"},
+                                             {"megatron", "job.sh"},
+                                             {"deepspeed", "job.json"},
+                                             {"accelerate", "job.yaml"}};
+    guint i = 0;
+    g_autoptr(GError) error = NULL;
+
+    while (strcmp(sources[i][0], framework) != 0)
+        i++;
+    g_autoptr(Config) config = config_parse(text, sources[i][1], &error);
+    ck_assert_msg(config != NULL, "%s\n%s", error == NULL ? "" : error->message, text);
+    ck_assert_str_eq(config->framework, framework);
+    for (guint a = 0; a < NUM_AXES; a++)
+        same_or_unsaid(axis_name((Axis)a), config->axis[a], plan->layout.size[a]);
+    same_or_unsaid("batch", config->global_batch, plan->workload.global_batch);
+    same_or_unsaid("micro-batch", config->micro_batch, plan->schedule.micro_batch);
+    same_or_unsaid("micro-batches", config->micro_batches, plan->schedule.micro_batches);
+    same_or_unsaid("seq_len", config->seq_len, plan->workload.seq_len);
+    same_choice_or_unsaid("recompute", config->recompute, plan->schedule.recompute);
+    same_choice_or_unsaid("schedule", config->schedule, plan->schedule.kind);
+    same_choice_or_unsaid("optimizer", config->optimizer, plan->workload.optimizer);
+    if (plan->layout.size[AXIS_CP] > 1)
+        same_choice_or_unsaid("context", config->context, plan->context);
+    if (layout_shard_ranks(&plan->layout) > 1)
+        ck_assert_int_eq(plain(config->strategy), plain((gint)plan->sharding.strategy));
+    for (guint c = 0; c < config->num_chunks; c++)
+        ck_assert_uint_eq(
+            config->chunk_layers[c],
+            schedule_chunk(&plan->schedule, plan->model->layers, plan->layout.size[AXIS_PP], c)
+                .count);
+    ck_assert(config->recipe == NULL || config->recipe == plan->workload.recipe);
+}
+
 /* ---- any plan ---- */
 
 static guint random_size(GRand *random)
@@ -293,6 +348,7 @@ START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
         ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus),
                           plan->workload.global_batch);
         check_layout(framework, settings, plan);
+        check_read_back(framework, text, plan);
         written++;
         staged += plan->layout.size[AXIS_PP] > 1;
         split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;

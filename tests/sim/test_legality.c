@@ -133,6 +133,29 @@ START_TEST(recipe_fsdp2_needs_every_unit_sharded)
 }
 END_TEST
 
+START_TEST(fp8_gathers_are_for_fp8_products_of_sharded_parameters)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+
+    one.sharding.gather_fp8 = TRUE;
+    assert_refused(&one, VERDICT_RECIPE, "gather = fp8 needs precision fp8, not bf16");
+    one.workload.recipe = recipe_with_precision(&recipe_fsdp2, DTYPE_FP8);
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] = (UnitOverride){0, 0, STRATEGY_NO_SHARD, -1};
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK); /* the root is gathered in bf16 */
+    one.sharding.overrides[0] = (UnitOverride){2, 2, STRATEGY_NO_SHARD, -1};
+    assert_refused(&one, VERDICT_RECIPE, "gather = fp8 with no_shard");
+    one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 2, 1);
+    one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
+    one.sharding.gather_fp8 = TRUE;
+    assert_refused(&one, VERDICT_RECIPE, "gather = fp8 with shard_optimizer");
+}
+END_TEST
+
 START_TEST(prefetch_needs_a_live_unit_more)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -295,6 +318,7 @@ int main(void)
     tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
     tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);
     tcase_add_test(tcase, recipe_fsdp2_needs_every_unit_sharded);
+    tcase_add_test(tcase, fp8_gathers_are_for_fp8_products_of_sharded_parameters);
     tcase_add_test(tcase, prefetch_needs_a_live_unit_more);
     tcase_add_test(tcase, overrides_of_units_that_do_not_exist_are_refused);
     tcase_add_test(tcase, sequences_longer_than_the_model_knows_are_refused);

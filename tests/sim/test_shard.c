@@ -116,6 +116,114 @@ START_TEST(recipe_zero_keeps_16_bytes_a_parameter_and_the_others_theirs)
 }
 END_TEST
 
+/* 6 + 12 / d with shard_optimizer: 3 x 8888 whole with padding, 8888 of the rest. */
+START_TEST(megatron_keeps_6_bytes_whole_and_12_of_a_shard)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 3, 2);
+    const State state = {2 * 26664, 4 * 26664, 4 * 8888, 8 * 8888};
+
+    one.workload.recipe = &recipe_megatron;
+    assert_state(&one, &state);
+    ck_assert_uint_eq(state.parameters + state.gradients, 6 * 3 * 8888);
+}
+END_TEST
+
+/* Root 4136 = 16 x 256 + 40 elements: 17 scales; a block 1584 = 6 x 256 + 48: 7. */
+START_TEST(eight_bit_moments_take_a_byte_and_their_scales)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 2);
+    const State state = {2 * 8888, 2 * 8888, 4 * 8888, 2 * (4136 + 4 * 17 + 3 * (1584 + 4 * 7))};
+
+    one.workload.optimizer = OPTIMIZER_ADAM8BIT;
+    assert_state(&one, &state);
+}
+END_TEST
+
+static guint64 volume_of(const Case *one, Volume volume)
+{
+    g_autoptr(Program) program = case_build(one);
+    guint64 bytes[NUM_VOLUMES];
+
+    program_volume(program, bytes);
+    return bytes[volume];
+}
+
+/* 3 ranks, 2 micro-batches: 2 x 1584 elements of a block arrive with each of 2 gathers, and 2 x
+ * 4136 of the root; nothing else is gathered. */
+START_TEST(blocks_gathered_in_fp8_move_exactly_half)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 2);
+    const guint64 root = 2 * 2 * 2 * 2 * 4136, blocks = 2 * 2 * 2 * 2 * 3 * 1584;
+
+    one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
+    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_GATHER), root + blocks);
+    const guint64 reduced = volume_of(&one, VOLUME_REDUCE_SCATTER);
+    one.sharding.gather_fp8 = TRUE;
+    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_GATHER), root + blocks / 2);
+    ck_assert_uint_eq(volume_of(&one, VOLUME_REDUCE_SCATTER), reduced);
+    g_autoptr(Program) program = case_build(&one);
+    const gint gathered = find_tensor(program, "block.gathered");
+    ck_assert_uint_eq(tensor_copy_bytes(program_tensor(program, (guint)gathered)), 3 * 1584);
+}
+END_TEST
+
+/* Casts of a block's forward: x of q, k and v at once, o, x of gate and up, h: 4; a weight each: 7.
+ * Backward: dy of down, gate, up, o, q, k, v and x of down, gate and up, o, q k v: 11; weights 7.
+ */
+START_TEST(fp8_products_read_what_was_rounded_once)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 1);
+
+    one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
+    g_autoptr(Program) program = case_build(&one);
+    const guint casts[] = {4 + 7, 11 + 7};
+    static const char *const names[] = {"block.forward", "block.backward"};
+
+    for (guint s = 0; s < 2; s++) {
+        const Segment *segment = program_segment(program, (guint)find_segment(program, names[s]));
+        guint count = 0;
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+
+            count += op->kind == OP_CAST && op->dtype_out == DTYPE_FP8;
+            if (op_class(op->kind) != OP_CLASS_GEMM)
+                continue;
+            ck_assert_int_eq(op->dtype, DTYPE_FP8);
+            ck_assert_int_eq(op->dtype_out, DTYPE_BF16);
+            ck_assert_int_eq(program_tensor(program, op->operands[0].tensor)->dtype, DTYPE_FP8);
+            ck_assert_int_eq(program_tensor(program, op->operands[1].tensor)->dtype, DTYPE_FP8);
+        }
+        ck_assert_uint_eq(count, casts[s]);
+    }
+}
+END_TEST
+
+START_TEST(the_hash_tells_precisions_gathers_and_moments_apart)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case cases[5];
+    g_autoptr(GHashTable) hashes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++)
+        cases[i] = case_with(model, STRATEGY_FULL_SHARD, 3, 2);
+    cases[1].workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP16);
+    cases[2].workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
+    cases[3].workload.recipe = cases[2].workload.recipe;
+    cases[3].sharding.gather_fp8 = TRUE;
+    cases[4].workload.optimizer = OPTIMIZER_ADAM8BIT;
+    for (guint i = 0; i < G_N_ELEMENTS(cases); i++) {
+        g_autoptr(Program) program = case_build(&cases[i]);
+
+        ck_assert(g_hash_table_add(hashes, program_hash(program)));
+    }
+}
+END_TEST
+
 START_TEST(fp32_keeps_16_bytes_where_nothing_is_sharded)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -260,8 +368,9 @@ static void add_unit_traffic(const Case *from, guint unit, Traffic *traffic)
     const guint ranks = from->layout.size[AXIS_DP_SHARD];
     const guint64 replicas = from->layout.size[AXIS_DP_REPLICATE];
     const guint64 chunk = (ranks - 1) * hand_shard(&shapes, ranks, s->form);
-    const guint64 gradient = from->workload.recipe == &recipe_zero ? 2 : 4;
-    const guint64 gathered = from->workload.recipe == &recipe_fp32 ? 4 : 2;
+    const guint64 gradient = strcmp(from->workload.recipe->name, "zero") == 0 ? 2 : 4;
+    const gboolean fp8 = s->gather_fp8 && unit > 0 && strategy > STRATEGY_SHARD_OPTIMIZER;
+    const guint64 gathered = from->workload.recipe == &recipe_fp32 ? 4 : fp8 ? 1 : 2;
     guint gathers = micro_batches * (hand_kept(s, unit, layers) ? 1 : 2), reductions = 1;
 
     if (strategy == STRATEGY_NO_SHARD) {
@@ -467,6 +576,11 @@ int main(void)
                         G_N_ELEMENTS(shards));
     tcase_add_loop_test(tcase, state_is_the_table_of_the_design_to_the_byte, 0, strategies);
     tcase_add_test(tcase, recipe_zero_keeps_16_bytes_a_parameter_and_the_others_theirs);
+    tcase_add_test(tcase, megatron_keeps_6_bytes_whole_and_12_of_a_shard);
+    tcase_add_test(tcase, eight_bit_moments_take_a_byte_and_their_scales);
+    tcase_add_test(tcase, blocks_gathered_in_fp8_move_exactly_half);
+    tcase_add_test(tcase, fp8_products_read_what_was_rounded_once);
+    tcase_add_test(tcase, the_hash_tells_precisions_gathers_and_moments_apart);
     tcase_add_test(tcase, fp32_keeps_16_bytes_where_nothing_is_sharded);
     tcase_add_test(tcase, a_tied_embedding_is_stored_once);
     tcase_add_test(tcase, an_overridden_unit_has_the_state_of_its_own_strategy);

@@ -41,14 +41,15 @@ START_TEST(every_kind_has_a_name_of_its_own)
 }
 END_TEST
 
-START_TEST(four_kinds_communicate)
+START_TEST(five_kinds_communicate)
 {
     guint count = 0;
 
     for (guint i = 0; i < NUM_OPS; i++)
         count += op_kind_is_communication((OpKind)i) ? 1 : 0;
-    ck_assert_uint_eq(count, 4);
+    ck_assert_uint_eq(count, 5);
     ck_assert(op_kind_is_communication(OP_EXCHANGE));
+    ck_assert(op_kind_is_communication(OP_ALL_TO_ALL));
     ck_assert(!op_kind_is_communication(OP_SGD));
 }
 END_TEST
@@ -75,6 +76,9 @@ static const struct {
     {OP_HEAD_LOSS, 3 * 480},
     {OP_ATTENTION, 6144},
     {OP_ATTENTION_BACKWARD, 2.5 * 6144},
+    {OP_GROUPED_LINEAR, 480},
+    {OP_GROUPED_LINEAR_BACKWARD_INPUT, 480},
+    {OP_GROUPED_LINEAR_BACKWARD_WEIGHT, 480},
     {OP_RMSNORM, 0},
     {OP_ADAMW, 0},
     {OP_ALL_GATHER, 0},
@@ -95,6 +99,21 @@ START_TEST(attention_by_positions_takes_half_of_all_pairs_a_block)
     ck_assert_double_eq(op_flops(&causal), 6144);
     ck_assert_double_eq(op_flops(&forward), 3 * 6144);
     ck_assert_double_eq(op_flops(&backward), 3 * 2.5 * 6144);
+}
+END_TEST
+
+/* Heads of 6 for keys and of 2 for values: 2 * 8 * 8 * 4 pairs. */
+START_TEST(values_may_be_narrower_than_keys)
+{
+    OpSizes narrow = sizes;
+    narrow.value_dim = 2;
+    const Op forward = op_with(OP_ATTENTION, DTYPE_FP32, narrow, "rrrwww");
+    const Op backward = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, narrow, "rrrrrrwwww");
+
+    ck_assert_double_eq(op_flops(&forward), 512 * (6 + 2));
+    ck_assert_double_eq(op_flops(&backward), 512 * (3 * 6 + 2 * 2));
+    ck_assert_double_eq(op_memory_bytes(&forward, 0),
+                        4 * (16 * 4 * 6 + 16 * 2 * 6 + 16 * 2 * 2 + 16 * 4 * 2 + 16 * 4));
 }
 END_TEST
 
@@ -139,8 +158,10 @@ static const struct {
     {OP_GELU_BACKWARD, "ru", 4 * 3 * 48, 2 * 3 * 48},
     {OP_CAST, "rw", 800, 400},
     {OP_SQUARED_NORM, "ra", 4008, 2008},
-    {OP_ADAMW, "uruurr", 4 * (2000 + 1000 + 4000) + 64, 2 * (2000 + 1000) + 4 * 4000 + 64},
-    {OP_ADAMW, "uruurru", 4 * (2000 + 1000 + 6000) + 64, 2 * (2000 + 1000) + 4 * 6000 + 64},
+    /* 100 scales of 10 elements each */
+    {OP_ADAMW, "uruurr", 4 * (2000 + 1000) + 4 * 1400 + 64, 2 * (2000 + 1000) + 4 * 1400 + 64},
+    {OP_ADAMW, "uruurru", 4 * (2000 + 1000 + 2000) + 4 * 1400 + 64,
+     2 * (2000 + 1000) + 4 * 1400 + 4 * 2000 + 64},
     {OP_SGD, "urrr", 12064, 6064},
     {OP_REDUCE_SCATTER, "rw", 0, 0},
 };
@@ -152,6 +173,28 @@ START_TEST(bytes_moved_are_the_worked_values)
 
     ck_assert_double_eq(op_memory_bytes(&fp32, 1000), moved[_i].fp32);
     ck_assert_double_eq(op_memory_bytes(&bf16, 1000), moved[_i].bf16);
+}
+END_TEST
+
+START_TEST(moments_without_scales_are_fp32)
+{
+    OpSizes plain = sizes;
+
+    plain.chunk = 0;
+    const Op alone = op_with(OP_ADAMW, DTYPE_FP32, plain, "uruurr");
+    const Op master = op_with(OP_ADAMW, DTYPE_BF16, plain, "uruurru");
+    ck_assert_double_eq(op_memory_bytes(&alone, 1000), 4 * (2000 + 1000 + 4000) + 64);
+    ck_assert_double_eq(op_memory_bytes(&master, 1000), 2 * (2000 + 1000) + 4 * 6000 + 64);
+}
+END_TEST
+
+/* x (16, 3) and W (5, 3) in fp8, y (16, 5) in bf16. */
+START_TEST(fp8_products_write_what_their_recipe_computes_with)
+{
+    Op op = op_with(OP_LINEAR, DTYPE_FP8, sizes, "rrww");
+
+    op.dtype_out = DTYPE_BF16;
+    ck_assert_double_eq(op_memory_bytes(&op, 0), 48 + 15 + 2 * 80);
 }
 END_TEST
 
@@ -282,9 +325,12 @@ int main(void)
     TCase *tcase = tcase_create("ops");
 
     tcase_add_test(tcase, every_kind_has_a_name_of_its_own);
-    tcase_add_test(tcase, four_kinds_communicate);
+    tcase_add_test(tcase, five_kinds_communicate);
     tcase_add_test(tcase, accumulation_writes_first_and_updates_then);
+    tcase_add_test(tcase, values_may_be_narrower_than_keys);
     tcase_add_test(tcase, attention_by_positions_takes_half_of_all_pairs_a_block);
+    tcase_add_test(tcase, moments_without_scales_are_fp32);
+    tcase_add_test(tcase, fp8_products_write_what_their_recipe_computes_with);
     tcase_add_test(tcase, what_attention_writes_has_a_type_of_its_own);
     tcase_add_loop_test(tcase, flops_are_the_worked_values, 0, G_N_ELEMENTS(flops));
     tcase_add_loop_test(tcase, bytes_moved_are_the_worked_values, 0, G_N_ELEMENTS(moved));

@@ -1,0 +1,189 @@
+#include "sim/config/config.h"
+
+#include "sim/base/error.h"
+#include "sim/base/text_file.h"
+#include "sim/base/units.h"
+#include "sim/config/config_reader.h"
+
+#include <string.h>
+
+/* ---- what readers share ---- */
+
+enum { MOST = 1 << 30 };
+
+/* TOML and YAML allow 500_000. */
+static char *without_underscores(const char *value)
+{
+    g_auto(GStrv) parts = g_strsplit(value, "_", -1);
+
+    return g_strjoinv("", parts);
+}
+
+gboolean reader_uint(const Reader *reader, const char *name, guint *out, GError **error)
+{
+    const FlatEntry *entry = flat_find(reader->flat, name);
+    guint64 value;
+
+    if (entry == NULL)
+        return TRUE;
+    g_autofree char *digits = without_underscores(entry->value);
+    if (!units_parse_count(digits, 1, MOST, &value, NULL))
+        return flat_refuse(reader->flat, entry, "a whole number from 1", error);
+    *out = (guint)value;
+    return TRUE;
+}
+
+gboolean reader_word(const Reader *reader, const char *name, const Meaning *meanings, gint *out,
+                     GError **error)
+{
+    const FlatEntry *entry = flat_find(reader->flat, name);
+    g_autoptr(GString) allowed = g_string_new(NULL);
+
+    if (entry == NULL)
+        return TRUE;
+    for (const Meaning *m = meanings; m->word != NULL; m++) {
+        if (g_ascii_strcasecmp(m->word, entry->value) == 0) {
+            *out = m->value;
+            return TRUE;
+        }
+        g_string_append_printf(allowed, "%s%s", m == meanings ? "" : ", ", m->word);
+    }
+    return flat_refuse(reader->flat, entry, allowed->str, error);
+}
+
+gboolean reader_flag(const Reader *reader, const char *name, gboolean *out, GError **error)
+{
+    static const Meaning meanings[] = {{"true", TRUE}, {"false", FALSE}, {"yes", TRUE},
+                                       {"no", FALSE},  {"1", TRUE},      {"0", FALSE},
+                                       {NULL, 0}};
+
+    *out = FALSE;
+    return reader_word(reader, name, meanings, out, error);
+}
+
+void reader_note(const Reader *reader, const char *name, const char *harmless, const char *why)
+{
+    const FlatEntry *entry = flat_find(reader->flat, name);
+
+    if (entry == NULL || (harmless != NULL && g_ascii_strcasecmp(entry->value, harmless) == 0))
+        return;
+    g_ptr_array_add(reader->config->notes,
+                    g_strdup_printf("%s = %s: %s", entry->path, entry->value, why));
+}
+
+/* ---- files ---- */
+
+static Config *config_new(void)
+{
+    Config *config = g_new0(Config, 1);
+
+    config->strategy = config->recompute = config->schedule = config->context = -1;
+    config->sequence_parallel = config->optimizer = config->keep = -1;
+    config->notes = g_ptr_array_new_with_free_func(g_free);
+    return config;
+}
+
+void config_free(Config *config)
+{
+    if (config == NULL)
+        return;
+    g_ptr_array_unref(config->notes);
+    g_free(config);
+}
+
+static gboolean has_ending(const char *source, const char *ending)
+{
+    g_autofree char *lower = g_ascii_strdown(source, -1);
+
+    return g_str_has_suffix(lower, ending);
+}
+
+static gboolean is_yaml(const char *source)
+{
+    return has_ending(source, ".yaml") || has_ending(source, ".yml");
+}
+
+static Flat *parse(const char *text, const char *source, GError **error)
+{
+    if (has_ending(source, ".toml"))
+        return flat_parse_toml(text, source, error);
+    if (has_ending(source, ".json"))
+        return flat_parse_json(text, source, error);
+    return is_yaml(source) ? flat_parse_yaml(text, source, error)
+                           : flat_parse_options(text, source);
+}
+
+typedef struct {
+    const char *framework;
+    const char *signs[3]; /* names of which its files have one at least */
+    gboolean (*read)(const Reader *reader, GError **error);
+} Framework;
+
+/* In this order: accelerate's files may speak of Megatron's degrees and DeepSpeed's stages. */
+static const Framework frameworks[] = {
+    {"accelerate", {"distributed_type"}, config_read_accelerate},
+    {"axolotl", {"base_model"}, config_read_axolotl},
+    {"torchtitan",
+     {"tensor_parallel_degree", "data_parallel_shard_degree", "data_parallel_degree"},
+     config_read_torchtitan},
+    {"megatron",
+     {"tensor_model_parallel_size", "micro_batch_size", "global_batch_size"},
+     config_read_megatron},
+    {"deepspeed",
+     {"stage", "train_micro_batch_size_per_gpu", "train_batch_size"},
+     config_read_deepspeed},
+};
+
+static gboolean has_sign(const Flat *flat, const Framework *framework)
+{
+    for (guint s = 0; s < G_N_ELEMENTS(framework->signs) && framework->signs[s] != NULL; s++)
+        for (guint i = 0; i < flat->entries->len; i++) {
+            const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
+            const char *dot = strrchr(entry->path, '.');
+
+            if (strcmp(dot == NULL ? entry->path : dot + 1, framework->signs[s]) == 0)
+                return TRUE;
+        }
+    return FALSE;
+}
+
+static const Framework *find_framework(const Flat *flat)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
+        if (has_sign(flat, &frameworks[i]))
+            return &frameworks[i];
+    return NULL;
+}
+
+Config *config_parse(const char *text, const char *source, GError **error)
+{
+    g_autoptr(Flat) flat = parse(text, source, error);
+    g_autoptr(Config) config = config_new();
+    const Framework *framework = flat == NULL ? NULL : find_framework(flat);
+
+    if (flat == NULL)
+        return NULL;
+    if (framework == NULL) {
+        fail(error, ERROR_INPUT,
+             "%s: must be a configuration of torchtitan (.toml), deepspeed (.json), accelerate, "
+             "axolotl, NeMo or Primus (.yaml), or a script with Megatron-LM's options",
+             source);
+        return NULL;
+    }
+    const Reader reader = {flat, config};
+    config->framework = framework->framework;
+    if (!framework->read(&reader, error))
+        return NULL;
+    if (config->strategy == STRATEGY_NO_SHARD && config->axis[AXIS_DP_SHARD] == 0) {
+        config->axis[AXIS_DP_REPLICATE] = 0; /* all data ranks are replicas */
+        config->axis[AXIS_DP_SHARD] = 1;
+    }
+    return g_steal_pointer(&config);
+}
+
+Config *config_load(const char *path, GError **error)
+{
+    g_autofree char *text = text_file_read(path, error);
+
+    return text == NULL ? NULL : config_parse(text, path, error);
+}

@@ -1,0 +1,62 @@
+/* DeepSpeed's JSON: data parallelism alone. */
+#include "sim/config/config_reader.h"
+
+#include "sim/base/error.h"
+
+static const Meaning stages[] = {
+    {"0", STRATEGY_NO_SHARD},
+    {"1", STRATEGY_SHARD_OPTIMIZER},
+    {"2", STRATEGY_SHARD_GRAD_OP},
+    {"3", STRATEGY_FULL_SHARD},
+    {NULL, 0},
+};
+
+static const Meaning optimizers[] = {
+    {"AdamW", OPTIMIZER_ADAMW},
+    {"Adam", OPTIMIZER_ADAMW},
+    {"SGD", OPTIMIZER_SGD},
+    {NULL, 0},
+};
+
+/* Its stages keep bf16 parameters and an fp32 master, as recipe zero does. */
+static gboolean read_precision(const Reader *reader, GError **error)
+{
+    Config *config = reader->config;
+    const gboolean said = flat_find(reader->flat, "bf16.enabled") != NULL ||
+                          flat_find(reader->flat, "fp16.enabled") != NULL;
+    gboolean bf16, fp16;
+
+    if (!reader_flag(reader, "bf16.enabled", &bf16, error) ||
+        !reader_flag(reader, "fp16.enabled", &fp16, error))
+        return FALSE;
+    if (said)
+        config->recipe = bf16 || fp16 ? &recipe_zero : &recipe_fp32;
+    if (fp16)
+        config->recipe = recipe_with_precision(&recipe_zero, DTYPE_FP16);
+    return TRUE;
+}
+
+gboolean config_read_deepspeed(const Reader *reader, GError **error)
+{
+    Config *config = reader->config;
+
+    config->axis[AXIS_DP_REPLICATE] = config->axis[AXIS_CP] = 1;
+    config->axis[AXIS_TP] = config->axis[AXIS_PP] = 1;
+    config->strategy = STRATEGY_NO_SHARD;
+    if (!reader_word(reader, "zero_optimization.stage", stages, &config->strategy, error) ||
+        !reader_word(reader, "optimizer.type", optimizers, &config->optimizer, error) ||
+        !reader_uint(reader, "train_batch_size", &config->global_batch, error) ||
+        !reader_uint(reader, "train_micro_batch_size_per_gpu", &config->micro_batch, error) ||
+        !reader_uint(reader, "gradient_accumulation_steps", &config->micro_batches, error) ||
+        !reader_uint(reader, "mics_shard_size", &config->axis[AXIS_DP_SHARD], error) ||
+        !read_precision(reader, error))
+        return FALSE;
+    if (flat_find(reader->flat, "mics_shard_size") != NULL) /* shards within groups of that size */
+        config->axis[AXIS_DP_REPLICATE] = 0;
+    reader_note(reader, "offload_optimizer.device", "none", "priced without offload");
+    reader_note(reader, "offload_param.device", "none", "priced without offload");
+    reader_note(reader, "zero_hpz_partition_size", "1", "priced without a second copy of shards");
+    reader_note(reader, "zero_quantized_weights", "false", "priced with whole weights");
+    reader_note(reader, "tensor_parallel.autotp_size", "1", "priced without it");
+    return TRUE;
+}

@@ -1,0 +1,35 @@
+/* What the readers of sim/config share; not for others. */
+#pragma once
+
+#include "sim/config/config.h"
+#include "sim/config/flat.h"
+
+/* A file on its way to a Config. */
+typedef struct {
+    const Flat *flat;
+    Config *config;
+} Reader;
+
+/* What a word means; a list ends with a zero entry. */
+typedef struct {
+    const char *word; /* any case */
+    gint value;
+} Meaning;
+
+/* Both leave *out where the file says nothing of @name. */
+gboolean reader_uint(const Reader *reader, const char *name, guint *out, GError **error);
+gboolean reader_word(const Reader *reader, const char *name, const Meaning *meanings, gint *out,
+                     GError **error);
+
+/* "true", "false", yes, no, 1, 0; nothing said is FALSE. */
+gboolean reader_flag(const Reader *reader, const char *name, gboolean *out, GError **error);
+
+/* A line of config->notes where @name says something else than @harmless (NULL: than nothing). */
+void reader_note(const Reader *reader, const char *name, const char *harmless, const char *why);
+
+/* One framework each. */
+gboolean config_read_torchtitan(const Reader *reader, GError **error);
+gboolean config_read_megatron(const Reader *reader, GError **error);
+gboolean config_read_deepspeed(const Reader *reader, GError **error);
+gboolean config_read_accelerate(const Reader *reader, GError **error);
+gboolean config_read_axolotl(const Reader *reader, GError **error);

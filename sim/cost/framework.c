@@ -1,0 +1,375 @@
+#include "sim/cost/framework.h"
+
+#include "sim/program/program.h"
+
+#include <string.h>
+
+/* Whole logits in fp32 and their gradient: written by the product, read for maximum, sum and
+ * gradient, cast; some 30 bytes each (Megatron-LM, tensor_parallel/cross_entropy.py). */
+#define WHOLE_LOGITS .logit_bytes = 30
+
+/* Apex and DeepSpeed of 2021 to 2023: a layer's kernels are issued from Python in 0.9 ms forward
+ * and 1.6 ms backward however small they are (vTrain's single-node measurements, flat in hidden
+ * size and micro-batch). */
+#define EAGER_MEGATRON .host_forward_s = 0.9e-3, .host_backward_s = 1.6e-3
+
+/* What Megatron's blocks keep beside: norm outputs (2 B), dropout masks (1 B) twice, the
+ * activation's output (2 B); of scores softmax' output (2 B), what dropout makes of it (2 B), its
+ * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2). */
+#define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5}
+
+/* Megatron's: dropout after attention and MLP reads and writes a mask. */
+#define DROPOUT .residual_more = 0.75
+
+/* Messages between stages are sent whole by each rank of a tp group; the driver's view has a 1 GB
+ * bucket of reductions beside context and NCCL. */
+#define BIGSCIENCE                                                                                 \
+    WHOLE_LOGITS, DROPOUT, EAGER_MEGATRON,                                                         \
+        .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
+        .reduce_exposed = 1, .process_bytes = 4.5e9, .logit_held_bytes = 6,                        \
+        .transient_share = 0.07, MEGATRON_SCORES
+
+/* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
+ * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
+ * all logits. */
+#define AA_SCALING                                                                                 \
+    WHOLE_LOGITS, .recomputes_all = TRUE, .rotary_more = 3.5, .activation_more = 0.5,              \
+                  .all_reduce_more = 1, .gather_exposed = 1, .reduce_exposed = 1,                  \
+                  .splits_messages = TRUE, .process_bytes = 3.5e9, .logit_held_bytes = 20,         \
+                  .gathers_logits = TRUE, .transient_share = 0.1
+
+/* RMS norm as PyTorch's single steps, half of them in fp32: 36 bytes a value where one kernel moves
+ * 4. */
+#define UNFUSED_NORM .norm_more = 8
+
+/* FSDP's collectives run beside compute and slow it: they take multiprocessors and bandwidth. */
+#define FSDP_TRAFFIC .gather_exposed = 0.4, .reduce_exposed = 0.4
+
+#define DRIVER .process_bytes = 3.5e9
+
+static const Framework frameworks[] = {
+    {
+        .name = "fsdp-run",
+        .reading = "this project",
+    },
+    {
+        .name = "megatron",
+        .reading = "Megatron-Core with Transformer Engine",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "nemo",
+        .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        .tensor_hidden = 0.7,
+        .pipeline_hidden = 0.7,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "nemo-2022",
+        .reading = "NeMo-Megatron on A100: before flash attention",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        DROPOUT,
+        .attention = ATTENTION_FUSED_MASK,
+        .gather_exposed = 1,
+        .reduce_exposed = 1,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-2021",
+        .reading = "Megatron-LM before flash attention",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        DROPOUT,
+        .attention = ATTENTION_FUSED_MASK,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-deepspeed",
+        .reading = "Megatron-DeepSpeed: nothing overlaps, layers are issued slowly",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        EAGER_MEGATRON,
+        .attention = ATTENTION_FUSED_MASK,
+        .gather_exposed = 1,
+        .reduce_exposed = 1,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        MEGATRON_SCORES,
+    },
+    {
+        .name = "bigscience-fp16",
+        .reading = "BigScience's Megatron-DeepSpeed, fp16: ZeRO-1 has fp32 gradients of its part",
+        BIGSCIENCE,
+        .shard_bytes = 4,
+    },
+    {
+        .name = "bigscience-bf16",
+        .reading = "the same, bf16: gradients are added in fp32 beside the bf16 ones",
+        BIGSCIENCE,
+        .whole_bytes = 2,
+    },
+    {
+        .name = "aa-scaling",
+        .reading = "Aleph Alpha's Megatron with FlashAttention-2 and a fused RMS norm",
+        AA_SCALING,
+        .attention = ATTENTION_FLASH_2,
+        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-flash2",
+        .reading = "the same, the RMS norm in single steps",
+        AA_SCALING,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FLASH_2,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-flash1",
+        .reading = "the same with FlashAttention 1.0.8",
+        AA_SCALING,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FLASH_1,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "aa-scaling-torch",
+        .reading = "the same with attention in single steps",
+        AA_SCALING,
+        UNFUSED_NORM,
+        .attention = ATTENTION_UNFUSED,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8},
+    },
+    {
+        .name = "torchtitan",
+        .reading = "torchtitan, FSDP2 and torch.compile",
+        WHOLE_LOGITS,
+        FSDP_TRAFFIC,
+        .attention = ATTENTION_FLASH_2,
+        .context_plain = TRUE,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "torchtitan-rowwise",
+        .reading = "the same, fp8 with a scale for each row: its products are not cuBLAS's",
+        WHOLE_LOGITS,
+        FSDP_TRAFFIC,
+        .fp8_more = 0.6,
+        .attention = ATTENTION_FLASH_2,
+        .context_plain = TRUE,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "llm-foundry",
+        .reading = "MosaicML's Composer, FSDP, eager with Triton attention",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        FSDP_TRAFFIC,
+        .attention = ATTENTION_FLASH_TRITON,
+        .residual_more = 0.5,
+        DRIVER,
+        .logit_held_bytes = 4,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "deepspeed",
+        .reading = "DeepSpeed ZeRO with FlashAttention-2",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        FSDP_TRAFFIC,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FLASH_2,
+        .activation_more = 0.5,
+        .rotary_more = 3.5,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .saved = {.hidden = 4, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "internevo",
+        .reading = "InternEvo: FlashAttention-2, ZeRO-1, parameters are broadcast after the step",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FLASH_2,
+        .gather_exposed = 1,
+        .reduce_exposed = 0.15,
+        .broadcast_s = 2.5e-3,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "internevo-fsdp",
+        .reading = "InternEvo with FSDP: fp32 parameters and gradients beside the bf16 ones",
+        .recomputes_all = TRUE,
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        FSDP_TRAFFIC,
+        .shard_bytes = 8,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "nanotron",
+        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FLASH_2,
+        .gather_exposed = 1,
+        .reduce_exposed = 1,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.1,
+        .whole_bytes = 2,
+        .saved = {.hidden = 8, .ffn = 4, .attention = 4},
+    },
+    {
+        .name = "jax",
+        .reading = "MaxText and Paxml: XLA with Transformer Engine or cuDNN attention",
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "jax-xla",
+        .reading = "Paxml without: XLA's own attention, scores in memory",
+        WHOLE_LOGITS,
+        .attention = ATTENTION_FUSED_MASK,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2, .score = 4},
+    },
+};
+
+const Framework *framework_default(void)
+{
+    return &frameworks[0];
+}
+
+const Framework *framework_from_name(const char *name)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
+        if (strcmp(frameworks[i].name, name) == 0)
+            return &frameworks[i];
+    return NULL;
+}
+
+char *framework_names(void)
+{
+    const char *names[G_N_ELEMENTS(frameworks) + 1] = {NULL};
+
+    for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
+        names[i] = frameworks[i].name;
+    return g_strjoinv(", ", (char **)names);
+}
+
+const Framework *framework_or_default(const Framework *framework)
+{
+    return framework != NULL ? framework : framework_default();
+}
+
+/* A matrix of a unit, to fp8: activations are no unit's parameter. */
+static gboolean rounds_weight(const Op *op)
+{
+    return op->dtype_out == DTYPE_FP8 && op->operands[0].param != WHOLE_TENSOR;
+}
+
+double framework_passes(const Framework *framework, const Op *op)
+{
+    switch (op->kind) {
+    case OP_RMSNORM:
+    case OP_RMSNORM_BACKWARD:
+    case OP_LAYERNORM:
+    case OP_LAYERNORM_BACKWARD:
+        return 1 + framework->norm_more;
+    case OP_SWIGLU:
+    case OP_SWIGLU_BACKWARD:
+    case OP_GELU:
+    case OP_GELU_BACKWARD:
+        return 1 + framework->activation_more;
+    case OP_CAST:
+        if (framework->keeps_fp8_weights && rounds_weight(op))
+            return 0;
+        G_GNUC_FALLTHROUGH;
+    case OP_ACCUMULATE:
+        return op->stream == COMPUTE_STREAM ? 1 + framework->residual_more : 1;
+    case OP_ROPE:
+    case OP_ROPE_BACKWARD:
+        return 1 + framework->rotary_more;
+    default:
+        return 1;
+    }
+}
+
+/* Groups that keys and values are summed over are part of tensor parallelism. */
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind)
+{
+    if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)
+        return (1 + (kind == OP_ALL_REDUCE ? framework->all_reduce_more : 0)) *
+               (1 - framework->tensor_hidden);
+    return strcmp(purpose, "pp") == 0 ? 1 - framework->pipeline_hidden : 1;
+}
+
+double framework_blocks(const Framework *framework, const char *stream)
+{
+    static const char *const reductions[] = {"shard.reduce", "replicate.reduce", "data.reduce",
+                                             "expert_shard.reduce", "expert_data.reduce"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(reductions); i++)
+        if (strcmp(stream, reductions[i]) == 0)
+            return framework->reduce_exposed;
+    return g_str_has_suffix(stream, "shard.gather") ? framework->gather_exposed : 0;
+}

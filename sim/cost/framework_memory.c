@@ -1,0 +1,97 @@
+#include "sim/cost/framework_memory.h"
+
+#include "sim/program/cuda_blocks.h"
+
+#include <math.h>
+#include <string.h>
+
+static Tensor *find_tensor(const Program *program, const char *name)
+{
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, name) == 0)
+            return program_tensor(program, t);
+    return NULL;
+}
+
+static const Op *find_op(const Program *program, OpKind kind)
+{
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++)
+            if (program_segment(program, s)->ops[i].kind == kind)
+                return &program_segment(program, s)->ops[i];
+    return NULL;
+}
+
+static guint tp_ranks(const Program *program)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
+static void grow(Tensor *tensor, double bytes)
+{
+    tensor->elements += (guint64)ceil(bytes / dtype_bytes(tensor->dtype));
+}
+
+/* Products of rounded operands keep these. */
+static gboolean is_fp8(const Program *program)
+{
+    return find_op(program, OP_LINEAR)->dtype == DTYPE_FP8;
+}
+
+/* What is kept grows with `mid`, which lives from forward to backward (recomputed: in backward
+ * only), the scores with their statistics. */
+static void grow_saved(const Framework *framework, const Program *program)
+{
+    const SavedBytes *saved = &framework->saved;
+    const Op *attention = find_op(program, OP_ATTENTION);
+    Tensor *mid = find_tensor(program, "mid"), *lse = find_tensor(program, "lse");
+    const Tensor *up = find_tensor(program, "up"), *q = find_tensor(program, "q");
+    const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
+
+    const double width = is_fp8(program) ? 0.5 : 1;
+    grow(mid, width * (saved->hidden * (double)mid->elements + saved->ffn * (double)up->elements) +
+                  saved->attention * (double)q->elements);
+    grow(lse, saved->score * keys * (double)lse->elements);
+}
+
+static void grow_logits(const Framework *framework, const Program *program)
+{
+    const Op *head = find_op(program, OP_HEAD_LOSS);
+    Tensor *logits = find_tensor(program, "logits");
+
+    if (head == NULL || framework->logit_held_bytes == 0)
+        return;
+    const double vocab =
+        (double)head->sizes.out * (framework->gathers_logits ? tp_ranks(program) : 1);
+    const double bytes = framework->logit_held_bytes * (double)head->sizes.rows * vocab;
+    logits->elements = 0;
+    grow(logits, bytes + CUDA_GEMM_WORKSPACE_BYTES);
+}
+
+void framework_grow(const Framework *framework, Program *program)
+{
+    grow_saved(framework, program);
+    grow_logits(framework, program);
+}
+
+void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use)
+{
+    double state = 0;
+
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+
+        state += unit->count * (framework->whole_bytes * (double)unit->map->full_elements +
+                                framework->shard_bytes * (double)unit->map->shard_elements);
+    }
+    use->term[TERM_GRADIENTS] += (guint64)state;
+    use->total += (guint64)state;
+    const guint64 step = use->total - use->term[TERM_PARAMETERS] - use->term[TERM_GRADIENTS] -
+                         use->term[TERM_MASTER] - use->term[TERM_OPTIMIZER];
+    const guint64 transient = (guint64)(framework->transient_share * (double)step);
+    use->term[TERM_WORKSPACE] += transient;
+    use->total += transient;
+}

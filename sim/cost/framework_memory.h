@@ -1,0 +1,13 @@
+/* What a framework holds in memory beside the program. */
+#pragma once
+
+#include "sim/cost/framework.h"
+#include "sim/program/program.h"
+
+/* Makes the tensors of a program as large as what the framework keeps in their place: what a block
+ * leaves for its backward pass, whole logits.  Before program_place(); a program that has grown is
+ * priced, never run or hashed. */
+void framework_grow(const Framework *framework, Program *program);
+
+/* State and buffers that no tensor of the program stands for, of a placed one's memory. */
+void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use);

@@ -1,0 +1,444 @@
+/* Published runs: how tables are read, how rows become plans, how predictions are scored. */
+#include "sim/backtest/backtest.h"
+#include "sim/backtest/cluster.h"
+#include "sim/backtest/score.h"
+#include "sim/backtest/setup.h"
+#include "sim/base/error.h"
+#include "sim/cost/framework.h"
+#include "sim/search/search.h"
+#include "tests/suite.h"
+
+#include <string.h>
+
+static const char *const header =
+    "id,model,params_b,layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,gpu,gpu_mem_gb,gpus,"
+    "gpus_per_node,network,framework,dp,fsdp_strategy,tp,sp,pp,vpp,cp,ep,micro_batch,global_batch,"
+    "precision,compile_or_flash,tokens_per_s_per_gpu,tflops_per_gpu,mfu_pct,step_time_s,"
+    "peak_mem_gb,status,active_params_b,trust,flags,strategy_kind,recompute_kind,precision_kind,"
+    "mem_kind,group\n";
+
+/* Two layers on eight A100, fully sharded, a step of two seconds. */
+static const char *const row =
+    "T-1,tiny,,2,1024,8,8,4096,32000,2048,A100,80,8,8,,torchtitan,8,,1,,1,,"
+    "1,,1,8,bf16,,,,,2,,ok,,high,,full_shard,none,bf16,,g\n";
+
+/* @row with one column changed. */
+static char *with(const char *text, const char *column, const char *value)
+{
+    g_auto(GStrv) names = g_strsplit(header, ",", -1);
+    g_auto(GStrv) fields = g_strsplit(text, ",", -1);
+
+    for (guint i = 0; names[i] != NULL; i++)
+        if (strcmp(g_strchomp(names[i]), column) == 0) {
+            g_free(fields[i]);
+            fields[i] = g_strdup_printf("%s%s", value, names[i + 1] == NULL ? "\n" : "");
+            return g_strjoinv(",", fields);
+        }
+    g_assert_not_reached();
+}
+
+static Csv *table(const char *rows)
+{
+    g_autofree char *text = g_strconcat(header, rows, NULL);
+    g_autoptr(GError) error = NULL;
+    Csv *csv = csv_parse(text, "t.csv", &error);
+
+    ck_assert_msg(csv != NULL, "%s", error != NULL ? error->message : "");
+    return csv;
+}
+
+static GArray *records(const Csv *csv)
+{
+    g_autoptr(GError) error = NULL;
+    GArray *read = records_read(csv, &error);
+
+    ck_assert_msg(read != NULL, "%s", error != NULL ? error->message : "");
+    return read;
+}
+
+/* ---- tables ---- */
+
+START_TEST(quoted_fields_hold_commas_quotes_and_lines)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Csv) csv = csv_parse("a,b\r\n\"1,\"\"2\"\"\n3\",x\r\n\r\n,y", "f", &error);
+
+    ck_assert_ptr_nonnull(csv);
+    ck_assert_uint_eq(csv->rows->len, 2);
+    ck_assert_str_eq(g_array_index(csv->rows, CsvRow, 0).fields[0], "1,\"2\"\n3");
+    ck_assert_str_eq(g_array_index(csv->rows, CsvRow, 0).fields[1], "x");
+    ck_assert_str_eq(g_array_index(csv->rows, CsvRow, 1).fields[0], "");
+    ck_assert_str_eq(g_array_index(csv->rows, CsvRow, 1).fields[1], "y");
+    ck_assert_uint_eq(g_array_index(csv->rows, CsvRow, 1).line, 5);
+}
+END_TEST
+
+static const struct {
+    const char *text, *message;
+} broken[] = {
+    {"a,b\n1\n", "f:2: 1 fields; the header has 2"},
+    {"a,b\n1,2,3\n", "f:2: 3 fields; the header has 2"},
+    {"a,b\n1,\"2\n", "f:2: a quote that is never closed"},
+    {"a,b\n1,\"2\"x\n", "f:2: field 2: \"x\" after the closing quote"},
+    {"a,b\n1,2\"\n", "f:2: field 2: a quote within a field"},
+    {"a,a\n", "f:1: column \"a\" twice"},
+};
+
+START_TEST(a_broken_table_names_file_and_line)
+{
+    g_autoptr(GError) error = NULL;
+
+    ck_assert_ptr_null(csv_parse(broken[_i].text, "f", &error));
+    ck_assert_str_eq(error->message, broken[_i].message);
+}
+END_TEST
+
+static const struct {
+    const char *column, *value, *message;
+} wrong[] = {
+    {"tp", "two", "column \"tp\" = \"two\": must be a whole number from 1 to 268435456, or empty"},
+    {"tp", "0", "column \"tp\" = \"0\": must be a whole number from 1 to 268435456, or empty"},
+    {"step_time_s", "-2",
+     "column \"step_time_s\" = \"-2\": must be a number of 0 or more, or empty"},
+    {"status", "fine",
+     "column \"status\" = \"fine\": must be ok, oom, oom_or_crash, failed, or empty"},
+    {"status", "", "columns \"id\" and \"status\" must not be empty"},
+    {"sp", "yes", "column \"sp\" = \"yes\": must be 0, 1, or empty"},
+};
+
+START_TEST(a_bad_value_names_line_column_value_and_what_is_allowed)
+{
+    g_autofree char *bad = with(row, wrong[_i].column, wrong[_i].value);
+    g_autofree char *rows = g_strconcat(row, bad, NULL);
+    g_autofree char *message = g_strconcat("t.csv:3: ", wrong[_i].message, NULL);
+    g_autoptr(Csv) csv = table(rows);
+    g_autoptr(GError) error = NULL;
+
+    ck_assert_ptr_null(records_read(csv, &error));
+    ck_assert_str_eq(error->message, message);
+}
+END_TEST
+
+START_TEST(a_table_without_a_needed_column_is_refused)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Csv) csv = csv_parse("id,status\n", "f", &error);
+
+    ck_assert_ptr_null(records_read(csv, &error));
+    ck_assert_str_eq(error->message, "f:1: no column \"model\"");
+}
+END_TEST
+
+/* ---- the filter ---- */
+
+static const struct {
+    const char *column, *value;
+    gboolean timed, trusted;
+} filtered[] = {
+    {"id", "T-1", TRUE, TRUE},
+    {"id", "USP-1", FALSE, TRUE},
+    {"id", "USPB-1", FALSE, TRUE},
+    {"status", "oom", FALSE, TRUE},
+    {"trust", "low", FALSE, FALSE},
+    {"trust", "medium", TRUE, TRUE},
+    {"flags", "ARITH: 9%", FALSE, FALSE},
+    {"flags", "TP across nodes", TRUE, TRUE},
+    {"flags", "tiny; deterministic mode", FALSE, FALSE},
+    {"flags", "old software", FALSE, FALSE},
+    {"step_time_s", "", FALSE, TRUE},
+};
+
+START_TEST(the_filter_takes_what_the_readme_says)
+{
+    g_autofree char *text = with(row, filtered[_i].column, filtered[_i].value);
+    g_autoptr(Csv) csv = table(text);
+    g_autoptr(GArray) read = records(csv);
+    const Record *record = &g_array_index(read, Record, 0);
+
+    ck_assert_int_eq(record_is_timed(record), filtered[_i].timed);
+    ck_assert_int_eq(record_is_trusted(record), filtered[_i].trusted);
+}
+END_TEST
+
+START_TEST(tokens_per_second_give_the_step_where_it_is_not_printed)
+{
+    g_autofree char *none = with(row, "step_time_s", "");
+    g_autofree char *text = with(none, "tokens_per_s_per_gpu", "1024");
+    g_autoptr(Csv) csv = table(text);
+    g_autoptr(GArray) read = records(csv);
+
+    /* 8 sequences of 2048 tokens over 8 GPUs */
+    ck_assert_double_eq_tol(record_step_seconds(&g_array_index(read, Record, 0)), 2, 1e-12);
+}
+END_TEST
+
+/* ---- rows as plans ---- */
+
+static const struct {
+    const char *network;
+    guint gpus_per_node;
+    double gbits;
+} fabrics[] = {
+    {"", 8, 0},
+    {"HDR 200 Gb/s InfiniBand (DGX A100 nodes)", 8, 200},
+    {"800 Gb/s inter-node (repo validation configs)", 8, 100},
+    {"1600 Gb/s RoCE per node", 8, 200},
+    {"4x100 Gb/s RoCE per node", 8, 50},
+    {"400 Gb/s RDMA per GPU (RoCE Grand Teton)", 8, 400},
+    {"Omni-Path 100 Gb/s x4 per node (Jean Zay), NVLink inside", 8, 50},
+    {"8x HDR 200Gb/s IB (DGX SuperPOD)", 8, 200},
+    {"4x HDR 200Gb/s IB", 8, 100},
+    {"AWS p5 EFA 3200 Gb/s per node (HF cluster, hopper-prod)", 8, 400},
+    {"4x ConnectX-7 IB NDR 400Gb/s", 4, 400},
+};
+
+START_TEST(a_fabric_in_words_is_what_one_gpu_has)
+{
+    const Record record = {.network = fabrics[_i].network};
+
+    ck_assert_double_eq_tol(cluster_fabric_gbits(&record, fabrics[_i].gpus_per_node),
+                            fabrics[_i].gbits, 1e-9);
+}
+END_TEST
+
+static Plan *plan_of(const char *text, double *share, char **reason)
+{
+    g_autoptr(Csv) csv = table(text);
+    g_autoptr(GArray) read = records(csv);
+
+    return setup_plan(&g_array_index(read, Record, 0), "topologies", share, reason);
+}
+
+static const struct {
+    const char *column, *value, *reason;
+} lacking[] = {
+    {"layers", "", "no layers, hidden or seq_len"},
+    {"gpu", "", "gpu not stated"},
+    {"gpu", "Abacus", "gpu not known"},
+    {"micro_batch", "", "no micro_batch or global_batch"},
+    {"dp", "4", "axes do not multiply to gpus"},
+    {"heads", "7", "a shape that is not a model's"},
+};
+
+START_TEST(a_row_that_lacks_what_is_needed_is_skipped_with_the_reason)
+{
+    g_autofree char *text = with(row, lacking[_i].column, lacking[_i].value);
+    g_autofree char *reason = NULL;
+    double share;
+
+    ck_assert_ptr_null(plan_of(text, &share, &reason));
+    ck_assert_str_eq(reason, lacking[_i].reason);
+}
+END_TEST
+
+START_TEST(a_batch_that_does_not_divide_is_scaled)
+{
+    g_autofree char *text = with(row, "global_batch", "20"); /* 2.5 micro-batches a rank */
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_ptr_nonnull(plan);
+    ck_assert_uint_eq(plan->schedule.micro_batches, 3);
+    ck_assert_double_eq_tol(share, 20.0 / 24, 1e-12);
+}
+END_TEST
+
+/* The same choices by hand: what fsdp-plan estimate --framework torchtitan is asked. */
+START_TEST(a_row_is_predicted_as_estimate_predicts_it)
+{
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+    SearchRequest request = {
+        .model = plan->model,
+        .topology = plan->topology,
+        .global_batch = 8,
+        .seq_len = 2048,
+        .recipe = &recipe_fsdp2,
+        .strategy = STRATEGY_FULL_SHARD,
+        .micro_batch = 1,
+        .recompute = RECOMPUTE_NONE,
+        .schedule = SCHEDULE_1F1B,
+        .context = CONTEXT_RING,
+        .fixed = {1, 1, 8, 1, 1},
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1,
+                     .live_units = 2,
+                     .keep_root = TRUE,
+                     .keep_last = TRUE,
+                     .accumulate_sharded = TRUE},
+        .framework = framework_from_name("torchtitan"),
+    };
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) estimate = search_estimate(&request, &error);
+    g_autoptr(Csv) csv = table(row);
+    g_autoptr(GArray) read = records(csv);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+    ck_assert_msg(estimate != NULL, "%s", error != NULL ? error->message : "");
+    ck_assert_ptr_null(outcome->skipped);
+    ck_assert_double_eq_tol(outcome->step_s, estimate->prediction.step_seconds, 1e-12);
+    ck_assert_double_eq_tol(outcome->memory_gb, (double)estimate->prediction.memory_total / 1e9,
+                            1e-12);
+}
+END_TEST
+
+/* ---- scores ---- */
+
+START_TEST(scores_are_those_worked_by_hand)
+{
+    const double values[] = {4, 1, 3, 2};
+    /* ranks 0 1 2 3 and 1 0 2 3: 1 - 6 (1 + 1) / (4 (16 - 1)) */
+    const double a[] = {1, 2, 3, 4}, b[] = {6, 5, 7, 8};
+    /* chosen: the third, measured 3; the best is 2 */
+    const double predicted[] = {5, 6, 4}, measured[] = {2, 9, 3};
+
+    ck_assert_double_eq_tol(score_error(1.1, 1), 0.1, 1e-12);
+    ck_assert_double_eq_tol(score_error(0.5, 2), 0.75, 1e-12);
+    ck_assert_double_eq_tol(score_mean(values, 4), 2.5, 1e-12);
+    ck_assert_double_eq_tol(score_median(values, 4), 2.5, 1e-12);
+    ck_assert_double_eq_tol(score_median(values, 3), 3, 1e-12);
+    ck_assert_double_eq_tol(score_spearman(a, b, 4), 0.8, 1e-12);
+    ck_assert_double_eq_tol(score_regret(predicted, measured, 3), 0.5, 1e-12);
+    ck_assert_double_eq_tol(score_mean(values, 0), 0, 1e-15);
+    ck_assert_double_eq_tol(score_median(values, 0), 0, 1e-15);
+}
+END_TEST
+
+START_TEST(equal_values_share_a_rank)
+{
+    const double a[] = {1, 2, 2, 3}, same[] = {5, 5, 5, 5};
+    /* ranks 0 1.5 1.5 3 against 0 1 2 3: 4.5 / sqrt(4.5 * 5) */
+    const double b[] = {1, 2, 3, 4};
+
+    ck_assert_double_eq_tol(score_spearman(a, a, 4), 1, 1e-12);
+    ck_assert_double_eq_tol(score_spearman(a, b, 4), 4.5 / 4.743416490252569, 1e-12);
+    ck_assert_double_eq_tol(score_spearman(a, same, 4), 0, 1e-15);
+}
+END_TEST
+
+/* Four rows: a tiny model that fits or is said not to, one of 100 layers of 16384 that cannot. */
+START_TEST(labels_are_counted_as_found_missed_and_wrongly_said)
+{
+    g_autofree char *large = with(row, "hidden", "16384");
+    g_autofree char *larger = with(large, "layers", "100");
+    g_autofree char *oom = with(larger, "status", "oom");
+    g_autofree char *missed = with(row, "status", "oom");
+    g_autofree char *crash = with(larger, "status", "oom_or_crash");
+    g_autofree char *rows = g_strconcat(row, oom, missed, larger, crash, NULL);
+    g_autoptr(Csv) csv = table(rows);
+    g_autoptr(GArray) read = records(csv);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    const TotalScore *total = &backtest->total;
+
+    ck_assert_uint_eq(total->labels, 4);
+    ck_assert_uint_eq(total->labels_right, 2);
+    ck_assert_uint_eq(total->oom, 2);
+    ck_assert_uint_eq(total->oom_found, 1);
+    ck_assert_uint_eq(total->oom_said, 2);
+    ck_assert_uint_eq(total->crashes, 1);
+    ck_assert_uint_eq(total->crashes_found, 1);
+}
+END_TEST
+
+START_TEST(only_groups_of_four_are_choices)
+{
+    g_autofree char *other = with(row, "group", "h");
+    g_autofree char *three = g_strconcat(row, row, row, other, NULL);
+    g_autofree char *four = g_strconcat(three, row, NULL);
+    const char *const texts[] = {three, four};
+
+    for (guint i = 0; i < 2; i++) {
+        g_autoptr(Csv) csv = table(texts[i]);
+        g_autoptr(GArray) read = records(csv);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+
+        ck_assert_uint_eq(backtest->total.choices, i);
+        ck_assert_double_eq_tol(backtest->total.regret_max, 0, 1e-15);
+    }
+}
+END_TEST
+
+START_TEST(the_json_has_the_keys_of_the_design)
+{
+    static const char *const keys[] = {"rows", "skipped", "groups", "total"};
+    static const char *const totals[] = {"n_time",      "mape_time",     "median_time",
+                                         "n_memory",    "mape_memory",   "under_memory_max",
+                                         "oom_recall",  "oom_precision", "choices",
+                                         "regret_mean", "regret_max",    "spearman_mean"};
+    g_autofree char *skipped = with(row, "layers", "");
+    g_autofree char *rows = g_strconcat(row, skipped, NULL);
+    g_autoptr(Csv) csv = table(rows);
+    g_autoptr(GArray) read = records(csv);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    g_autoptr(JsonNode) node = backtest_node(backtest);
+    JsonObject *object = json_node_get_object(node);
+
+    for (guint i = 0; i < G_N_ELEMENTS(keys); i++)
+        ck_assert_msg(json_object_has_member(object, keys[i]), "%s", keys[i]);
+    for (guint i = 0; i < G_N_ELEMENTS(totals); i++)
+        ck_assert_msg(
+            json_object_has_member(json_object_get_object_member(object, "total"), totals[i]), "%s",
+            totals[i]);
+    JsonArray *array = json_object_get_array_member(object, "rows");
+    JsonObject *first = json_array_get_object_element(array, 0);
+    JsonObject *second = json_array_get_object_element(array, 1);
+    ck_assert_str_eq(json_object_get_string_member(first, "id"), "T-1");
+    ck_assert(json_object_get_null_member(first, "skipped"));
+    ck_assert_str_eq(json_object_get_string_member(second, "skipped"), lacking[0].reason);
+    ck_assert(json_object_get_null_member(json_object_get_object_member(second, "error"), "time"));
+}
+END_TEST
+
+/* ---- frameworks ---- */
+
+START_TEST(a_framework_without_differences_changes_nothing)
+{
+    const Framework *own = framework_default();
+
+    ck_assert_ptr_eq(framework_from_name("fsdp-run"), own);
+    ck_assert_ptr_eq(framework_or_default(NULL), own);
+    ck_assert_ptr_null(framework_from_name("fsdp"));
+    for (guint kind = 0; kind < NUM_OPS; kind++) {
+        const Op op = {.kind = (OpKind)kind};
+
+        ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
+    }
+    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE), 1, 1e-15);
+    ck_assert_double_eq_tol(framework_blocks(own, "shard.reduce"), 0, 1e-15);
+}
+END_TEST
+
+static Suite *backtest_suite(void)
+{
+    Suite *suite = suite_create("backtest");
+    TCase *test = tcase_create("backtest");
+
+    tcase_add_test(test, quoted_fields_hold_commas_quotes_and_lines);
+    tcase_add_loop_test(test, a_broken_table_names_file_and_line, 0, G_N_ELEMENTS(broken));
+    tcase_add_loop_test(test, a_bad_value_names_line_column_value_and_what_is_allowed, 0,
+                        G_N_ELEMENTS(wrong));
+    tcase_add_test(test, a_table_without_a_needed_column_is_refused);
+    tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
+    tcase_add_test(test, tokens_per_second_give_the_step_where_it_is_not_printed);
+    tcase_add_loop_test(test, a_fabric_in_words_is_what_one_gpu_has, 0, G_N_ELEMENTS(fabrics));
+    tcase_add_loop_test(test, a_row_that_lacks_what_is_needed_is_skipped_with_the_reason, 0,
+                        G_N_ELEMENTS(lacking));
+    tcase_add_test(test, a_batch_that_does_not_divide_is_scaled);
+    tcase_add_test(test, a_row_is_predicted_as_estimate_predicts_it);
+    tcase_add_test(test, scores_are_those_worked_by_hand);
+    tcase_add_test(test, equal_values_share_a_rank);
+    tcase_add_test(test, labels_are_counted_as_found_missed_and_wrongly_said);
+    tcase_add_test(test, only_groups_of_four_are_choices);
+    tcase_add_test(test, the_json_has_the_keys_of_the_design);
+    tcase_add_test(test, a_framework_without_differences_changes_nothing);
+    suite_add_tcase(suite, test);
+    return suite;
+}
+
+int main(void)
+{
+    return suite_run(backtest_suite());
+}

@@ -1,0 +1,242 @@
+/* Programs of models that no kernel runs yet. */
+#include "tests/sim/family_case.h"
+
+/* All parameters of the ranks of a tp group, each once. */
+static double program_parameters(const Program *program, guint tp)
+{
+    double elements = 0;
+
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+
+        for (guint p = 0; p < unit->map->num_params; p++)
+            elements += (double)(unit->map->params[p].rows * unit->map->params[p].cols) *
+                        unit->count * tp / unit->map->params[p].copies;
+    }
+    return elements;
+}
+
+static double program_flops(const Program *program)
+{
+    double flops = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            flops += op_flops(&segment->ops[i]);
+    }
+    return flops;
+}
+
+/* Bytes of one copy of what forward leaves for backward. */
+static guint64 saved_bytes(const Program *program)
+{
+    guint64 bytes = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (strcmp(g_array_index(program->spaces, Space, tensor->space).name, "saved") == 0)
+            bytes += tensor_copy_bytes(tensor);
+    }
+    return bytes;
+}
+
+START_TEST(a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    const Case one = case_of(model, 1, 2, 1);
+    g_autoptr(Program) program = case_build(&one);
+    const guint64 tokens = 2 * 8;
+
+    ck_assert_double_eq(program_parameters(program, 1), (double)model_parameters(model));
+    ck_assert_uint_eq(saved_bytes(program),
+                      tokens * (2 * families[_i].values + 4 * families[_i].statistics));
+}
+END_TEST
+
+/* Two ranks that split each matrix hold all of them once, and what is copied twice. */
+START_TEST(tensor_parallel_ranks_hold_the_model_together)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    Case one = case_of(model, 1, 2, 1);
+    g_autofree char *reason = NULL;
+
+    one.layout.size[AXIS_TP] = 2;
+    if ((model->features & FEATURE_QK_NORM_OF_ALL) != 0) {
+        ck_assert_int_eq(case_verdict(&one, &reason), VERDICT_TENSOR);
+        ck_assert_ptr_nonnull(strstr(reason, "norms the queries of all heads at once"));
+        return;
+    }
+    for (guint sequence = 0; sequence < 2; sequence++) {
+        one.sequence_parallel = sequence == 1;
+        g_autoptr(Program) program = case_build(&one);
+
+        ck_assert_double_eq(program_parameters(program, 2), (double)model_parameters(model));
+    }
+}
+END_TEST
+
+/* 2 of the backward pass's 5 attention products are the forward's scores again, which model FLOPs
+ * leave out: 7 of 6 x 2 H D T a pair's half. */
+START_TEST(flops_are_the_models_and_the_scores_again)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    const Case one = case_of(model, 1, 1, 2);
+    g_autoptr(Program) program = case_build(&one);
+    const double tokens = 2 * 2 * 8, scores = 3 * tokens * 8 * 4 * 8; /* L N T H D */
+    const double flops = model_step_flops(model, (guint64)tokens, 8);
+
+    ck_assert_double_eq_tol(program_flops(program), flops + scores, 1e-9 * flops);
+}
+END_TEST
+
+START_TEST(check_proves_random_plans)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    g_autoptr(GRand) random = g_rand_new_with_seed(7 + (guint)_i);
+
+    for (guint i = 0; i < 12; i++) {
+        const Case one = case_random_4d(random, model);
+        g_autofree char *text = case_text(&one);
+        g_autoptr(ProgramSet) set = case_compile(&one);
+
+        assert_proven(set, text);
+    }
+}
+END_TEST
+
+/* Which of the accesses the calls of a step make to any copy of @tensor. */
+static void find_access(const Program *program, guint tensor, gboolean *written, gboolean *is_read)
+{
+    *written = *is_read = FALSE;
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+                const Operand *operand = &segment->ops[i].operands[o];
+
+                *written |= operand->tensor == tensor && operand->access != ACCESS_READ;
+                *is_read |= operand->tensor == tensor && operand->access != ACCESS_WRITE;
+            }
+    }
+}
+
+/* What nobody touches takes no room in the arena, so a bound that counts rings would be wrong. */
+static void assert_rings_are_used(const Case *from)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *text = case_text(from);
+
+    for (guint stage = 0; stage < spec.layout.size[AXIS_PP]; stage++) {
+        g_autoptr(Program) program = program_build(&spec, stage);
+
+        for (guint t = 0; t < program->tensors->len; t++) {
+            const Tensor *tensor = program_tensor(program, t);
+            gboolean written, is_read;
+
+            if (tensor->persistence != PERSIST_STEP || tensor->space == NO_SPACE)
+                continue;
+            find_access(program, t, &written, &is_read);
+            ck_assert_msg(written && is_read, "stage %u of %s: nobody %s %s", stage, text,
+                          written ? "reads" : "writes", tensor->name);
+        }
+    }
+}
+
+/* Over all that decides which tensors a block has. */
+START_TEST(each_tensor_of_a_ring_is_written_and_read)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    guint legal = 0;
+
+    for (guint choice = 0; choice < 2 * 3 * 3 * NUM_RECOMPUTES; choice++) {
+        const guint tensor = choice / 2 % 3, context = choice / 6 % 3;
+        Case one = case_of(model, 1, 1, 2);
+
+        one.layout.size[AXIS_PP] = 2;
+        one.layout.size[AXIS_TP] = tensor == 0 ? 1 : 2;
+        one.layout.size[AXIS_CP] = context == 0 ? 1 : 2;
+        one.sequence_parallel = tensor == 2;
+        one.context = context == 2 ? CONTEXT_RING : CONTEXT_ALL_GATHER;
+        one.schedule.kind = choice % 2 == 0 ? SCHEDULE_1F1B : SCHEDULE_ZB_H1;
+        one.schedule.recompute = (Recompute)(choice / 18);
+        sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        assert_rings_are_used(&one);
+        legal++;
+    }
+    ck_assert_uint_ge(legal, 2 * 3 * NUM_RECOMPUTES);
+}
+END_TEST
+
+/* Rotating 2 of 8 values of a head moves a quarter of the bytes. */
+START_TEST(rotation_touches_what_is_rotated)
+{
+    g_autoptr(Model) model = family_model(5);
+    const Case one = case_of(model, 1, 1, 1);
+    g_autoptr(Program) program = case_build(&one);
+    const Segment *forward =
+        program_segment(program, (guint)find_segment(program, "block.forward"));
+
+    ck_assert_uint_eq(model->rotary_dim, 2);
+    for (guint i = 0; i < forward->num_ops; i++)
+        if (forward->ops[i].kind == OP_ROPE)
+            ck_assert_double_eq(op_memory_bytes(&forward->ops[i], 0),
+                                2 * 2 * 2.0 * 16 * 4 * 2 + 4 * 8 * 2); /* q, k: r, w; table */
+    ck_assert_uint_eq(program_tensor(program, (guint)find_tensor(program, "rope_table"))->elements,
+                      8 * 2);
+}
+END_TEST
+
+/* Halves in parallel leave one sum to reduce, not two; their gradients too where one norm serves
+ * both. */
+START_TEST(parallel_halves_are_reduced_at_once)
+{
+    static const struct {
+        guint family, reductions; /* forward and backward of 3 blocks, embedding, head */
+    } worked[] = {{8, 3 * 4}, {5, 3 * 3}, {6, 3 * 2}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(worked); i++) {
+        g_autoptr(Model) model = family_model(worked[i].family);
+        Case one = case_of(model, 1, 1, 1);
+        guint reduced = 0;
+
+        one.layout.size[AXIS_TP] = 2;
+        g_autoptr(Program) program = case_build(&one);
+        for (guint c = 0; c < program->step.calls->len; c++) {
+            const Call *call = &g_array_index(program->step.calls, Call, c);
+            const Segment *segment = program_segment(program, call->segment);
+
+            for (guint o = 0; o < segment->num_ops && call->unit != ROOT_UNIT; o++)
+                reduced += segment->ops[o].kind == OP_ALL_REDUCE && segment->ops[o].unit < 0 &&
+                           segment->ops[o].operands[0].param == WHOLE_TENSOR;
+        }
+        ck_assert_uint_eq(reduced, worked[i].reductions);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("plannable");
+    TCase *tcase = tcase_create("plannable");
+    const int num = G_N_ELEMENTS(families);
+
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(
+        tcase, a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand, 0, num);
+    tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
+    tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
+    tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
+    tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0, num);
+    tcase_add_test(tcase, rotation_touches_what_is_rotated);
+    tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
