@@ -1,6 +1,7 @@
 /* fsdp-run: executes a plan; calibrate measures this machine. */
 #include "exec/calibrate/calibrate.h"
 #include "exec/launch/launch.h"
+#include "exec/launch/launch_local.h"
 #include "exec/run/data.h"
 #include "exec/run/plug_in.h"
 #include "exec/run/run_options.h"
@@ -30,6 +31,13 @@ static gboolean check_trainable(const Plan *plan, GError **error)
                     "%s: field \"workload.optimizer\" = \"%s\": it is planned only; fsdp-run "
                     "trains with adamw and sgd",
                     plan->source, optimizer_name(plan->workload.optimizer));
+    if (sharding_offloads(&plan->sharding))
+        return fail(
+            error, ERROR_INPUT,
+            "%s: field \"offload\" = {\"optimizer\": \"%s\", \"parameters\": \"%s\"}: it is "
+            "planned only; fsdp-run keeps all on the device",
+            plan->source, tier_name(plan->sharding.offload.optimizer),
+            tier_name(plan->sharding.offload.parameters));
     return model_check_trainable(plan->model, error);
 }
 
@@ -52,23 +60,61 @@ static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
 }
 
 /* What the plan's device needs.  Where ranks of a machine share a GPU, which NCCL refuses, MPI
- * moves their tensors through host memory; what holds is part of what a run prints. */
+ * moves their tensors through host memory; what holds is part of what a run prints.  A launcher
+ * without MPI may show each rank the one GPU it is to use: then NCCL alone can tell. */
 static gboolean find_means(const LaunchEnvironment *launch, const Plan *plan, RuntimeOptions *means,
                            GError **error)
 {
-    const gboolean by_hand = launch->kind == LAUNCH_BY_HAND, cuda = plan->device == DEVICE_CUDA;
+    const gboolean cuda = plan->device == DEVICE_CUDA;
+    const guint here = MIN(plan->ranks_per_node, plan->gpus);
     guint num_devices = 0;
-    const CudaPlugIn *plug_in = cuda ? plug_in_open(&num_devices, error) : NULL;
 
     *means = (RuntimeOptions){
-        .transport = by_hand ? "self" : "mpi",
+        .transport = launch->kind == LAUNCH_BY_HAND ? "self" : "mpi",
         .threads = plan->threads,
         .device = plan->device,
-        .plug_in = plug_in,
         .local_rank = launch->local_rank,
-        .nccl = !by_hand && MIN(plan->ranks_per_node, plan->gpus) <= num_devices,
     };
-    return !cuda || plug_in != NULL;
+    if (!cuda)
+        return launch_check_mpi(launch, error);
+    means->plug_in = plug_in_open(&num_devices, error);
+    if (means->plug_in == NULL)
+        return FALSE;
+    means->nccl = here <= num_devices || (launch->meets && num_devices == 1);
+    if (means->nccl || !launch->meets)
+        return TRUE;
+    return fail(error, ERROR_RUNTIME,
+                "%u ranks of this machine would share %u GPUs, which NCCL refuses; started with "
+                "mpirun, they can",
+                here, num_devices);
+}
+
+/* Without MPI a failure to find the others is known to this rank alone. */
+static Runtime *open_runtime(const LaunchEnvironment *launch, const Plan *plan,
+                             const RunOptions *options, const RuntimeOptions *means, GError **error)
+{
+    g_autofree char *job = g_strdup_printf("fsdp-run %s, program %s", FSDP_VERSION, plan->hash);
+    const CommRendezvous rendezvous = {
+        .host = launch->host,
+        .port = launch->port,
+        .listener = launch->listener,
+        .rank = launch->rank,
+        .size = launch->size,
+        .job = job,
+        .limit_s = options->train.watchdog_s,
+    };
+    RuntimeOptions with = *means;
+
+    if (launch->kind == LAUNCH_BY_HAND)
+        with.nccl = FALSE; /* one rank */
+    if (!launch->meets)
+        return runtime_open(&with, error);
+    with.transport = "tcp";
+    with.rendezvous = &rendezvous;
+    Runtime *runtime = runtime_open(&with, error);
+    if (runtime == NULL && launch->rank > 0)
+        g_printerr("fsdp-run: rank %u: %s\n", launch->rank, (*error)->message);
+    return runtime;
 }
 
 static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const ProgramSet *set,
@@ -76,10 +122,19 @@ static int run_rank(const LaunchEnvironment *launch, const Plan *plan, const Pro
 {
     if (!launch_rank_started(launch, error))
         return error_exit_status(*error);
-    g_autoptr(Runtime) runtime = runtime_open(means, error);
+    g_autoptr(Runtime) runtime = open_runtime(launch, plan, options, means, error);
     if (runtime == NULL)
         return error_exit_status(*error);
     return train(plan, set, runtime, &options->train, error);
+}
+
+/* Without MPI a machine's ranks need a GPU each. */
+static int start_ranks(const Plan *plan, const RuntimeOptions *means, int argc, char **argv,
+                       GError **error)
+{
+    return means->nccl && !launch_has_mpirun()
+               ? launch_local(argc, argv, plan->gpus, plan->threads, error)
+               : launch_ranks(argc, argv, plan->gpus, plan->threads, error);
 }
 
 static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, int argc,
@@ -94,7 +149,7 @@ static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, 
         !check_inputs(launch, plan, options, error) || !find_means(launch, plan, &means, error))
         return error_exit_status(*error);
     if (launch->kind == LAUNCH_BY_HAND && plan->gpus > 1)
-        return launch_ranks(argc, argv, plan->gpus, plan->threads, error);
+        return start_ranks(plan, &means, argc, argv, error);
     return run_rank(launch, plan, set, &means, options, error);
 }
 

@@ -112,7 +112,7 @@ check_cudasim() {
     done
     shopt -s nullglob
     for source in tests/cuda/test_*.c tests/cuda/test_*.cu; do
-        [[ $source != *_mpi.c ]] || continue
+        [[ $source != *_mpi.c && $source != *_tcp.c ]] || continue
         run_simulated build/checked "${source%.*}" lifo asc 1
         run_simulated build/asan "${source%.*}" lifo desc 1
         run_simulated build "${source%.*}" fifo asc 1
@@ -122,7 +122,25 @@ check_cudasim() {
             run_simulated build "${source%.*}" "$policy" random "$seed"
         done
     done
+    for kind in build build/asan; do
+        run "tests/cuda/run_tcp ($kind)" 300 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
+    done
     check_cudasim_mpi
+    check_cudasim_tcp
+}
+
+# Programs that start their ranks themselves.
+check_cudasim_tcp() {
+    local program seed
+    for program in tests/cuda/test_train_tcp tests/cuda/test_graphs_tcp; do
+        RANKS="1 2" run_simulated build/checked "$program" lifo asc 1
+        RANKS="2 4" run_simulated build/asan "$program" lifo desc 1
+        run_simulated build "$program" fifo asc 1
+        run_simulated build "$program" lifo desc 1
+        for seed in $(seq $((${SEEDS:-8} / 2))); do
+            run_simulated build "$program" random random "$seed"
+        done
+    done
 }
 
 # Trainings on it, joined by MPI alone or by NCCL beside it.  A dropped wait is between two ranks.

@@ -51,6 +51,8 @@ int command_check(int argc, char **argv, GError **error)
         return error_exit_status(*error);
     const guint64 limit = plan_memory_limit(plan), own = plan_framework_bytes(plan);
     g_autoptr(GPtrArray) problems = program_set_check(set, limit > own ? limit - own : 1);
+
+    plan_check_tiers(plan, set, problems);
     for (guint i = 0; i < problems->len; i++)
         g_print("%s\n", (const char *)g_ptr_array_index(problems, i));
     if (problems->len > 0)

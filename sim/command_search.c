@@ -3,6 +3,7 @@
 #include "sim/base/error.h"
 #include "sim/commands.h"
 #include "sim/plan_options.h"
+#include "sim/search/cheapest.h"
 #include "sim/search/plan_json.h"
 #include "sim/search/price.h"
 #include "sim/table.h"
@@ -14,8 +15,19 @@ static void print_json_node(JsonNode *node)
     g_print("%s\n", text);
 }
 
-/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6). */
-static void print_json_search(const SearchResult *result, const Plan *today, guint smallest)
+/* NULL: no member. */
+static void add_plan(JsonBuilder *json, const char *name, const Plan *plan)
+{
+    if (plan == NULL)
+        return;
+    json_builder_set_member_name(json, name);
+    json_builder_add_value(json, plan_node(plan));
+}
+
+/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6).  @smallest, @offloaded:
+ * where nothing fits. */
+static void print_json_search(const SearchResult *result, const Plan *today, guint smallest,
+                              const Plan *offloaded)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
     g_autoptr(JsonNode) node = NULL;
@@ -40,14 +52,9 @@ static void print_json_search(const SearchResult *result, const Plan *today, gui
         json_builder_set_member_name(json, "smallest_gpus");
         json_builder_add_int_value(json, smallest);
     }
-    if (result->closest != NULL) {
-        json_builder_set_member_name(json, "closest");
-        json_builder_add_value(json, plan_node(result->closest));
-    }
-    if (today != NULL) {
-        json_builder_set_member_name(json, "from");
-        json_builder_add_value(json, plan_node(today));
-    }
+    add_plan(json, "closest", result->closest);
+    add_plan(json, "offloaded", offloaded);
+    add_plan(json, "from", today);
     json_builder_set_member_name(json, "plans");
     json_builder_begin_array(json);
     for (guint i = 0; i < result->plans->len; i++)
@@ -95,10 +102,32 @@ static int show_result(const SearchRequest *request, const SearchResult *result,
     if (store != NULL && !record_search(request, result, store, error))
         return error_exit_status(*error);
     if (options->json)
-        print_json_search(result, today, 0);
+        print_json_search(result, today, 0, NULL);
     else
         table_print_search(request, result, today);
     return 0;
+}
+
+/* What fits with state in the host's memory: that of the optimiser, else all of it; NULL: nothing,
+ * or it was asked for already. */
+static Plan *find_offloaded(const SearchRequest *request)
+{
+    static const Offload offloads[] = {{TIER_HOST, TIER_DEVICE}, {TIER_HOST, TIER_HOST}};
+    SearchRequest moved = *request;
+    MemoryTier memory;
+
+    if (sharding_offloads(&request->sharding) ||
+        !topology_memory(request->topology, TIER_HOST, &memory))
+        return NULL;
+    moved.top = 1;
+    for (guint i = 0; i < G_N_ELEMENTS(offloads); i++) {
+        moved.sharding.offload = offloads[i];
+        g_autoptr(SearchResult) result = search(&moved);
+
+        if (result->plans->len > 0)
+            return g_ptr_array_steal_index(result->plans, 0);
+    }
+    return NULL;
 }
 
 /* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
@@ -112,10 +141,12 @@ static int nothing_fits(const PlanInputs *inputs, const SearchResult *result, co
         result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
 
     if (inputs->gpus_given || smallest == 0) {
+        g_autoptr(Plan) offloaded = find_offloaded(&request);
+
         if (options->json)
-            print_json_search(result, today, smallest);
+            print_json_search(result, today, smallest, offloaded);
         else
-            table_print_nothing_fits(&request, result, smallest);
+            table_print_nothing_fits(&request, result, smallest, offloaded);
         return 1;
     }
     g_printerr("fsdp-plan: nothing fits on the cluster's %u GPUs; the smallest number that fits is "
@@ -144,7 +175,8 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
         if (today == NULL)
             return error_exit_status(*error);
     }
-    g_autoptr(SearchResult) result = search(&request);
+    const gboolean numbers = request.sort == SORT_COST && !inputs->gpus_given && !inputs->gpus_auto;
+    g_autoptr(SearchResult) result = numbers ? search_cheapest(&request) : search(&request);
     if (result->plans->len == 0)
         return nothing_fits(inputs, result, today, options, error);
     return show_result(&request, result, today, options, error);

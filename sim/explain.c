@@ -2,6 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/explain_cost.h"
+#include "sim/explain_run.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "sim/table.h"
@@ -186,6 +187,7 @@ gboolean explain_print(const Plan *plan, GError **error)
         return FALSE;
     table_print_plan(plan);
     explain_cost_print(plan, set);
+    explain_run_print(plan);
     print_bound(plan);
     print_changes(plan);
     g_autoptr(SearchResult) result = search(&request);

@@ -99,6 +99,11 @@ static void print_state(const Plan *plan, const Program *program)
             whole_gradients ? "gradients whole, " : "gradients / d, ", "the rest / d",
             plan->sharding.num_overrides > 0 ? ", units of sharding.units as they say" : "", state,
             whole);
+    if (plan->model->experts.count > 0)
+        g_print("  of them %" G_GUINT64_FORMAT " of the %u experts a block that it holds, d = %u\n",
+                formula_parameters_of(program, TRUE),
+                plan->model->experts.count / layout_ep(&plan->layout),
+                plan->sharding.strategy == STRATEGY_NO_SHARD ? 1 : formula_shard_ranks(plan, TRUE));
 }
 
 /* ---- volume ---- */
@@ -131,16 +136,19 @@ static void print_traffic(const Program *program, const Traffic *traffic)
     g_print(" times that%s\n", traffic->per_text);
 }
 
-/* Parameters and gradients between data-parallel ranks. */
-static void print_data_traffic(const Plan *plan, const Program *program)
+/* Parameters and gradients between data-parallel ranks: of experts, or of all else. */
+static void print_data_traffic(const Plan *plan, const Program *program, gboolean experts)
 {
     const Recipe *recipe = plan->workload.recipe;
-    const guint *size = plan->layout.size;
-    const guint d = layout_shard_ranks(&plan->layout), r = size[AXIS_DP_REPLICATE], n = r * d;
-    const double psi = (double)formula_parameters(program);
+    const guint d = formula_shard_ranks(plan, experts);
+    const guint r = plan->layout.size[AXIS_DP_REPLICATE], n = r * d;
+    const double psi = (double)formula_parameters_of(program, experts);
+    const double other = (double)formula_parameters_of(program, !experts);
+    const double other_d = formula_shard_ranks(plan, !experts);
     const double gradient = psi * dtype_bytes(recipe->gradient);
+    const double shards_bytes = (psi / d + other / other_d) * dtype_bytes(recipe->gradient);
     const gboolean shards = plan->sharding.strategy != STRATEGY_NO_SHARD;
-    const double whole = formula_gather_bytes(plan, program);
+    const double whole = formula_gather_bytes(plan, program, experts);
     g_autofree char *gather =
         g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n", whole / psi);
     g_autofree char *shard =
@@ -148,23 +156,22 @@ static void print_data_traffic(const Plan *plan, const Program *program)
     g_autofree char *all =
         g_strdup_printf("all gradients, %u Psi (n-1)/n", dtype_bytes(recipe->gradient));
     const Traffic traffic[] = {
-        {"shard", gather, shards ? d : 1, whole * (d - 1) / d, 1, ""},
-        {"replicate", shard, shards ? r : 1, gradient / d * (r - 1) / r, 1, ""},
-        {"data", all, shards ? 1 : n, gradient * (n - 1) / n, 1, ""},
+        {experts ? "expert_shard" : "shard", gather, shards ? d : 1, whole * (d - 1) / d, 1, ""},
+        {"replicate", shard, shards && !experts ? r : 1, shards_bytes * (r - 1) / r, 1, ""},
+        {experts ? "expert_data" : "data", all, shards ? 1 : n, gradient * (n - 1) / n, 1, ""},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(traffic); i++)
         print_traffic(program, &traffic[i]);
 }
 
-static guint stage_blocks(const Program *program)
+static guint stage_units(const Program *program, UnitKind kind)
 {
-    guint blocks = 0;
+    guint units = 0;
 
     for (guint u = 0; u < program->units->len; u++)
-        blocks +=
-            program_unit(program, u)->kind == UNIT_BLOCK ? program_unit(program, u)->count : 0;
-    return blocks;
+        units += program_unit(program, u)->kind == kind ? program_unit(program, u)->count : 0;
+    return units;
 }
 
 /* Activations, within a block and between stages. */
@@ -175,14 +182,20 @@ static void print_activation_traffic(const Plan *plan, const Program *program)
     const Model local = tensor_parallel_model(plan->model, tp);
     const double tokens = (double)plan->schedule.micro_batch * (plan->workload.seq_len / cp);
     const double element = dtype_bytes(plan->workload.recipe->compute);
-    const double each_block = (double)stage_blocks(program) * m;
+    const guint sparse = stage_units(program, UNIT_SPARSE), ep = layout_ep(&plan->layout);
+    const double each_block = (double)(stage_units(program, UNIT_BLOCK) + sparse) * m;
+    const double routed = tokens / tp * plan->model->experts.top_k;
     const Traffic traffic[] = {
         {"tp", "an activation, N C (n-1)/n elements", tp,
          element * tokens * plan->model->hidden * (tp - 1) / tp, each_block,
          " a block and micro-batch (embedding and head included)"},
         {"cp", "keys and values of the others, 2 N K (n-1) elements", cp,
-         element * 2 * tokens * local.kv_heads * local.head_dim * (cp - 1), each_block,
-         " a block and micro-batch"},
+         element * tokens * local.kv_heads * (local.head_dim + (double)model_value_dim(&local)) *
+             (cp - 1),
+         each_block, " a block and micro-batch"},
+        {"ep", "a row for each expert that a token visits, k N C/tp (n-1)/n elements", ep,
+         element * routed * plan->model->hidden * (ep - 1) / ep, (double)sparse * m,
+         " a block and micro-batch (the rows' weights included)"},
         {"pp",
          plan->sequence_parallel && tp > 1 ? "what a chunk hands on, N C/tp elements"
                                            : "what a chunk hands on, N C elements",
@@ -201,7 +214,9 @@ static void print_volume(const Plan *plan, const Program *program)
     g_print("\nvolume of rank %u, by formula: received by group of n ranks; N = tokens of a "
             "micro-batch on a rank, C = hidden size, K = width of its keys\n",
             plan->prediction.rank);
-    print_data_traffic(plan, program);
+    print_data_traffic(plan, program, FALSE);
+    if (plan->model->experts.count > 0)
+        print_data_traffic(plan, program, TRUE);
     print_activation_traffic(plan, program);
 }
 

@@ -12,6 +12,23 @@ guint64 formula_parameters(const Program *program)
     return elements;
 }
 
+guint64 formula_parameters_of(const Program *program, gboolean experts)
+{
+    guint64 elements = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        if ((program_unit(program, u)->kind == UNIT_EXPERTS) == experts)
+            elements += program_unit(program, u)->map->elements * program_unit(program, u)->count;
+    return elements;
+}
+
+guint formula_shard_ranks(const Plan *plan, gboolean experts)
+{
+    const Layout *layout = &plan->layout;
+
+    return experts ? layout_expert_block(layout) / layout_ep(layout) : layout_shard_ranks(layout);
+}
+
 /* Of one unit; scales are of whole blocks. */
 static double moments_bytes(Optimizer optimizer, double elements)
 {
@@ -25,7 +42,8 @@ static double unit_state_bytes(const Plan *plan, const UnitClass *unit)
 {
     const Recipe *recipe = plan->workload.recipe;
     const Strategy strategy = unit->strategy;
-    const double d = strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(&plan->layout);
+    const double d =
+        strategy == STRATEGY_NO_SHARD ? 1 : formula_shard_ranks(plan, unit->kind == UNIT_EXPERTS);
     const gboolean whole = strategy == STRATEGY_SHARD_OPTIMIZER;
     const gboolean whole_gradients = whole || !plan->sharding.accumulate_sharded;
     const double elements = (double)unit->map->elements;
@@ -45,7 +63,7 @@ double formula_state_bytes(const Plan *plan, const Program *program)
     return bytes;
 }
 
-double formula_gather_bytes(const Plan *plan, const Program *program)
+double formula_gather_bytes(const Plan *plan, const Program *program, gboolean experts)
 {
     double bytes = 0;
 
@@ -55,7 +73,8 @@ double formula_gather_bytes(const Plan *plan, const Program *program)
                                 ? plan->workload.recipe->compute
                                 : program_tensor(program, (guint)unit->gathered)->dtype;
 
-        bytes += (double)(unit->map->elements * unit->count) * dtype_bytes(dtype);
+        if ((unit->kind == UNIT_EXPERTS) == experts)
+            bytes += (double)(unit->map->elements * unit->count) * dtype_bytes(dtype);
     }
     return bytes;
 }

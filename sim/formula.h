@@ -8,12 +8,17 @@
  * each, and keys and values that several tp positions hold count on each. */
 guint64 formula_parameters(const Program *program);
 
+/* The same of experts, or of all else; and how many ranks share each. */
+guint64 formula_parameters_of(const Program *program, gboolean experts);
+guint formula_shard_ranks(const Plan *plan, gboolean experts);
+
 /* Bytes of parameters, gradients, master and moments of a rank: the table of DESIGN 4, a unit by
  * its strategy, before padding. */
 double formula_state_bytes(const Plan *plan, const Program *program);
 
-/* Bytes of all whole parameters as they are gathered, before padding. */
-double formula_gather_bytes(const Plan *plan, const Program *program);
+/* Bytes of all whole parameters, of experts or of all else, as they are gathered, before padding.
+ */
+double formula_gather_bytes(const Plan *plan, const Program *program, gboolean experts);
 
 /* Share of a step in which each stage waits for others, when all stages take the same time, nothing
  * that moves takes any, and a backward pass takes twice as long as a forward pass:

@@ -45,6 +45,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
         {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
+        {"offload", 0, 0, G_OPTION_ARG_STRING, &o->offload,
+         "What is kept in another tier: optimizer=host,parameters=host (or cxl, nvme)", "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
          "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
@@ -61,7 +63,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
-         "time (default) or memory", "KEY"},
+         "time (default), memory, or cost: without --gpus on a half, a quarter, ... of the cluster "
+         "too",
+         "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},
         G_OPTION_ENTRY_NULL,
@@ -87,10 +91,10 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {&o->model,    &o->topology, &o->gpus,      &o->precision,
-                              &o->recipe,   &o->strategy, &o->optimizer, &o->recompute,
-                              &o->schedule, &o->fix,      &o->layout,    &o->from,
-                              &o->sort,     &o->output,   &o->db,        &o->framework};
+    char **const strings[] = {
+        &o->model,     &o->topology,  &o->gpus,     &o->precision, &o->recipe,   &o->strategy,
+        &o->optimizer, &o->recompute, &o->schedule, &o->offload,   &o->fix,      &o->layout,
+        &o->from,      &o->sort,      &o->output,   &o->db,        &o->framework};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -160,6 +164,24 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
     return TRUE;
 }
 
+static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    static const char *const names[] = {
+        [SORT_TIME] = "time", [SORT_MEMORY] = "memory", [SORT_COST] = "cost"};
+    guint key = SORT_TIME;
+
+    while (o->sort != NULL && key < G_N_ELEMENTS(names) && strcmp(o->sort, names[key]) != 0)
+        key++;
+    if (key == G_N_ELEMENTS(names))
+        return bad_option("sort", o->sort, "time, memory or cost", error);
+    if (key == SORT_COST && request->topology->cost.price_per_gpu_hour == 0)
+        return fail(error, ERROR_INPUT,
+                    "--sort = cost: topology %s states no [cost] price_per_gpu_hour",
+                    request->topology->name);
+    request->sort = (SortKey)key;
+    return TRUE;
+}
+
 static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     SearchRequest *request = &inputs->request;
@@ -175,9 +197,6 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
         return bad_option("schedule", o->schedule, "gpipe, 1f1b, interleaved or zb_h1", error);
     request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
     request->context = -1;
-    if (o->sort != NULL && strcmp(o->sort, "time") != 0 && strcmp(o->sort, "memory") != 0)
-        return bad_option("sort", o->sort, "time or memory", error);
-    request->sort = o->sort != NULL && strcmp(o->sort, "memory") == 0 ? SORT_MEMORY : SORT_TIME;
     request->top = 10;
     return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
            int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
@@ -186,7 +205,7 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
            read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
-           read_strategy(request, o, error);
+           read_strategy(request, o, error) && read_sort(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)
@@ -218,6 +237,19 @@ static gboolean fix_axis(SearchRequest *request, Axis axis, const char *option, 
         return fail(error, ERROR_INPUT, "--%s: %s = \"%s\": must be 1 to %d", option,
                     axis_name(axis), value, MAX_GPUS);
     request->fixed[axis] = (guint)size;
+    return TRUE;
+}
+
+/* Experts are divided among ranks of other axes, so it is no axis; --layout has it all the same. */
+static gboolean fix_ep(SearchRequest *request, const char *option, const char *value,
+                       GError **error)
+{
+    guint64 size;
+
+    if (!units_parse_count(value, 1, MAX_GPUS, &size, NULL))
+        return fail(error, ERROR_INPUT, "--%s: ep = \"%s\": must be 1 to %d", option, value,
+                    MAX_GPUS);
+    request->fixed_ep = (guint)size;
     return TRUE;
 }
 
@@ -415,7 +447,7 @@ static const struct {
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
-    const char *known[NUM_AXES + G_N_ELEMENTS(fixable) + 1] = {NULL};
+    const char *known[NUM_AXES + 1 + G_N_ELEMENTS(fixable) + 1] = {NULL};
 
     for (guint i = 0; i < G_N_ELEMENTS(fixable); i++) {
         if (strcmp(key, fixable[i].key) == 0)
@@ -424,6 +456,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     }
     for (guint a = 0; a < NUM_AXES; a++)
         known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
+    known[G_N_ELEMENTS(fixable) + NUM_AXES] = "ep";
     g_autofree char *hint = nearest_hint(key, known);
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
 }
@@ -432,7 +465,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
 static gboolean read_fields(SearchRequest *request, const char *option, const char *text,
                             gboolean axes_only, GError **error)
 {
-    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", NULL};
+    static const char *const axes[] = {"dp_replicate", "dp_shard", "cp", "tp", "pp", "ep", NULL};
     g_auto(GStrv) fields = g_strsplit(text, ",", -1);
     Axis axis;
 
@@ -444,17 +477,52 @@ static gboolean read_fields(SearchRequest *request, const char *option, const ch
         if (axis_from_name(pair[0], &axis)) {
             if (!fix_axis(request, axis, option, pair[1], error))
                 return FALSE;
+        } else if (strcmp(pair[0], "ep") == 0) {
+            if (!fix_ep(request, option, pair[1], error))
+                return FALSE;
         } else if (axes_only) {
             g_autofree char *hint = nearest_hint(pair[0], axes);
 
             return fail(
                 error, ERROR_INPUT,
-                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp",
+                "--layout: unknown axis \"%s\"%s; axes are dp_replicate, dp_shard, cp, tp, pp, ep",
                 pair[0], hint);
         } else if (!fix_field(request, pair[0], pair[1], error)) {
             return FALSE;
         }
     }
+    return TRUE;
+}
+
+static gboolean read_tier(PlanInputs *inputs, const char *text, GError **error)
+{
+    Offload *offload = &inputs->request.sharding.offload;
+    g_auto(GStrv) pair = g_strsplit(text, "=", 2);
+    const gboolean whole = g_strv_length(pair) == 2;
+    Tier *tier = !whole                               ? NULL
+                 : strcmp(pair[0], "optimizer") == 0  ? &offload->optimizer
+                 : strcmp(pair[0], "parameters") == 0 ? &offload->parameters
+                                                      : NULL;
+    MemoryTier memory;
+
+    if (tier == NULL || !tier_from_name(pair[1], tier))
+        return fail(error, ERROR_INPUT,
+                    "--offload: \"%s\": must be optimizer=TIER or parameters=TIER, TIER %s", text,
+                    TIER_NAMES);
+    return *tier == TIER_DEVICE || topology_memory(inputs->topology, *tier, &memory) ||
+           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s", text,
+                inputs->topology->name,
+                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs"
+                                   : "such [memory]");
+}
+
+static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    g_auto(GStrv) fields = o->offload == NULL ? NULL : g_strsplit(o->offload, ",", -1);
+
+    for (guint i = 0; fields != NULL && fields[i] != NULL; i++)
+        if (!read_tier(inputs, fields[i], error))
+            return FALSE;
     return TRUE;
 }
 
@@ -575,8 +643,8 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && read_config(inputs, o, error) &&
-           (o->layout == NULL || confirm_gpus(inputs, error)) &&
+           read_fixed(inputs, o, estimate, error) && read_offload(inputs, o, error) &&
+           read_config(inputs, o, error) && (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
                          o->layout != NULL ? fixed_world(&inputs->request)
                                            : search_gpus(&inputs->request),

@@ -7,7 +7,7 @@
 /* As typed; the strings are owned. */
 typedef struct {
     char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute,
-        *schedule, *fix, *framework;
+        *schedule, *offload, *fix, *framework;
     char *layout, *from, *sort, *output, *db;
     gint seq_len, global_batch, micro_batch, virtual_stages, top;
     gboolean json, gpus_auto;

@@ -1,8 +1,11 @@
 #include "sim/table.h"
 
 #include "sim/base/text.h"
+#include "sim/search/plan_cost.h"
 
 #include <string.h>
+
+static const char balanced[] = "routing is taken to be balanced: each expert has as many tokens";
 
 char *plan_bound_text(const Plan *plan)
 {
@@ -36,11 +39,14 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
+    if (request->model->experts.count > 0)
+        g_print("%s\n", balanced);
+
     print_framework(request->framework);
 }
 
 /* @width: of the widest layout. */
-static void print_row(const char *rank, const Plan *plan, gint width)
+static void print_row(const char *rank, const Plan *plan, gint width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *layout = plan_layout_text(plan);
@@ -52,9 +58,14 @@ static void print_row(const char *rank, const Plan *plan, gint width)
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s\n", rank, width, layout,
+    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
             strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
             step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
+    if (costs)
+        g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
+                plan_money_per_million(plan),
+                plan->topology->cost.currency == NULL ? "" : plan->topology->cost.currency);
+    g_print("\n");
 }
 
 static void print_counts(const SearchResult *result)
@@ -102,17 +113,18 @@ static void print_gain(const Plan *today, const Plan *best)
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
     const gint width = widest_layout(result, today);
+    const gboolean costs = request->sort == SORT_COST;
 
     print_inputs(request);
     g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width, "layout");
     if (today != NULL)
-        print_row("today", today, width);
+        print_row("today", today, width, costs);
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
 
-        print_row(rank, g_ptr_array_index(result->plans, i), width);
+        print_row(rank, g_ptr_array_index(result->plans, i), width, costs);
     }
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
@@ -169,19 +181,32 @@ static void print_choices(const Plan *plan)
         dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
         optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
         plan->threads);
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
+
+        if (plan->arena_bytes[t] > 0)
+            g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
+                    bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
+    }
     print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
+    if (plan->model->experts.count > 0)
+        g_print("%u of %u experts a rank, %u a token; %s\n",
+                plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
+                plan->model->experts.top_k, balanced);
 }
 
 static void print_time(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    const char *exposed =
-        plan->layout.size[AXIS_PP] > 1 ? "communication, waiting" : "exposed communication";
+    const gboolean copies = sharding_offloads(&plan->sharding);
+    const char *exposed = plan->layout.size[AXIS_PP] > 1 ? "communication, waiting"
+                          : copies                       ? "communication, copies"
+                                                         : "exposed communication";
     g_autofree char *step = seconds_text(p->step_seconds);
 
     g_print("\nstep %s: %.5g tokens/s, %.5g a rank; %.4g model TFLOP/s a rank, MFU %.1f%%\n", step,
@@ -234,8 +259,22 @@ void table_print_plan(const Plan *plan)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
 }
 
+static void print_offloaded(const Plan *plan)
+{
+    g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *step = seconds_text(plan->prediction.step_seconds);
+    g_autofree char *total = bytes_text(plan->prediction.memory_total);
+    g_autofree char *host = bytes_text(plan->arena_bytes[TIER_HOST]);
+
+    g_print("Else: --offload optimizer=%s,parameters=%s fits on these: %s, %s, %s a step, %s of a "
+            "GPU and %s of the host a rank.\n",
+            tier_name(plan->sharding.offload.optimizer),
+            tier_name(plan->sharding.offload.parameters), layout,
+            strategy_name(plan->sharding.strategy), step, total, host);
+}
+
 void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest)
+                              guint smallest, const Plan *offloaded)
 {
     print_inputs(request);
     g_print("\nNothing fits on %u GPUs.\n", search_gpus(request));
@@ -249,12 +288,13 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
             g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
                     result->example[v]);
     if (smallest != 0)
-        g_print(
-            "\nThe smallest number of GPUs that fits is %u (search --gpus %u). Else: offload of "
-            "optimizer state to the host, or LoRA, which keep less on the GPU and are not "
-            "planned here yet.\n",
-            smallest, smallest);
+        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
+                smallest);
     else
         g_print("\nNo number of GPUs up to %d fits%s.\n", SEARCH_MOST_GPUS,
                 request->global_batch != 0 ? " that divides the global batch" : "");
+    if (offloaded != NULL)
+        print_offloaded(offloaded);
+    g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
+            offloaded != NULL ? "Or:" : "Else:");
 }

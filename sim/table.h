@@ -11,9 +11,10 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
 /* One plan in full: choices, time by term, memory by term, volume. */
 void table_print_plan(const Plan *plan);
 
-/* Nothing fits: what dominates, and the smallest number of GPUs that fits (0 = none). */
+/* Nothing fits: what dominates, the smallest number of GPUs that fits (0 = none), and what fits
+ * with state in another tier (or NULL). */
 void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest);
+                              guint smallest, const Plan *offloaded);
 
 /* "gemm 62%": the largest part of the step. */
 char *plan_bound_text(const Plan *plan);

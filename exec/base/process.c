@@ -71,12 +71,18 @@ static void install(int number)
         sigaction(number, &action, NULL);
 }
 
+/* Whoever started this process may have held SIGUSR2 back until it can be caught. */
 static void install_all(int counted)
 {
+    sigset_t held;
+
     patience = counted;
     install(SIGINT);
     install(SIGTERM);
     install(SIGUSR2);
+    sigemptyset(&held);
+    sigaddset(&held, SIGUSR2);
+    pthread_sigmask(SIG_UNBLOCK, &held, NULL);
 }
 
 void process_install_signals(void)

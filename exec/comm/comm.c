@@ -3,6 +3,9 @@
 #include "exec/comm/comm_private.h"
 #include "sim/base/error.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 Comm *comm_open(const char *transport, guint ranks_per_node, GError **error)
 {
     if (g_str_equal(transport, comm_self.name))
@@ -12,6 +15,20 @@ Comm *comm_open(const char *transport, guint ranks_per_node, GError **error)
     fail(error, ERROR_INPUT, "transport: '%s' is not one of: %s, %s", transport, comm_self.name,
          comm_mpi.name);
     return NULL;
+}
+
+void *comm_pages(gsize bytes, GError **error)
+{
+    enum { PAGE = 4096 };
+    const gsize padded = (MAX(bytes, 1) + PAGE - 1) / PAGE * PAGE;
+    void *memory = padded >= bytes ? aligned_alloc(PAGE, padded) : NULL;
+
+    if (memory == NULL) {
+        fail(error, ERROR_RUNTIME, "out of memory: %" G_GSIZE_FORMAT " bytes", bytes);
+        return NULL;
+    }
+    memset(memory, 0, padded);
+    return memory;
 }
 
 void comm_free(Comm *comm)

@@ -1,5 +1,6 @@
 /* Communicators: how ranks exchange tensors.  Transports are const tables: comm_self.c (one
- * rank), comm_mpi.c (MPI; shared windows within a node, rings between nodes). */
+ * rank), comm_mpi.c (MPI; shared windows within a node, rings between nodes), comm_tcp.c (a control
+ * channel only, below NCCL). */
 #pragma once
 
 #include "exec/comm/comm_progress.h"
@@ -34,7 +35,7 @@ typedef struct {
  * rounded once; between nodes a ring may round once a hop.  After an error or a dead peer the
  * communicator is unusable: the caller ends with abort(). */
 typedef struct {
-    const char *name;             /* "self", "mpi", "nccl" */
+    const char *name;             /* "self", "mpi", "tcp", "nccl" */
     gboolean takes_device_memory; /* buffers of collectives and messages are the device's, and
                                      operations are only enqueued, on the group's stream */
 

@@ -16,16 +16,10 @@ typedef struct {
 
 static void *self_alloc(Comm *comm, gsize bytes, GError **error)
 {
-    enum { PAGE = 4096 };
-    gsize padded = (MAX(bytes, 1) + PAGE - 1) / PAGE * PAGE;
-    void *memory = padded >= bytes ? aligned_alloc(PAGE, padded) : NULL;
+    void *memory = comm_pages(bytes, error);
 
-    if (!memory) {
-        fail(error, ERROR_RUNTIME, "out of memory: %" G_GSIZE_FORMAT " bytes", bytes);
-        return NULL;
-    }
-    memset(memory, 0, padded);
-    g_ptr_array_add(((SelfComm *)comm)->memory, memory);
+    if (memory != NULL)
+        g_ptr_array_add(((SelfComm *)comm)->memory, memory);
     return memory;
 }
 

@@ -22,12 +22,27 @@ typedef struct {
 
 /* ---- errors ---- */
 
+/* NCCL knows that a peer is gone, the control channel which one, maybe a moment later. */
+static char *culprit(NcclComm *comm)
+{
+    enum { PATIENCE_MS = 1000, GLANCE_MS = 10 };
+    g_autoptr(GError) why = NULL;
+
+    for (guint ms = 0; ms < PATIENCE_MS && why == NULL; ms += GLANCE_MS) {
+        if (comm->host->ops->check(comm->host, &why))
+            g_usleep(GLANCE_MS * 1000);
+    }
+    return why == NULL ? g_strdup("") : g_strdup_printf(": %s", why->message);
+}
+
 /* Names this rank and what it last started; afterwards the communicator is unusable. */
 static gboolean broken(NcclComm *comm, const char *what, ncclResult_t status, GError **error)
 {
+    g_autofree char *peer = culprit(comm);
+
     comm->failed = TRUE;
-    return fail(error, ERROR_RUNTIME, "NCCL: rank %u at %s: %s: %s", comm->base.rank,
-                comm->base.last_op, what, ncclGetErrorString(status));
+    return fail(error, ERROR_RUNTIME, "NCCL: rank %u at %s: %s: %s%s", comm->base.rank,
+                comm->base.last_op, what, ncclGetErrorString(status), peer);
 }
 
 /* A call that may go on behind our back is well so far. */
@@ -321,29 +336,27 @@ static void nccl_free(Comm *base)
     if (comm->world != NULL)
         close_one(comm, comm->world);
     g_ptr_array_unref(comm->groups);
-    comm_free(comm->host);
+    if (!comm->failed)
+        comm_free(comm->host); /* else its peers would wait for what never comes */
     g_free(comm);
 }
 
-/* Rank 0's id, over the host's communicator. */
+/* Rank 0's id: the greatest of what all say, word by word. */
 static gboolean share_id(NcclComm *comm, ncclUniqueId *id, GError **error)
 {
-    enum { WORDS = sizeof *id / sizeof(gint32) };
-    Comm *host = comm->host;
-    const ShardPiece piece = {.chunk = WORDS};
-    g_autofree guint *ranks = g_new(guint, host->size);
-    g_autofree ncclUniqueId *ids = g_new0(ncclUniqueId, host->size);
-    CommGroup *all = NULL;
+    gint64 words[sizeof *id / sizeof(gint64)];
 
-    for (guint r = 0; r < host->size; r++)
-        ranks[r] = r;
-    if (host->rank == 0 && !accepted(comm, ncclGetUniqueId(id), "ncclGetUniqueId", error))
+    G_STATIC_ASSERT(sizeof words == sizeof *id);
+    if (comm->base.rank == 0 && !accepted(comm, ncclGetUniqueId(id), "ncclGetUniqueId", error))
         return FALSE;
-    if (!host->ops->group(host, ranks, host->size, "nccl", &all, error) ||
-        !host->ops->all_gather(all, id, ids, &piece, 1, DTYPE_INT32, error))
-        return FALSE;
-    *id = ids[0];
-    memset(host->bytes_in, 0, sizeof host->bytes_in);
+    memcpy(words, id, sizeof words);
+    for (guint w = 0; w < G_N_ELEMENTS(words); w++) {
+        if (comm->base.rank > 0)
+            words[w] = G_MININT64;
+        if (!comm->host->ops->agree_max(comm->host, &words[w], error))
+            return FALSE;
+    }
+    memcpy(id, words, sizeof words);
     return TRUE;
 }
 

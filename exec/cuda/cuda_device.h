@@ -35,6 +35,13 @@ gboolean cuda_ok(cudaError_t status, const char *what, GError **error);
 void cuda_keep(CudaDevice *device, cudaError_t status, const char *what);
 void cuda_keep_blas(CudaDevice *device, cublasStatus_t status, const char *what);
 
+/* ---- cuda_graph.c: slots of DeviceQueueOps ---- */
+
+gboolean cuda_capture_begin(Device *device, GError **error);
+DeviceGraph *cuda_capture_end(Device *device, GError **error);
+void cuda_graph_run(Device *device, DeviceGraph *graph);
+void cuda_graph_free(Device *device, DeviceGraph *graph);
+
 /* ---- cuda_gemm.c ---- */
 
 /* d = op(a) op(b) (+ d) (+ bias), as cuBLASLt has matrices: column after column, op transposes.

@@ -302,6 +302,10 @@ static const DeviceQueueOps cuda_queues = {
     .record = cuda_record,
     .wait = cuda_wait,
     .seconds = cuda_seconds,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_run = cuda_graph_run,
+    .graph_free = cuda_graph_free,
     .used_bytes = cuda_used_bytes,
 };
 

@@ -10,8 +10,8 @@ typedef struct {
     /* Why CUDA can't be used here, in one line, or how many GPUs there are. */
     gboolean (*probe)(guint *num_devices, GError **error);
     /* A communicator of NCCL on @device, which finds its peers through @host and leaves the
-     * control channel to it.  On the communication thread; collective; @host is taken, and freed
-     * also on failure. */
+     * control channel to it.  On the communication thread; collective; @host is taken.  After a
+     * failure that stays until the process ends, from which peers learn of it. */
     Comm *(*comm_open)(Comm *host, Device *device, GError **error);
 } CudaPlugIn;
 

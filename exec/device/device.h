@@ -13,6 +13,7 @@ typedef struct {
 } DeviceOptions;
 
 typedef struct DeviceEvent DeviceEvent;
+typedef struct DeviceGraph DeviceGraph;
 
 /* One op of one call, resolved: pointers instead of tensors. */
 typedef struct {
@@ -45,7 +46,14 @@ typedef struct {
     void (*record)(Device *device, guint stream, DeviceEvent *event);
     void (*wait)(Device *device, guint stream, DeviceEvent *event); /* of the last record() */
     double (*seconds)(Device *device, DeviceEvent *from, DeviceEvent *to); /* both have happened */
-    guint64 (*used_bytes)(Device *device); /* of its memory, by whomever */
+    /* What is issued on COMPUTE_STREAM, and on streams once they wait for an event of its, is kept
+     * instead of run, whichever thread issues it.  At the end COMPUTE_STREAM must have waited for
+     * all of it.  A graph that is kept runs on COMPUTE_STREAM, any number of times. */
+    gboolean (*capture_begin)(Device *device, GError **error);
+    DeviceGraph *(*capture_end)(Device *device, GError **error);
+    void (*graph_run)(Device *device, DeviceGraph *graph);
+    void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
+    guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
 } DeviceQueueOps;
 
 /* Slots are required.  Kernels never allocate. */

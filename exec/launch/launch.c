@@ -22,93 +22,6 @@
 #define STATUS_RUNTIME  3
 #define SHELL_SIGNALLED 128 /* exit status = this + signal, from mpirun as from a shell */
 
-/* ---- How we were started ---- */
-
-/* *value stays when the variable is unset. */
-static gboolean read_count(const char *name, guint *value, GError **error)
-{
-    const char *text = g_getenv(name);
-    guint64 number = 0;
-
-    if (text == NULL)
-        return TRUE;
-    if (!g_ascii_string_to_unsigned(text, 10, 0, G_MAXINT, &number, NULL))
-        return fail(error, ERROR_INPUT, "%s=%s in the environment: a count is wanted; unset it",
-                    name, text);
-    *value = (guint)number;
-    return TRUE;
-}
-
-static gboolean read_rank(const char *rank_name, const char *size_name, LaunchEnvironment *launch,
-                          GError **error)
-{
-    launch->rank = G_MAXUINT;
-    launch->size = 0;
-    if (!read_count(rank_name, &launch->rank, error) ||
-        !read_count(size_name, &launch->size, error))
-        return FALSE;
-    if (launch->rank >= launch->size)
-        return fail(error, ERROR_INPUT,
-                    "%s=%s with %s=%s in the environment: set both (rank below size) or neither",
-                    rank_name, g_getenv(rank_name) == NULL ? "(unset)" : g_getenv(rank_name),
-                    size_name, g_getenv(size_name) == NULL ? "(unset)" : g_getenv(size_name));
-    return TRUE;
-}
-
-static gboolean read_srun(LaunchEnvironment *launch, GError **error)
-{
-    launch->kind = LAUNCH_SRUN;
-    if (!read_rank("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", launch, error))
-        return FALSE;
-    if (!read_count("SLURM_LOCALID", &launch->local_rank, error))
-        return FALSE;
-    if (g_getenv("PMIX_RANK") == NULL)
-        return fail(error, ERROR_INPUT,
-                    "srun started %u tasks without PMIx, so they can't find each other; type: srun "
-                    "--mpi=pmix -n %u ...",
-                    launch->size, launch->size);
-    return TRUE;
-}
-
-gboolean launch_environment(LaunchEnvironment *launch, GError **error)
-{
-    guint tasks = 1;
-
-    *launch = (LaunchEnvironment){.kind = LAUNCH_BY_HAND, .rank = 0, .size = 1};
-    if (g_getenv("OMPI_COMM_WORLD_RANK") != NULL || g_getenv("OMPI_COMM_WORLD_SIZE") != NULL) {
-        launch->kind = LAUNCH_MPIRUN;
-        return read_count("OMPI_COMM_WORLD_LOCAL_RANK", &launch->local_rank, error) &&
-               read_rank("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", launch, error);
-    }
-    if (!read_count("SLURM_STEP_NUM_TASKS", &tasks, error))
-        return FALSE;
-    if (tasks > 1)
-        return read_srun(launch, error);
-
-    tasks = 1;
-    if (!read_count("PMI_SIZE", &tasks, error))
-        return FALSE;
-    if (tasks > 1)
-        return fail(
-            error, ERROR_INPUT,
-            "PMI_SIZE=%u: started by the launcher of another MPI; use Open MPI's mpirun -np "
-            "%u ..., srun --mpi=pmix, or no launcher",
-            tasks, tasks);
-    return TRUE;
-}
-
-gboolean launch_check_ranks(const LaunchEnvironment *launch, guint ranks, GError **error)
-{
-    const gboolean srun = launch->kind == LAUNCH_SRUN;
-
-    if (launch->kind == LAUNCH_BY_HAND || launch->size == ranks)
-        return TRUE;
-    return fail(error, ERROR_INPUT,
-                "the plan has %u ranks but %s started %u; type: %s %u fsdp-run ...", ranks,
-                srun ? "srun" : "mpirun", launch->size, srun ? "srun --mpi=pmix -n" : "mpirun -np",
-                ranks);
-}
-
 /* ---- In a rank ---- */
 
 gboolean launch_rank_started(const LaunchEnvironment *launch, GError **error)
@@ -155,6 +68,13 @@ static void job_clear(Job *job)
     g_free(job->mpirun);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Job, job_clear)
+
+gboolean launch_has_mpirun(void)
+{
+    g_autofree char *path = g_find_program_in_path("mpirun");
+
+    return path != NULL;
+}
 
 static gboolean job_prepare(Job *job, GError **error)
 {
@@ -205,18 +125,24 @@ static char **mpirun_command(const Job *job, const char *program, int argc, char
     return g_strv_builder_end(words);
 }
 
-/* Ours, and what the ranks need.  Where ranks fill the cores, an OpenMP thread that spins at a
- * barrier takes the core from one that works. */
-static char **mpirun_environment(const Job *job, guint threads)
+/* Where ranks fill the cores, an OpenMP thread that spins at a barrier takes the core from one that
+ * works. */
+char **launch_rank_environment(char **environment, guint ranks, guint threads)
 {
     g_autofree char *thread_count = g_strdup_printf("%u", threads);
-    char **environment = g_get_environ();
 
-    environment = g_environ_setenv(environment, STARTED_VARIABLE, job->started_path, TRUE);
     environment = g_environ_setenv(environment, "OMP_NUM_THREADS", thread_count, TRUE);
     environment = g_environ_setenv(environment, "OPENBLAS_NUM_THREADS", "1", TRUE);
-    if ((guint64)job->ranks * threads >= process_usable_cores())
+    if ((guint64)ranks * threads >= process_usable_cores())
         environment = g_environ_setenv(environment, "OMP_WAIT_POLICY", "passive", FALSE);
+    return environment;
+}
+
+static char **mpirun_environment(const Job *job, guint threads)
+{
+    char **environment = launch_rank_environment(g_get_environ(), job->ranks, threads);
+
+    environment = g_environ_setenv(environment, STARTED_VARIABLE, job->started_path, TRUE);
     if (geteuid() == 0) {
         environment = g_environ_setenv(environment, "OMPI_ALLOW_RUN_AS_ROOT", "1", TRUE);
         environment = g_environ_setenv(environment, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", TRUE);

@@ -281,7 +281,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         resolve(interpreter, call, op, &job.launch);
         interpreter->ordinals[0][first + i] = post(interpreter, &job);
         if (interpreter->ordinals[0][first + i] == 0 ||
-            (interpreter->options.no_overlap &&
+            ((interpreter->options.no_overlap || interpreter->way == STEP_CAPTURED) &&
              !runtime_wait(interpreter->runtime, interpreter->ordinals[0][first + i])))
             return FALSE;
     }
@@ -431,20 +431,75 @@ static gboolean begin_step(Interpreter *interpreter, gboolean sample, GError **e
     return !sample || interpreter->events == NULL || op_events_sample(interpreter->events, error);
 }
 
-gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
+static gboolean issue(Interpreter *interpreter, gboolean sample, GError **error)
 {
     const GArray *calls = interpreter->program->step.calls;
 
-    if (!begin_step(interpreter, sample, error))
-        return FALSE;
     for (guint c = 0; c < calls->len; c++) {
         note_call(interpreter, &g_array_index(calls, Call, c));
         if (!run_call(interpreter, c, sample))
             return stopped(interpreter, error);
     }
+    return TRUE;
+}
+
+/* The step before has been issued to the end: what its communication still does, a graph waits for.
+ * The main thread waits for each job here, so one thread at a time issues. */
+static gboolean capture(Interpreter *interpreter, GError **error)
+{
+    OpEvents *events = interpreter->events;
+
+    if (!step_graph_begin(interpreter->graph, error))
+        return FALSE;
+    op_events_fork(events);
+    if (!issue(interpreter, FALSE, error))
+        return FALSE;
+    op_events_join(events);
+    return step_graph_end(interpreter->graph, error);
+}
+
+/* What follows is issued once the host has seen its end. */
+static gboolean run_as_graph(Interpreter *interpreter, GError **error)
+{
+    const gboolean again = interpreter->way == STEP_REPLAYED;
+    OpEvents *events = interpreter->events;
+    char text[48];
+
+    op_events_join(events);
+    op_events_begin_at(events, interpreter->step);
+    if (!again && !capture(interpreter, error))
+        return FALSE;
+    g_snprintf(text, sizeof text, "step %" G_GUINT64_FORMAT " as a graph", interpreter->step);
+    runtime_note(interpreter->runtime, text);
+    runtime_begin(interpreter->runtime, progress_at(interpreter->step, 0));
+    step_graph_run(interpreter->graph, again);
+    runtime_end(interpreter->runtime);
+    op_events_begin_at(events, interpreter->step + 1);
+    return TRUE;
+}
+
+static StepWay way_of(const Interpreter *interpreter, gboolean sample)
+{
+    return interpreter->graph == NULL
+               ? STEP_ISSUED
+               : step_graph_way(interpreter->graph, interpreter->step, sample);
+}
+
+gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **error)
+{
+    if (!begin_step(interpreter, sample, error))
+        return FALSE;
+    interpreter->way = way_of(interpreter, sample);
+    if (!(interpreter->way == STEP_ISSUED ? issue(interpreter, sample, error)
+                                          : run_as_graph(interpreter, error)))
+        return FALSE;
     if (!finish_compute(interpreter, error) || !check_step(interpreter, error))
         return FALSE;
-    return !sample || finish_sample(interpreter, error);
+    if (sample)
+        return finish_sample(interpreter, error);
+    return interpreter->graph == NULL ||
+           step_graph_took(interpreter->graph, interpreter->way, interpreter->step,
+                           clock_s() - interpreter->step_start_s, error);
 }
 
 gboolean interpreter_drain(Interpreter *interpreter, GError **error)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exec/run/runtime.h"
+#include "exec/run/step_graph.h"
 #include "sim/program/program.h"
 
 typedef struct Interpreter Interpreter;
@@ -15,6 +16,7 @@ typedef struct {
     gboolean check;      /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
     guint64 seed;        /* of the delays */
     gboolean no_overlap; /* each communication is waited for at once */
+    GraphMode graph;     /* of steps, on a device with queues */
 } InterpreterOptions;
 
 /* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
@@ -61,6 +63,10 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample,
 /* Waits for everything that the last step left running and runs the epilogue; the next step then
  * starts with the prologue.  Before a save, an evaluation, the end. */
 gboolean interpreter_drain(Interpreter *interpreter, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether steps run as graphs, as a run's record says it; what it says changes once in auto mode.
+ * NULL on a device that has none. */
+const char *interpreter_graphs(const Interpreter *interpreter);
 
 /* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
 const OpTime *interpreter_times(const Interpreter *interpreter);

@@ -106,14 +106,49 @@ static void lay_out(Interpreter *interpreter)
             check ? arena_guard_offset(interpreter->guard, t) : program_tensor(program, t)->offset;
 }
 
+/* A device has all of a step in its queues, unless a communicator moves host memory in it. */
+static gboolean step_is_the_devices(const Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+
+    for (guint c = 0; c < program->step.calls->len && !interpreter->on_device; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+        const Segment *segment = program_segment(program, call->segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            if (op_kind_is_communication(segment->ops[i].kind))
+                return FALSE;
+    }
+    return TRUE;
+}
+
+static gboolean open_graph(Interpreter *interpreter, GError **error)
+{
+    GraphMode mode = interpreter->options.graph;
+    gint64 host = step_is_the_devices(interpreter) ? 0 : 1;
+
+    /* Stages differ: what one rank's step has, another's may lack. */
+    if (!runtime_agree_max(interpreter->runtime, &host, error))
+        return FALSE;
+    if (host != 0 && mode == GRAPH_ON)
+        return fail(error, ERROR_INPUT,
+                    "--cuda-graph on: a graph can't hold communication that passes through host "
+                    "memory (here: %s); that takes NCCL",
+                    runtime_transport(interpreter->runtime));
+    interpreter->graph = step_graph_new(interpreter->runtime, mode, host == 0);
+    return TRUE;
+}
+
 static gboolean open_events(Interpreter *interpreter, GError **error)
 {
     Device *device = runtime_device(interpreter->runtime);
 
+    if (device_queues(device) == NULL && interpreter->options.graph == GRAPH_ON)
+        return fail(error, ERROR_INPUT, "--cuda-graph on: this plan's device is a CPU");
     if (device_queues(device) == NULL)
         return TRUE;
     interpreter->events = op_events_new(device, interpreter->program, interpreter->first_op, error);
-    return interpreter->events != NULL;
+    return interpreter->events != NULL && open_graph(interpreter, error);
 }
 
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
@@ -167,6 +202,7 @@ static void close_device(Interpreter *interpreter)
         return;
     if (interpreter->events != NULL && !op_events_sync(interpreter->events, &why))
         g_debug("closing the interpreter: %s", why->message);
+    step_graph_free(interpreter->graph);
     op_events_free(interpreter->events);
     staging_free(interpreter->staging);
     if (interpreter->arena != NULL)
@@ -247,6 +283,11 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
 }
 
 /* ---- facts ---- */
+
+const char *interpreter_graphs(const Interpreter *interpreter)
+{
+    return interpreter->graph == NULL ? NULL : step_graph_text(interpreter->graph);
+}
 
 Runtime *interpreter_runtime(const Interpreter *interpreter)
 {

@@ -7,6 +7,7 @@
 #include "exec/run/op_events.h"
 #include "exec/run/op_number.h"
 #include "exec/run/staging.h"
+#include "exec/run/step_graph.h"
 
 struct Interpreter {
     InterpreterOptions options;
@@ -24,6 +25,8 @@ struct Interpreter {
     Agreement *agreement;
     GError *found;        /* by check mode, on the main thread */
     OpEvents *events;     /* NULL: the device has no queues */
+    StepGraph *graph;     /* where there are events */
+    StepWay way;          /* of this step */
     gboolean on_device;   /* the communicator only enqueues */
     Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */

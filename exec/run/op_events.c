@@ -6,7 +6,9 @@ struct OpEvents {
     const Program *program;
     const guint32 *first_op;
     guint32 num_ops;
+    guint64 first_step;    /* that a wait can be for */
     DeviceEvent **done[2]; /* by parity of the step and number; NULL where nobody waits */
+    DeviceEvent **joined;  /* by stream */
     DeviceEvent **timer;   /* begin and end by number, and last that of the step; NULL at first */
 };
 
@@ -57,8 +59,15 @@ OpEvents *op_events_new(Device *device, const Program *program, const guint32 *f
     events->num_ops = first_op[num_calls];
     events->done[0] = g_new0(DeviceEvent *, events->num_ops);
     events->done[1] = g_new0(DeviceEvent *, events->num_ops);
+    events->first_step = 1;
+    events->joined = g_new0(DeviceEvent *, program->streams->len);
     if (!events->queues->open_streams(device, program->streams->len, error))
         return NULL;
+    for (guint s = 0; s < program->streams->len; s++) {
+        events->joined[s] = events->queues->event_new(device, FALSE, error);
+        if (events->joined[s] == NULL)
+            return NULL;
+    }
     for (guint c = 0; c < num_calls; c++)
         if (!need_for_call(events, c, error))
             return NULL;
@@ -79,6 +88,7 @@ void op_events_free(OpEvents *events)
         return;
     free_list(events, events->done[0], events->num_ops);
     free_list(events, events->done[1], events->num_ops);
+    free_list(events, events->joined, events->program->streams->len);
     free_list(events, events->timer, 2 * (guint64)events->num_ops + 1);
     g_free(events);
 }
@@ -88,7 +98,7 @@ void op_events_free(OpEvents *events)
 /* Of op @number, @back steps ago; the first step has none before it. */
 static void wait_one(OpEvents *events, guint64 step, guint back, guint32 number, guint stream)
 {
-    if (step > back)
+    if (step >= events->first_step + back)
         events->queues->wait(events->device, stream, events->done[(step - back) & 1][number]);
 }
 
@@ -114,6 +124,31 @@ void op_events_record(OpEvents *events, guint64 step, guint32 number, guint stre
 
     if (event != NULL)
         events->queues->record(events->device, stream, event);
+}
+
+void op_events_join(OpEvents *events)
+{
+    for (guint s = 0; s < events->program->streams->len; s++) {
+        if (s == COMPUTE_STREAM)
+            continue;
+        events->queues->record(events->device, s, events->joined[s]);
+        events->queues->wait(events->device, COMPUTE_STREAM, events->joined[s]);
+    }
+}
+
+void op_events_fork(OpEvents *events)
+{
+    DeviceEvent *begin = events->joined[COMPUTE_STREAM];
+
+    events->queues->record(events->device, COMPUTE_STREAM, begin);
+    for (guint s = 0; s < events->program->streams->len; s++)
+        if (s != COMPUTE_STREAM)
+            events->queues->wait(events->device, s, begin);
+}
+
+void op_events_begin_at(OpEvents *events, guint64 step)
+{
+    events->first_step = step;
 }
 
 gboolean op_events_sync(OpEvents *events, GError **error)

@@ -19,6 +19,16 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(OpEvents, op_events_free)
 void op_events_wait(OpEvents *events, guint64 step, const Call *call, guint i);
 void op_events_record(OpEvents *events, guint64 step, guint32 number, guint stream);
 
+/* ---- steps whose streams begin and end together ---- */
+
+/* The compute stream goes on once all that the others hold is done; and they once what it holds is.
+ * While nothing else is issued. */
+void op_events_join(OpEvents *events);
+void op_events_fork(OpEvents *events);
+
+/* From step @step on, a wait for an earlier one is over: the streams were joined before it. */
+void op_events_begin_at(OpEvents *events, guint64 step);
+
 /* Everything on every stream is done. */
 gboolean op_events_sync(OpEvents *events, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

@@ -19,6 +19,7 @@ struct Record {
     GArray *seconds; /* double, by step; room for all from the start */
     double tokens;   /* of a step */
     Terms terms;
+    const char *graphs; /* what interpreter_graphs() said last */
     gboolean non_finite;
     gboolean header_printed;
 };
@@ -36,6 +37,17 @@ gboolean record_is_sampled(guint step, guint steps)
 }
 
 /* ---- opening ---- */
+
+/* What has changed of whether steps run as graphs, as a line of the record; "": nothing. */
+static char *graphs_line(Record *record)
+{
+    const char *graphs = interpreter_graphs(record->interpreter);
+
+    if (graphs == record->graphs)
+        return g_strdup("");
+    record->graphs = graphs;
+    return g_strdup_printf("  %-15s%s\n", "cuda graphs", graphs);
+}
 
 /* @effective: what the run will do. */
 static gboolean add_run(Record *record, const char *effective, GError **error)
@@ -81,8 +93,9 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
     record->interpreter = interpreter;
     record->seconds = g_array_sized_new(FALSE, FALSE, sizeof(double), options->steps);
     if (is_root(record)) {
-        g_autofree char *effective =
-            effective_text(plan, options, interpreter_runtime(interpreter));
+        g_autofree char *run = effective_text(plan, options, interpreter_runtime(interpreter));
+        g_autofree char *graphs = graphs_line(record);
+        g_autofree char *effective = g_strconcat(run, graphs, NULL);
 
         failed = options->db_path != NULL && !open_store(record, effective, error);
         if (!failed)
@@ -219,6 +232,17 @@ static gboolean write_ops(Record *record, gint64 step, const OpTime *times, GErr
     return TRUE;
 }
 
+/* Once found out in auto mode. */
+static gboolean note_graphs(Record *record, GError **error)
+{
+    g_autofree char *line = graphs_line(record);
+
+    if (line[0] == '\0')
+        return TRUE;
+    g_printerr("%s", line);
+    return record->store == NULL || store_add_note(record->store, record->run, line, error);
+}
+
 static gboolean write_step(Record *record, const StoreStep *step, gboolean sampled, GError **error)
 {
     if (!store_begin(record->store, error) ||
@@ -240,6 +264,8 @@ gboolean record_step(Record *record, const StoreStep *step, gboolean sampled, GE
     if (!is_root(record))
         return TRUE;
     print_step(record, step);
+    if (!note_graphs(record, error))
+        return FALSE;
     return record->store == NULL || write_step(record, step, sampled, error);
 }
 

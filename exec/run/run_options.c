@@ -49,6 +49,9 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "--check with the delays of this seed (default: drawn, and printed)", "S"},
         {"no-overlap", 0, 0, G_OPTION_ARG_NONE, &o->train.no_overlap,
          "Wait for each communication at once: slower, and no bit may differ", NULL},
+        {"cuda-graph", 0, 0, G_OPTION_ARG_STRING, &o->graph,
+         "Steps as CUDA graphs: on, off, or auto (default), which times both and keeps the faster",
+         "MODE"},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -59,9 +62,10 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
     g_autoptr(GError) why = NULL;
 
     g_option_context_set_summary(
-        context, "fsdp-run: executes exactly that plan; records what it measured.\n"
-                 "Started by hand it starts the plan's ranks itself; under mpirun or srun it joins "
-                 "them.\nfsdp-run calibrate [--quick] -o T measures this machine.");
+        context,
+        "fsdp-run: executes exactly that plan; records what it measured.\n"
+        "Started by hand it starts the plan's ranks itself; under mpirun, srun or (for "
+        "GPUs) torchrun it joins them.\nfsdp-run calibrate [--quick] -o T measures this machine.");
     g_option_context_set_description(
         context, "Exit status: 0 done or stopped by SIGINT / SIGTERM after a step, 2 bad usage or "
                  "input, 3 run-time failure or a loss that is not finite.");
@@ -116,6 +120,22 @@ static gboolean check_schedule(RunOptions *o, const Typed *typed, GError **error
            int_in("warmup", typed->warmup, 0, typed->lr_steps - 1, &train->warmup, error);
 }
 
+static gboolean check_graph(RunOptions *o, GError **error)
+{
+    static const char *const modes[] = {
+        [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
+
+    o->train.graph = GRAPH_AUTO;
+    for (guint m = 0; m < G_N_ELEMENTS(modes); m++) {
+        if (o->graph == NULL || strcmp(o->graph, modes[m]) != 0)
+            continue;
+        o->train.graph = (GraphMode)m;
+        return TRUE;
+    }
+    return o->graph == NULL ||
+           fail(error, ERROR_INPUT, "--cuda-graph = \"%s\": must be on, off or auto", o->graph);
+}
+
 static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, GError **error)
 {
     TrainOptions *train = &o->train;
@@ -132,7 +152,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
         !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
         !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||
         !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error) ||
-        !check_watchdog(typed->watchdog, &train->watchdog_s, error))
+        !check_watchdog(typed->watchdog, &train->watchdog_s, error) || !check_graph(o, error))
         return FALSE;
     if (typed->seed < 0)
         return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
@@ -173,4 +193,5 @@ void run_options_clear(RunOptions *options)
     g_free(options->db_path);
     g_free(options->device);
     g_free(options->schedule);
+    g_free(options->graph);
 }

@@ -88,7 +88,9 @@ static gboolean open_comm(Comm *comm, gconstpointer job, GError **error)
     const RuntimeOptions *options = &runtime->options;
 
     g_assert(comm == NULL);
-    runtime->comm = comm_open(options->transport, options->ranks_per_node, error);
+    runtime->comm = options->rendezvous != NULL
+                        ? comm_tcp_open(options->rendezvous, error)
+                        : comm_open(options->transport, options->ranks_per_node, error);
     if (runtime->comm != NULL && options->nccl)
         runtime->comm = options->plug_in->comm_open(runtime->comm, runtime->device, error);
     return runtime->comm != NULL;
@@ -127,8 +129,9 @@ Runtime *runtime_open(const RuntimeOptions *options, GError **error)
         return NULL;
     const gboolean staged = device_queues(runtime->device) != NULL && runtime->comm->size > 1 &&
                             !runtime->comm->ops->takes_device_memory;
-    runtime->transport = g_strdup_printf("%s%s", comm_describe(runtime->comm),
-                                         staged ? " through pinned host memory" : "");
+    runtime->transport = g_strdup_printf(
+        "%s%s%s", comm_describe(runtime->comm), staged ? " through pinned host memory" : "",
+        options->rendezvous != NULL ? ", ranks joined over TCP" : "");
     return g_steal_pointer(&runtime);
 }
 

@@ -2,14 +2,16 @@
  * or several (interpreter.h). */
 #pragma once
 
+#include "exec/comm/comm_tcp.h"
 #include "exec/cuda/plug_in.h"
 
 typedef struct Runtime Runtime;
 
 typedef struct {
-    const char *transport; /* "self" (one rank) or "mpi" */
-    guint ranks_per_node;  /* 0 = as the machine is; see comm_open() */
-    guint threads;         /* of the device */
+    const char *transport; /* "self" (one rank) or "mpi"; or "tcp", with a rendezvous */
+    const CommRendezvous *rendezvous;
+    guint ranks_per_node; /* 0 = as the machine is; see comm_open() */
+    guint threads;        /* of the device */
     DeviceKind device;
     const CudaPlugIn *plug_in; /* of the device, where it is no CPU; else NULL */
     guint local_rank;          /* which of the machine's GPUs, see DeviceOptions */

@@ -141,8 +141,10 @@ static Interpreter *open_interpreter(Runtime *runtime, const ProgramSet *set,
         g_printerr("  check mode     delays of seed %" G_GINT64_FORMAT
                    " (--check-seed %" G_GINT64_FORMAT " draws the same)\n",
                    seed, seed);
-    const InterpreterOptions run = {
-        .check = options->check, .seed = (guint64)seed, .no_overlap = options->no_overlap};
+    const InterpreterOptions run = {.check = options->check,
+                                    .seed = (guint64)seed,
+                                    .no_overlap = options->no_overlap,
+                                    .graph = options->graph};
     return interpreter_new_with(runtime, set, &run, error);
 }
 

@@ -1,6 +1,8 @@
 /* What a training run is asked to do beside its plan. */
 #pragma once
 
+#include "exec/run/step_graph.h"
+
 #include <glib.h>
 
 typedef struct {
@@ -14,5 +16,6 @@ typedef struct {
     gboolean json;    /* a JSON line a step instead of text */
     guint watchdog_s; /* 0 = off */
     gboolean check, check_seed_given, no_overlap;
+    GraphMode graph;
     guint64 check_seed;
 } TrainOptions;

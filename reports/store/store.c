@@ -38,6 +38,7 @@ static const char *const statement_sql[NUM_STATEMENTS] = {
     [INSERT_SEARCH] = "INSERT INTO searches (created, model, topology, gpus, rank, plan)"
                       " VALUES (?, ?, ?, ?, ?, ?)",
     [UPDATE_STATUS] = "UPDATE runs SET status = ? WHERE id = ?",
+    [UPDATE_NOTES] = "UPDATE runs SET notes = coalesce(notes, '') || ? WHERE id = ?",
 };
 
 /* ---- opening ---- */
@@ -394,16 +395,27 @@ gint64 store_add_run(Store *store, const StoreRun *run, GError **error)
     return sqlite3_last_insert_rowid(store->db);
 }
 
-gboolean store_set_status(Store *store, gint64 run, const char *status, GError **error)
+static gboolean update_run(Store *store, gint64 run, StoreStatement statement, const char *value,
+                           GError **error)
 {
-    const Value values[] = {text(status), integer(run)};
+    const Value values[] = {text(value), integer(run)};
 
-    if (!run_statement(store, UPDATE_STATUS, values, G_N_ELEMENTS(values), error))
+    if (!run_statement(store, statement, values, G_N_ELEMENTS(values), error))
         return FALSE;
     if (sqlite3_changes(store->db) != 1)
         return fail(error, ERROR_RUNTIME, "%s: there is no run %" G_GINT64_FORMAT, store->path,
                     run);
     return TRUE;
+}
+
+gboolean store_set_status(Store *store, gint64 run, const char *status, GError **error)
+{
+    return update_run(store, run, UPDATE_STATUS, status, error);
+}
+
+gboolean store_add_note(Store *store, gint64 run, const char *note, GError **error)
+{
+    return update_run(store, run, UPDATE_NOTES, note, error);
 }
 
 gboolean store_add_step(Store *store, gint64 run, const StoreStep *step, GError **error)

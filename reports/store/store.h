@@ -57,6 +57,9 @@ gint64 store_add_run(Store *store, const StoreRun *run, GError **error);
 /* "running", "done", "stopped", "failed", "non-finite" */
 gboolean store_set_status(Store *store, gint64 run, const char *status,
                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* @text behind the notes that the run has. */
+gboolean store_add_note(Store *store, gint64 run, const char *text,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean store_add_step(Store *store, gint64 run, const StoreStep *step,
                         GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean store_add_term(Store *store, gint64 run, const StoreTerm *term,

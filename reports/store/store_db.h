@@ -15,6 +15,7 @@ typedef enum {
     INSERT_OP,
     INSERT_SEARCH,
     UPDATE_STATUS,
+    UPDATE_NOTES,
     NUM_STATEMENTS
 } StoreStatement;
 

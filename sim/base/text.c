@@ -21,6 +21,8 @@ char *bytes_text(guint64 bytes)
 
 char *seconds_text(double seconds)
 {
+    if (seconds >= 2 * 3600)
+        return scaled(seconds / 3600, "h");
     if (seconds >= 1)
         return scaled(seconds, "s");
     if (seconds >= 1e-3)

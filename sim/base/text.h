@@ -6,5 +6,5 @@
 /* "141.1 GB", "17.6 MB": decimal units, four digits at most. */
 char *bytes_text(guint64 bytes);
 
-/* "1.234 s", "56.7 ms", "890 us". */
+/* "3.09 h" (from two hours on), "1.23 s", "56.7 ms", "890.0 us". */
 char *seconds_text(double seconds);

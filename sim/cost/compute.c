@@ -15,7 +15,8 @@ double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
 {
     const double m = (double)shape->m, n = (double)shape->n, k = (double)shape->k;
 
-    return (m * k + k * n) * dtype_bytes(dtype) + m * n * MAX(dtype_bytes(dtype), 2);
+    return (double)MAX(shape->groups, 1) *
+           ((m * k + k * n) * dtype_bytes(dtype) + m * n * MAX(dtype_bytes(dtype), 2));
 }
 
 static const DeviceCost *device_cost(const Topology *topology)
@@ -28,18 +29,22 @@ static const DeviceCost *device_cost(const Topology *topology)
 }
 
 /* y(N,O) = x(N,I) W(O,I)^T and its two gradients: one product each, of another shape and layout of
- * operands (NT, NN, TN). */
+ * operands (NT, NN, TN).  Of experts each has its part of the rows. */
 static GemmShape linear_shape(const Op *op)
 {
     const OpSizes *s = &op->sizes;
+    const guint64 groups = MAX(s->groups, 1), rows = s->rows / groups;
 
     switch (op->kind) {
     case OP_LINEAR:
-        return (GemmShape){.m = s->rows, .n = s->out, .k = s->in};
+    case OP_GROUPED_LINEAR:
+        return (GemmShape){.m = rows, .n = s->out, .k = s->in, .groups = groups};
     case OP_LINEAR_BACKWARD_INPUT:
-        return (GemmShape){.m = s->rows, .n = s->in, .k = s->out};
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+        return (GemmShape){.m = rows, .n = s->in, .k = s->out, .groups = groups};
     case OP_LINEAR_BACKWARD_WEIGHT:
-        return (GemmShape){.m = s->out, .n = s->in, .k = s->rows};
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
+        return (GemmShape){.m = s->out, .n = s->in, .k = rows, .groups = groups};
     default:
         g_assert_not_reached();
     }

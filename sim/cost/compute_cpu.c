@@ -41,7 +41,8 @@ static double nominal_flops_per_s(DType dtype, const Topology *topology,
 static double nominal_gemm(const GemmShape *shape, DType dtype, const Topology *topology,
                            const ComputeContext *context)
 {
-    const double flops = 2.0 * (double)shape->m * (double)shape->n * (double)shape->k;
+    const double flops = 2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n *
+                         (double)shape->k;
 
     return flops / (nominal_core.gemm_fraction * nominal_flops_per_s(dtype, topology, context));
 }
@@ -119,7 +120,8 @@ static double measured_gemm(const GemmShape *shape, DType dtype, const Topology 
     const double rate = measured_gemm_rate(&topology->measured, &load, dtype, mnk);
 
     if (rate > 0)
-        return 2.0 * (double)shape->m * (double)shape->n * (double)shape->k / rate;
+        return 2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n *
+               (double)shape->k / rate;
     if (dtype == DTYPE_FP32)
         return nominal_gemm(shape, dtype, topology, context);
     return converted_gemm(shape, dtype, topology, context);

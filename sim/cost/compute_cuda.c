@@ -169,7 +169,9 @@ static guint64 ceil_divide(guint64 a, guint64 b)
 /**
  * quantisation: share of the best rate that the best tile reaches on an (m, n) result.
  *
- *     u = m n / (tm tn SMs waves),  waves = ceil(ceil(m/tm) ceil(n/tn) / SMs)
+ *     u = g m n / (tm tn SMs waves),  waves = ceil(g ceil(m/tm) ceil(n/tn) / SMs)
+ *
+ *     g  groups: one kernel for all
  *
  * Each multiprocessor computes one tile at a time; edge tiles and the last wave are partly idle.
  * Source: NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation).
@@ -177,15 +179,17 @@ static guint64 ceil_divide(guint64 a, guint64 b)
  */
 static double quantisation(const GemmShape *shape, guint multiprocessors)
 {
+    const guint64 groups = MAX(shape->groups, 1);
     double best = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(tiles); i++) {
         const guint64 count =
-            ceil_divide(shape->m, tiles[i].rows) * ceil_divide(shape->n, tiles[i].cols);
+            groups * ceil_divide(shape->m, tiles[i].rows) * ceil_divide(shape->n, tiles[i].cols);
         const guint64 waves = ceil_divide(count, multiprocessors);
         const double places =
             (double)(tiles[i].rows * tiles[i].cols * multiprocessors) * (double)waves;
-        best = MAX(best, tiles[i].rate * (double)shape->m * (double)shape->n / places);
+        best = MAX(best,
+                   tiles[i].rate * (double)groups * (double)shape->m * (double)shape->n / places);
     }
     return best;
 }
@@ -228,7 +232,8 @@ static double cuda_gemm(const GemmShape *shape, DType dtype, const Topology *top
     const double best = gpu_peak_flops(&topology->gpu, dtype) * best_fraction(family, dtype) *
                         family->sustained_clock;
     const double k = (double)shape->k, k0 = family->k_fill_bytes / dtype_bytes(dtype);
-    const double flops = 2.0 * (double)shape->m * (double)shape->n * k;
+    const double flops =
+        2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n * k;
     const double bandwidth = gpu_common.gemm_bandwidth * topology->gpu.memory_bytes_per_s;
     const double transfer = device_cost_gemm_bytes(shape, dtype) / bandwidth;
 

@@ -3,9 +3,9 @@
 
 #include "sim/cost/compute.h"
 
-/* C(m,n) = A(m,k) B(k,n) */
+/* C(m,n) = A(m,k) B(k,n), @groups times at once; 0 is 1. */
 typedef struct {
-    guint64 m, n, k;
+    guint64 m, n, k, groups;
 } GemmShape;
 
 /* What memory-bound work it is: the op, the element type, the bytes that it moves. */

@@ -191,9 +191,51 @@ static void wait_for_host(const Segment *segment, const Framework *framework, do
                              g_str_has_suffix(segment->name, ".recompute");
     const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
     const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
+    const gboolean is_block =
+        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
 
-    if (host_s > 0 && is_pass && g_str_has_prefix(segment->name, "block"))
+    if (host_s > 0 && is_pass && is_block)
         stand_still(segment, MAX(0, host_s - all_seconds(segment, durations)), durations);
+}
+
+/**
+ * copy_seconds: one way between the device and another tier.
+ *
+ *     t = a + S / B
+ *
+ *     a, B  latency and bandwidth that the topology states for one GPU     S  bytes
+ *
+ * Both directions at once don't slow each other; ranks of a node don't either.
+ */
+static double copy_seconds(const Program *program, const Op *op, const Topology *topology)
+{
+    const Tensor *from = program_tensor(program, op->operands[0].tensor);
+    const Tensor *to = program_tensor(program, op->operands[1].tensor);
+    MemoryTier memory;
+
+    if (!topology_memory(topology, from->tier != TIER_DEVICE ? from->tier : to->tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    return memory.latency_s + (double)tensor_copy_bytes(from) / memory.bytes_per_s;
+}
+
+static double op_seconds(const Program *program, const Op *op, const SimulateContext *context,
+                         const guint *spans)
+{
+    const ComputeContext compute = {
+        .busy = context->ranks_per_node,
+        .threads = context->threads,
+        .cores = context->topology->gpus_per_node,
+        .unit_elements = unit_elements(program, op),
+        .context_ranks = group_ranks(program, "cp"),
+        .framework = durations_framework(context),
+    };
+
+    if (op->stream != COMPUTE_STREAM && context->free_communication)
+        return 0;
+    if (op->kind == OP_COPY)
+        return copy_seconds(program, op, context->topology);
+    return op_kind_is_communication(op->kind) ? communication_seconds(program, op, context, spans)
+                                              : compute_op_seconds(op, context->topology, &compute);
 }
 
 double **durations_new(const Program *program, const SimulateContext *context, const guint *spans)
@@ -204,22 +246,8 @@ double **durations_new(const Program *program, const SimulateContext *context, c
         const Segment *segment = program_segment(program, s);
 
         durations[s] = g_new(double, segment->num_ops + 1);
-        for (guint i = 0; i < segment->num_ops; i++) {
-            const Op *op = &segment->ops[i];
-            const ComputeContext compute = {
-                .busy = context->ranks_per_node,
-                .threads = context->threads,
-                .cores = context->topology->gpus_per_node,
-                .unit_elements = unit_elements(program, op),
-                .context_ranks = group_ranks(program, "cp"),
-                .framework = durations_framework(context),
-            };
-
-            durations[s][i] = op->stream != COMPUTE_STREAM && context->free_communication ? 0
-                              : op_kind_is_communication(op->kind)
-                                  ? communication_seconds(program, op, context, spans)
-                                  : compute_op_seconds(op, context->topology, &compute);
-        }
+        for (guint i = 0; i < segment->num_ops; i++)
+            durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
         wait_for_host(segment, durations_framework(context), durations[s]);
     }
     for (guint s = 0; durations_framework(context)->recomputes_all && s < program->segments->len;

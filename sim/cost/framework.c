@@ -365,10 +365,11 @@ double framework_exposed(const Framework *framework, const char *purpose, OpKind
 
 double framework_blocks(const Framework *framework, const char *stream)
 {
-    static const char *const reductions[] = {"shard.reduce", "replicate.reduce", "data.reduce"};
+    static const char *const reductions[] = {"shard.reduce", "replicate.reduce", "data.reduce",
+                                             "expert_shard.reduce", "expert_data.reduce"};
 
     for (guint i = 0; i < G_N_ELEMENTS(reductions); i++)
         if (strcmp(stream, reductions[i]) == 0)
             return framework->reduce_exposed;
-    return strcmp(stream, "shard.gather") == 0 ? framework->gather_exposed : 0;
+    return g_str_has_suffix(stream, "shard.gather") ? framework->gather_exposed : 0;
 }

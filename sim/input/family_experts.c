@@ -3,77 +3,76 @@
 #include "sim/input/model_family.h"
 
 static const Module mixtral_experts[] = {
-    MATRIX(PARAM_OTHER, "block_sparse_moe.gate", DIM_EXPERTS, DIM_HIDDEN),
-    MATRIX(PARAM_OTHER, "block_sparse_moe.experts.%u.w1", DIM_EXPERT_FFN, DIM_HIDDEN,
+    MATRIX(PARAM_ROUTER, "block_sparse_moe.gate", DIM_EXPERTS, DIM_HIDDEN),
+    MATRIX(PARAM_EXPERT_GATE, "block_sparse_moe.experts.%u.w1", DIM_EXPERT_FFN, DIM_HIDDEN,
            .times = EACH_EXPERT),
-    MATRIX(PARAM_OTHER, "block_sparse_moe.experts.%u.w2", DIM_HIDDEN, DIM_EXPERT_FFN,
+    MATRIX(PARAM_EXPERT_DOWN, "block_sparse_moe.experts.%u.w2", DIM_HIDDEN, DIM_EXPERT_FFN,
            .times = EACH_EXPERT),
-    MATRIX(PARAM_OTHER, "block_sparse_moe.experts.%u.w3", DIM_EXPERT_FFN, DIM_HIDDEN,
+    MATRIX(PARAM_EXPERT_UP, "block_sparse_moe.experts.%u.w3", DIM_EXPERT_FFN, DIM_HIDDEN,
            .times = EACH_EXPERT),
     END_OF_LIST,
 };
 
 /* Of the blocks without experts. */
 static const Module dense_mlp[] = {
-    MATRIX(PARAM_OTHER, "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, .where = IN_DENSE_BLOCKS),
-    MATRIX(PARAM_OTHER, "mlp.up_proj", DIM_FFN, DIM_HIDDEN, .where = IN_DENSE_BLOCKS),
-    MATRIX(PARAM_OTHER, "mlp.down_proj", DIM_HIDDEN, DIM_FFN, .where = IN_DENSE_BLOCKS),
+    MATRIX(PARAM_GATE, "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, .where = IN_DENSE_BLOCKS),
+    MATRIX(PARAM_UP, "mlp.up_proj", DIM_FFN, DIM_HIDDEN, .where = IN_DENSE_BLOCKS),
+    MATRIX(PARAM_DOWN, "mlp.down_proj", DIM_HIDDEN, DIM_FFN, .where = IN_DENSE_BLOCKS),
     END_OF_LIST,
 };
 
-#define EXPERT(matrix, rows, cols)                                                                 \
-    MATRIX(PARAM_OTHER, "mlp.experts.%u." matrix, rows, cols, .where = IN_EXPERT_BLOCKS,           \
+#define EXPERT(role, matrix, rows, cols)                                                           \
+    MATRIX(role, "mlp.experts.%u." matrix, rows, cols, .where = IN_EXPERT_BLOCKS,                  \
            .times = EACH_EXPERT)
-#define SHARED(matrix, rows, cols)                                                                 \
-    MATRIX(PARAM_OTHER, matrix, rows, cols, .where = IN_EXPERT_BLOCKS,                             \
-           .when = FEATURE_SHARED_EXPERTS)
+#define SHARED(role, matrix, rows, cols)                                                           \
+    MATRIX(role, matrix, rows, cols, .where = IN_EXPERT_BLOCKS, .when = FEATURE_SHARED_EXPERTS)
 
 static const Module qwen_experts[] = {
-    MATRIX(PARAM_OTHER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
-    EXPERT("gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
-    EXPERT("up_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
-    EXPERT("down_proj", DIM_HIDDEN, DIM_EXPERT_FFN),
-    SHARED("mlp.shared_expert.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
-    SHARED("mlp.shared_expert.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
-    SHARED("mlp.shared_expert.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
-    SHARED("mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN),
+    MATRIX(PARAM_ROUTER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
+    EXPERT(PARAM_EXPERT_GATE, "gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
+    EXPERT(PARAM_EXPERT_UP, "up_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
+    EXPERT(PARAM_EXPERT_DOWN, "down_proj", DIM_HIDDEN, DIM_EXPERT_FFN),
+    SHARED(PARAM_SHARED_GATE, "mlp.shared_expert.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
+    SHARED(PARAM_SHARED_UP, "mlp.shared_expert.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
+    SHARED(PARAM_SHARED_DOWN, "mlp.shared_expert.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
+    SHARED(PARAM_OTHER, "mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN),
     END_OF_LIST,
 };
 
 static const Module deepseek_v2_router[] = {
-    MATRIX(PARAM_OTHER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
+    MATRIX(PARAM_ROUTER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
     END_OF_LIST,
 };
 
 /* With a bias that balances the load, counted among the parameters. */
 static const Module deepseek_v3_router[] = {
-    MATRIX(PARAM_OTHER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
-    VECTOR(PARAM_OTHER, "mlp.gate.e_score_correction_bias", DIM_EXPERTS, .where = IN_EXPERT_BLOCKS,
-           .exact = TRUE),
+    MATRIX(PARAM_ROUTER, "mlp.gate", DIM_EXPERTS, DIM_HIDDEN, .where = IN_EXPERT_BLOCKS),
+    VECTOR(PARAM_ROUTER_BIAS, "mlp.gate.e_score_correction_bias", DIM_EXPERTS,
+           .where = IN_EXPERT_BLOCKS, .exact = TRUE),
     END_OF_LIST,
 };
 
 static const Module deepseek_experts[] = {
-    EXPERT("gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
-    EXPERT("up_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
-    EXPERT("down_proj", DIM_HIDDEN, DIM_EXPERT_FFN),
-    SHARED("mlp.shared_experts.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
-    SHARED("mlp.shared_experts.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
-    SHARED("mlp.shared_experts.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
+    EXPERT(PARAM_EXPERT_GATE, "gate_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
+    EXPERT(PARAM_EXPERT_UP, "up_proj", DIM_EXPERT_FFN, DIM_HIDDEN),
+    EXPERT(PARAM_EXPERT_DOWN, "down_proj", DIM_HIDDEN, DIM_EXPERT_FFN),
+    SHARED(PARAM_SHARED_GATE, "mlp.shared_experts.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
+    SHARED(PARAM_SHARED_UP, "mlp.shared_experts.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
+    SHARED(PARAM_SHARED_DOWN, "mlp.shared_experts.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
     END_OF_LIST,
 };
 
 static const Module deepseek_attention[] = {
-    MATRIX(PARAM_OTHER, "self_attn.q_proj", DIM_LATENT_QUERY, DIM_HIDDEN, .unless = FEATURE_Q_RANK),
-    MATRIX(PARAM_OTHER, "self_attn.q_a_proj", DIM_Q_RANK, DIM_HIDDEN, .when = FEATURE_Q_RANK,
+    MATRIX(PARAM_Q, "self_attn.q_proj", DIM_LATENT_QUERY, DIM_HIDDEN, .unless = FEATURE_Q_RANK),
+    MATRIX(PARAM_Q_DOWN, "self_attn.q_a_proj", DIM_Q_RANK, DIM_HIDDEN, .when = FEATURE_Q_RANK,
            .bias = FEATURE_QKV_BIAS),
-    VECTOR(PARAM_OTHER, "self_attn.q_a_layernorm", DIM_Q_RANK, .when = FEATURE_Q_RANK),
-    MATRIX(PARAM_OTHER, "self_attn.q_b_proj", DIM_LATENT_QUERY, DIM_Q_RANK, .when = FEATURE_Q_RANK),
-    MATRIX(PARAM_OTHER, "self_attn.kv_a_proj_with_mqa", DIM_KV_RANK_ROPE, DIM_HIDDEN,
+    VECTOR(PARAM_Q_DOWN_NORM, "self_attn.q_a_layernorm", DIM_Q_RANK, .when = FEATURE_Q_RANK),
+    MATRIX(PARAM_Q, "self_attn.q_b_proj", DIM_LATENT_QUERY, DIM_Q_RANK, .when = FEATURE_Q_RANK),
+    MATRIX(PARAM_KV_DOWN, "self_attn.kv_a_proj_with_mqa", DIM_KV_RANK_ROPE, DIM_HIDDEN,
            .bias = FEATURE_QKV_BIAS),
-    VECTOR(PARAM_OTHER, "self_attn.kv_a_layernorm", DIM_KV_RANK),
-    MATRIX(PARAM_OTHER, "self_attn.kv_b_proj", DIM_LATENT_KEY_VALUE, DIM_KV_RANK),
-    MATRIX(PARAM_OTHER, "self_attn.o_proj", DIM_HIDDEN, DIM_LATENT_VALUE, .bias = FEATURE_O_BIAS),
+    VECTOR(PARAM_KV_DOWN_NORM, "self_attn.kv_a_layernorm", DIM_KV_RANK),
+    MATRIX(PARAM_KV_UP, "self_attn.kv_b_proj", DIM_LATENT_KEY_VALUE, DIM_KV_RANK),
+    MATRIX(PARAM_O, "self_attn.o_proj", DIM_HIDDEN, DIM_LATENT_VALUE, .bias = FEATURE_O_BIAS),
     END_OF_LIST,
 };
 
@@ -111,13 +110,13 @@ static const Module dbrx_block[] = {
     MATRIX(PARAM_QKV, "norm_attn_norm.attn.Wqkv", DIM_QKV, DIM_HIDDEN),
     MATRIX(PARAM_O, "norm_attn_norm.attn.out_proj", DIM_HIDDEN, DIM_QUERY),
     VECTOR(PARAM_POST_NORM, "norm_attn_norm.norm_2", DIM_HIDDEN),
-    MATRIX(PARAM_OTHER, "ffn.router.layer", DIM_EXPERTS, DIM_HIDDEN),
-    MATRIX(PARAM_OTHER, "ffn.experts.mlp.w1", DIM_EXPERT_FFN, DIM_HIDDEN, .times = JOINED_EXPERTS,
-           .exact = TRUE),
-    MATRIX(PARAM_OTHER, "ffn.experts.mlp.v1", DIM_EXPERT_FFN, DIM_HIDDEN, .times = JOINED_EXPERTS,
-           .exact = TRUE),
-    MATRIX(PARAM_OTHER, "ffn.experts.mlp.w2", DIM_EXPERT_FFN, DIM_HIDDEN, .times = JOINED_EXPERTS,
-           .exact = TRUE),
+    MATRIX(PARAM_ROUTER, "ffn.router.layer", DIM_EXPERTS, DIM_HIDDEN),
+    MATRIX(PARAM_EXPERT_GATE, "ffn.experts.mlp.w1", DIM_EXPERT_FFN, DIM_HIDDEN,
+           .times = JOINED_EXPERTS, .exact = TRUE),
+    MATRIX(PARAM_EXPERT_UP, "ffn.experts.mlp.v1", DIM_EXPERT_FFN, DIM_HIDDEN,
+           .times = JOINED_EXPERTS, .exact = TRUE),
+    MATRIX(PARAM_EXPERT_DOWN, "ffn.experts.mlp.w2", DIM_EXPERT_FFN, DIM_HIDDEN,
+           .times = JOINED_EXPERTS, .exact = TRUE),
     END_OF_LIST,
 };
 
@@ -169,8 +168,10 @@ static gboolean read_experts(Model *model, const JsonText *json, const char *cou
 
     experts->ffn = model->ffn;
     experts->every = 1;
-    return json_uint32(json, count, 1, MAX_EXPERTS, &experts->count, error) &&
-           json_uint32(json, top_k, 1, experts->count, &experts->top_k, error);
+    if (!json_uint32(json, count, 1, MAX_EXPERTS, &experts->count, error))
+        return FALSE;
+    experts->held = experts->count;
+    return json_uint32(json, top_k, 1, experts->count, &experts->top_k, error);
 }
 
 static gboolean read_local_experts(Model *model, const JsonText *json, GError **error)

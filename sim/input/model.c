@@ -150,6 +150,11 @@ void model_rope_frequencies(const Model *model, double *inverse)
     }
 }
 
+guint model_value_dim(const Model *model)
+{
+    return model->latent.value_dim != 0 ? model->latent.value_dim : model->head_dim;
+}
+
 /**
  * model_step_flops:
  *
@@ -173,9 +178,7 @@ void model_rope_frequencies(const Model *model, double *inverse)
  */
 double model_step_flops(const Model *model, guint64 tokens, guint64 seq_len)
 {
-    const double value_dim =
-        model->latent.value_dim != 0 ? model->latent.value_dim : model->head_dim;
-    const double pair = 2.0 * model->heads * (model->head_dim + value_dim);
+    const double pair = 2.0 * model->heads * (model->head_dim + (double)model_value_dim(model));
     const double seq = (double)seq_len;
     const double hidden_by_window =
         model->sliding_window > 0 ? MAX(seq - model->sliding_window, 0.0) : 0.0;

@@ -4,8 +4,9 @@
 #include <glib.h>
 
 /* Which of the FSDP units a tensor belongs to: everything outside the blocks is the root unit,
- * as where PyTorch's fully_shard() wraps each block and then the model. */
-typedef enum { UNIT_ROOT, UNIT_BLOCK } UnitKind;
+ * as where PyTorch's fully_shard() wraps each block and then the model.  A block with a mixture of
+ * experts is two: the experts that a rank holds, which fewer ranks share, and the rest. */
+typedef enum { UNIT_ROOT, UNIT_BLOCK, UNIT_SPARSE, UNIT_EXPERTS, NUM_UNIT_KINDS } UnitKind;
 
 /* What a parameter tensor does, in the order in which a unit stores them.  A role that a model
  * lacks is absent from its units. */
@@ -29,6 +30,14 @@ typedef enum {
     PARAM_V_BIAS,
     PARAM_Q_NORM, /* of each head, or of all heads at once */
     PARAM_K_NORM,
+    PARAM_Q_DOWN, /* latent attention: to q_rank; PARAM_Q is what comes from there */
+    PARAM_Q_DOWN_BIAS,
+    PARAM_Q_DOWN_NORM,
+    PARAM_KV_DOWN, /* to kv_rank, and the rotated part of a key */
+    PARAM_KV_DOWN_BIAS,
+    PARAM_KV_DOWN_NORM,
+    PARAM_KV_UP, /* keys but for that part, and values */
+    PARAM_KV_UP_BIAS,
     PARAM_O,
     PARAM_O_BIAS,
     PARAM_ATTENTION_NORM, /* of what attention gives */
@@ -41,7 +50,22 @@ typedef enum {
     PARAM_DOWN,
     PARAM_DOWN_BIAS,
     PARAM_MLP_NORM, /* of what the MLP gives */
-    PARAM_OTHER,    /* of models that are counted only */
+    PARAM_ROUTER,   /* (experts, hidden) */
+    PARAM_ROUTER_BIAS,
+    PARAM_SHARED_GATE, /* of the shared experts, which are one MLP */
+    PARAM_SHARED_GATE_BIAS,
+    PARAM_SHARED_UP,
+    PARAM_SHARED_UP_BIAS,
+    PARAM_SHARED_DOWN,
+    PARAM_SHARED_DOWN_BIAS,
+    /* experts: the matrices of all that are held, under each other */
+    PARAM_EXPERT_GATE,
+    PARAM_EXPERT_GATE_BIAS,
+    PARAM_EXPERT_UP,
+    PARAM_EXPERT_UP_BIAS,
+    PARAM_EXPERT_DOWN,
+    PARAM_EXPERT_DOWN_BIAS,
+    PARAM_OTHER, /* of models that are counted only */
     NUM_PARAM_ROLES
 } ParamRole;
 
@@ -109,6 +133,7 @@ typedef struct {
  * others an MLP. */
 typedef struct {
     guint count, top_k, ffn;
+    guint held;         /* count; where ranks share the experts, those of one */
     guint64 shared_ffn; /* of all shared experts together */
     guint first, every;
 } Experts;
@@ -161,6 +186,13 @@ char *model_untrainable(const Model *model);
 /* TRUE where that is NULL, else one line and ERROR_INPUT. */
 gboolean model_check_plannable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Whether block @block has a mixture of experts, and how many blocks have. */
+gboolean model_is_sparse(const Model *model, guint block);
+guint model_num_sparse(const Model *model);
+
+/* Width of a head's values: head_dim but in latent attention. */
+guint model_value_dim(const Model *model);
 
 /* The parameters of a unit of a plannable model in storage order: GArray of ParamShape (which owns
  * the names).  What is fused in the file - queries, keys and values, gate and up - is split here,

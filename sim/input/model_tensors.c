@@ -62,16 +62,15 @@ static guint64 model_dim(const Model *model, Dim dim)
     g_assert_not_reached();
 }
 
-/* Whether block @layer has experts. */
-static gboolean model_has_experts(const Model *model, guint layer)
+gboolean model_is_sparse(const Model *model, guint block)
 {
     const Experts *experts = &model->experts;
 
-    return experts->count != 0 && layer >= experts->first &&
-           (layer - experts->first) % experts->every == 0;
+    return experts->count != 0 && block >= experts->first &&
+           (block - experts->first) % experts->every == 0;
 }
 
-static guint num_expert_blocks(const Model *model)
+guint model_num_sparse(const Model *model)
 {
     const Experts *experts = &model->experts;
 
@@ -130,7 +129,7 @@ static void count_root(const Model *model, const Module *list, Count *count)
 static Count count_parameters(const Model *model)
 {
     const ModelFamily *family = model->family;
-    const guint with_experts = num_expert_blocks(model);
+    const guint with_experts = model_num_sparse(model);
     Count count = {0};
 
     count_root(model, family->before, &count);
@@ -240,7 +239,7 @@ static char *expert_name(const char *name, guint expert)
 static void add_block(GArray *tensors, const Model *model, guint layer)
 {
     const ModelFamily *family = model->family;
-    const gboolean experts = model_has_experts(model, layer);
+    const gboolean experts = model_is_sparse(model, layer);
     g_autofree char *prefix = g_strdup_printf("%s%u.", family->block_prefix, layer);
 
     for (guint i = 0; i < MAX_LISTS && family->block[i] != NULL; i++)
@@ -295,9 +294,14 @@ static const Part parts[] = {
     {PARAM_GATE_UP, PARAM_UP, "up_proj", DIM_FFN},
 };
 
+/* Experts that are held are one matrix: without their numbers. */
 static char *part_name(const Module *module, const Part *part)
 {
-    const char *last = strrchr(module->name, '.');
+    const char *last = strrchr(module->name, '.'), *number = strstr(module->name, "%u.");
+
+    if (number != NULL)
+        return g_strdup_printf("%.*s%s", (int)(number - module->name), module->name,
+                               number + strlen("%u."));
 
     return last == NULL || part->name == NULL
                ? g_strdup(module->name)
@@ -307,10 +311,11 @@ static char *part_name(const Module *module, const Part *part)
 static void add_param(GArray *params, const Model *model, const Module *module, const Part *part)
 {
     const gboolean vector = module->cols == DIM_NONE;
+    const guint64 copies = module->times == ONE ? 1 : model->experts.held;
     g_autofree char *name = part_name(module, part);
     ParamShape shape = {
         .name = g_strconcat(name, ".weight", NULL),
-        .rows = model_dim(model, part->rows),
+        .rows = model_dim(model, part->rows) * copies,
         .cols = vector ? 1 : model_dim(model, module->cols),
         .dims = vector ? 1 : 2,
         .role = part->role,
@@ -326,12 +331,20 @@ static void add_param(GArray *params, const Model *model, const Module *module, 
     g_array_append_val(params, shape);
 }
 
-static void add_params(GArray *params, const Model *model, const Module *list)
+static gboolean is_in_unit(const Model *model, const Module *module, UnitKind unit)
+{
+    if (unit == UNIT_ROOT)
+        return is_present(model, module);
+    return is_in_block(model, module, unit != UNIT_BLOCK) &&
+           (module->times != ONE) == (unit == UNIT_EXPERTS);
+}
+
+static void add_params(GArray *params, const Model *model, const Module *list, UnitKind unit)
 {
     for (; list->name != NULL; list++) {
         const Part whole = {list->role, (ParamRole)list->role, NULL, list->rows};
 
-        if (!is_present(model, list))
+        if (!is_in_unit(model, list, unit))
             continue;
         if (list->role < NUM_PARAM_ROLES)
             add_param(params, model, list, &whole);
@@ -352,11 +365,11 @@ GArray *model_unit_params(const Model *model, UnitKind unit)
     GArray *params = shapes_new();
 
     if (unit == UNIT_ROOT) {
-        add_params(params, model, family->before);
-        add_params(params, model, family->after);
+        add_params(params, model, family->before, unit);
+        add_params(params, model, family->after, unit);
     }
-    for (guint i = 0; unit == UNIT_BLOCK && i < MAX_LISTS && family->block[i] != NULL; i++)
-        add_params(params, model, family->block[i]);
+    for (guint i = 0; unit != UNIT_ROOT && i < MAX_LISTS && family->block[i] != NULL; i++)
+        add_params(params, model, family->block[i], unit);
     g_array_sort(params, compare_roles);
     return params;
 }

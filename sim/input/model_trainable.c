@@ -24,8 +24,8 @@ static const struct {
     {FEATURE_EMBED_NORM, "a norm of the embedding", FALSE},
     {FEATURE_EMBED_PROJECTED, "an embedding of another width", TRUE},
     {FEATURE_LOGITS_CHANGED, "capped or scaled logits", FALSE},
-    {FEATURE_LATENT, "latent attention", TRUE},
-    {FEATURE_EXPERTS, "mixture of experts", TRUE},
+    {FEATURE_LATENT, "latent attention", FALSE},
+    {FEATURE_EXPERTS, "mixture of experts", FALSE},
 };
 
 static void append(GString *list, const char *what)
@@ -44,6 +44,23 @@ static void append_odd_norms(GString *list, const Model *model)
         append(list, "a norm of its own for each head's queries and keys");
 }
 
+/* Parameters that no op reads: of what is not told by a feature. */
+static void append_unread(GString *list, const Model *model)
+{
+    const guint sparse = model_num_sparse(model);
+
+    for (guint kind = 0; kind < NUM_UNIT_KINDS; kind++) {
+        g_autoptr(GArray) params = model_unit_params(model, (UnitKind)kind);
+
+        if ((kind == UNIT_BLOCK && sparse == model->layers) || (kind > UNIT_BLOCK && sparse == 0))
+            continue;
+
+        for (guint i = 0; i < params->len; i++)
+            if (g_array_index(params, ParamShape, i).role == PARAM_OTHER)
+                append(list, g_array_index(params, ParamShape, i).name);
+    }
+}
+
 char *model_unplannable(const Model *model)
 {
     g_autoptr(GString) list = g_string_new(NULL);
@@ -52,6 +69,8 @@ char *model_unplannable(const Model *model)
         if (untrained[i].unplanned && (model->features & untrained[i].feature) != 0)
             append(list, untrained[i].what);
     append_odd_norms(list, model);
+    if (list->len == 0)
+        append_unread(list, model);
     return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);
 }
 

@@ -12,6 +12,43 @@ double gpu_peak_flops(const Gpu *gpu, DType dtype)
     return gpu->peak_flops[dtype] > 0 ? gpu->peak_flops[dtype] : gpu->peak_flops[DTYPE_FP32];
 }
 
+static const char *const tier_names[NUM_TIERS] = {
+    [TIER_DEVICE] = "device", [TIER_HOST] = "host", [TIER_CXL] = "cxl", [TIER_NVME] = "nvme"};
+
+const char *tier_name(Tier tier)
+{
+    g_assert((guint)tier < NUM_TIERS);
+    return tier_names[tier];
+}
+
+gboolean tier_from_name(const char *name, Tier *tier)
+{
+    for (guint i = 0; i < NUM_TIERS; i++) {
+        if (g_str_equal(name, tier_names[i])) {
+            *tier = (Tier)i;
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
+gboolean topology_memory(const Topology *topology, Tier tier, MemoryTier *memory)
+{
+    const gboolean host = topology->cpu_memory_bytes > 0 && topology->host_link_bytes_per_s > 0;
+
+    if (topology->gpu.kind == DEVICE_CPU)
+        return FALSE;
+    for (guint i = 0; i < topology->memories->len; i++) {
+        *memory = g_array_index(topology->memories, MemoryTier, i);
+        if (g_str_equal(memory->name, tier_names[tier]))
+            return TRUE;
+    }
+    *memory = (MemoryTier){.name = (char *)"host",
+                           .capacity_bytes = topology->cpu_memory_bytes,
+                           .bytes_per_s = topology->host_link_bytes_per_s};
+    return tier == TIER_HOST && host;
+}
+
 const char *device_kind_name(DeviceKind kind)
 {
     return kind == DEVICE_CUDA ? "cuda" : "cpu";
@@ -25,6 +62,11 @@ static void clear_level(gpointer data)
 
     g_free(level->name);
     g_free(level->kind);
+}
+
+static void clear_memory(gpointer data)
+{
+    g_free(((MemoryTier *)data)->name);
 }
 
 static void clear_extra(gpointer data)
@@ -42,6 +84,8 @@ static Topology *topology_new(void)
 
     topology->networks = g_array_new(FALSE, FALSE, sizeof(NetworkLevel));
     g_array_set_clear_func(topology->networks, clear_level);
+    topology->memories = g_array_new(FALSE, FALSE, sizeof(MemoryTier));
+    g_array_set_clear_func(topology->memories, clear_memory);
     topology->extras = g_array_new(FALSE, FALSE, sizeof(TopologyExtra));
     g_array_set_clear_func(topology->extras, clear_extra);
     measured_init(&topology->measured);
@@ -56,7 +100,11 @@ void topology_free(Topology *topology)
     g_free(topology->source);
     g_free(topology->gpu.name);
     g_free(topology->gpu.source);
+    g_free(topology->cost.source);
+    g_free(topology->cost.currency);
+    g_free(topology->reliability.source);
     g_clear_pointer(&topology->networks, g_array_unref);
+    g_clear_pointer(&topology->memories, g_array_unref);
     g_clear_pointer(&topology->extras, g_array_unref);
     measured_clear(&topology->measured);
     g_free(topology);
@@ -118,6 +166,23 @@ static gboolean read_network(const Reader *reader, const KeyGroup *group, const 
                            inner == 0 ? "which joins all" : "which is the same or larger");
 }
 
+static gboolean read_memory(const Reader *reader, const KeyGroup *group, const char *name,
+                            GError **error)
+{
+    MemoryTier memory = {.span = 0};
+    const RuleTarget target = {.record = &memory};
+    Tier tier;
+
+    if (!tier_from_name(name, &tier) || tier == TIER_DEVICE)
+        return key_text_refuse(reader->text, group, NULL, error,
+                               "unknown memory; allowed: host, cxl, nvme");
+    if (!rules_read(&memory_rules, reader->text, group, &target, error))
+        return FALSE;
+    memory.name = g_strdup(name);
+    g_array_append_val(reader->topology->memories, memory);
+    return TRUE;
+}
+
 /* All but GPUs, which are read once the node has named one. */
 static gboolean read_group(const Reader *reader, const KeyGroup *group, GError **error)
 {
@@ -143,8 +208,8 @@ static gboolean read_group(const Reader *reader, const KeyGroup *group, GError *
         return read_plain(reader, group, &cost_rules, error);
     if (g_str_equal(group->name, "reliability"))
         return read_plain(reader, group, &reliability_rules, error);
-    if (name_after(group, "memory") != NULL)
-        return read_plain(reader, group, &memory_rules, error);
+    if ((name = name_after(group, "memory")) != NULL)
+        return read_memory(reader, group, name, error);
     if ((name = name_after(group, "network")) != NULL)
         return read_network(reader, group, name, error);
     if ((name = name_after(group, "measured")) != NULL)
@@ -371,18 +436,14 @@ Topology *topology_load(const char *where, const char *topologies_dir, GError **
 
 /* ---- printing ---- */
 
-/* Those of @group, or (NULL) those of groups that hold nothing else. */
 static void print_extras(const Topology *topology, GKeyFile *file, const char *group,
                          const char *print_as)
 {
     for (guint i = 0; topology->extras != NULL && i < topology->extras->len; i++) {
         const TopologyExtra *extra = &g_array_index(topology->extras, TopologyExtra, i);
-        const gboolean own =
-            !g_str_equal(extra->group, "node") && !g_str_equal(extra->group, "gpu");
 
-        if (group == NULL ? own : g_str_equal(extra->group, group))
-            g_key_file_set_string(file, print_as != NULL ? print_as : extra->group, extra->key,
-                                  extra->value);
+        if (g_str_equal(extra->group, group))
+            g_key_file_set_string(file, print_as, extra->key, extra->value);
     }
 }
 
@@ -402,7 +463,14 @@ char *topology_print(const Topology *topology)
 
         rules_print(&network_rules, level, file, group);
     }
-    print_extras(topology, file, NULL, NULL);
+    for (guint i = 0; i < topology->memories->len; i++) {
+        const MemoryTier *memory = &g_array_index(topology->memories, MemoryTier, i);
+        g_autofree char *group = g_strconcat("memory ", memory->name, NULL);
+
+        rules_print(&memory_rules, memory, file, group);
+    }
+    rules_print(&cost_rules, topology, file, "cost");
+    rules_print(&reliability_rules, topology, file, "reliability");
     measured_print(&topology->measured, file);
     return g_key_file_to_data(file, NULL, NULL);
 }

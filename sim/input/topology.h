@@ -8,6 +8,12 @@
 typedef enum { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 const char *device_kind_name(DeviceKind kind); /* "cpu", "cuda" */
 
+/* Where memory is. */
+typedef enum { TIER_DEVICE, TIER_HOST, TIER_CXL, TIER_NVME, NUM_TIERS } Tier;
+#define TIER_NAMES "device, host, cxl or nvme"
+const char *tier_name(Tier tier);
+gboolean tier_from_name(const char *name, Tier *tier);
+
 /* One accelerator, or (kind cpu) one core as a rank's device. */
 typedef struct {
     char *name, *source;
@@ -28,6 +34,14 @@ typedef struct {
     double bytes_per_s, latency_s; /* per GPU, one direction */
     double oversubscription;       /* 1 = none */
 } NetworkLevel;
+
+/* Memory beside the GPU's. */
+typedef struct {
+    char *name;
+    guint64 capacity_bytes;        /* of all that share it */
+    double bytes_per_s, latency_s; /* of one GPU, one direction */
+    guint span;                    /* GPUs that share it; 0 = those of a node */
+} MemoryTier;
 
 /* What `fsdp-run calibrate` wrote.  busy = ranks that computed at once, threads = of each. */
 typedef struct {
@@ -64,6 +78,23 @@ typedef struct {
     guint64 framework_bytes, framework_alone_bytes;
 } Measured;
 
+/* What a GPU costs with its share of the node; 0 or NULL = not stated. */
+typedef struct {
+    char *source;
+    double price_per_gpu_hour;
+    char *currency;
+    double power_per_gpu_w;
+} RunningCost;
+
+/* How long parts work until they fail, and what that costs; 0 = not stated. */
+typedef struct {
+    char *source;
+    double gpu_mtbf_s;             /* of one GPU, with all that fails along with it */
+    double node_mtbf_s;            /* of one node, beside its GPUs */
+    double checkpoint_bytes_per_s; /* that one GPU writes while all of a job do */
+    double restart_s;              /* from a failure until training goes on */
+} Reliability;
+
 /* A documented key that nothing reads yet: checked, and kept for printing. */
 typedef struct {
     char *group; /* "gpu" whatever the GPU's name */
@@ -75,8 +106,12 @@ typedef struct {
     guint nodes;
     guint gpus_per_node; /* on a CPU: cores; ranks may be more */
     Gpu gpu;
-    guint64 cpu_memory_bytes; /* of a node */
-    GArray *networks;         /* NetworkLevel, innermost first, at least one */
+    guint64 cpu_memory_bytes;     /* of a node */
+    double host_link_bytes_per_s; /* between a GPU and the host, one direction; 0 = not stated */
+    GArray *networks;             /* NetworkLevel, innermost first, at least one */
+    GArray *memories;             /* MemoryTier */
+    RunningCost cost;
+    Reliability reliability;
     Measured measured;
     GArray *extras; /* TopologyExtra */
 } Topology;
@@ -96,6 +131,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
 /* How many GPUs its outermost network can join: G_MAXUINT where that has no end (span all), and on
  * a CPU, whose ranks are processes. */
 guint topology_max_gpus(const Topology *topology);
+
+/* What a GPU finds beside its own memory: [memory NAME], or for the host what [node] says.  FALSE
+ * where that is not stated, and on a CPU, whose own memory is the host's. */
+gboolean topology_memory(const Topology *topology, Tier tier, MemoryTier *memory);
 
 /* The innermost level that joins @ranks consecutive GPUs. */
 const NetworkLevel *topology_level(const Topology *topology, guint ranks);

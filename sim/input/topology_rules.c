@@ -41,7 +41,10 @@ static const KeyRule node[] = {
      .min = 1,
      .offset = offsetof(Topology, cpu_memory_bytes)},
     {.key = "nics", .kind = VALUE_COUNT, .max = MAX_GPUS_PER_NODE, .offset = KEPT},
-    {.key = "host_link", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
+    {.key = "host_link",
+     .kind = VALUE_BYTES_PER_S,
+     .min = 1,
+     .offset = offsetof(Topology, host_link_bytes_per_s)},
     {.key = "storage_read", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
     {.key = "storage_write", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
 };
@@ -106,22 +109,50 @@ static const KeyRule network[] = {
 };
 
 static const KeyRule memory[] = {
-    {.key = "capacity", .kind = VALUE_BYTES, .required = TRUE, .min = 1, .offset = KEPT},
-    {.key = "bandwidth", .kind = VALUE_BYTES_PER_S, .required = TRUE, .min = 1, .offset = KEPT},
-    {.key = "latency", .kind = VALUE_SECONDS, .offset = KEPT},
-    {.key = "span", .kind = VALUE_COUNT, .min = 1, .max = G_MAXINT, .offset = KEPT},
+    {.key = "capacity",
+     .kind = VALUE_BYTES,
+     .required = TRUE,
+     .min = 1,
+     .offset = offsetof(MemoryTier, capacity_bytes)},
+    {.key = "bandwidth",
+     .kind = VALUE_BYTES_PER_S,
+     .required = TRUE,
+     .min = 1,
+     .offset = offsetof(MemoryTier, bytes_per_s)},
+    {.key = "latency", .kind = VALUE_SECONDS, .offset = offsetof(MemoryTier, latency_s)},
+    {.key = "span",
+     .kind = VALUE_COUNT,
+     .min = 1,
+     .max = G_MAXINT,
+     .offset = offsetof(MemoryTier, span)},
 };
 
 static const KeyRule cost[] = {
-    {.key = "price_per_gpu_hour", .kind = VALUE_NUMBER, .offset = KEPT},
-    {.key = "currency", .kind = VALUE_TEXT, .offset = KEPT},
-    {.key = "power_per_gpu", .kind = VALUE_WATTS, .offset = KEPT},
+    {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.source)},
+    {.key = "price_per_gpu_hour",
+     .kind = VALUE_NUMBER,
+     .offset = offsetof(Topology, cost.price_per_gpu_hour)},
+    {.key = "currency", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.currency)},
+    {.key = "power_per_gpu",
+     .kind = VALUE_WATTS,
+     .offset = offsetof(Topology, cost.power_per_gpu_w)},
 };
 
 static const KeyRule reliability[] = {
-    {.key = "gpu_mtbf", .kind = VALUE_SECONDS, .min = 1, .offset = KEPT},
-    {.key = "node_mtbf", .kind = VALUE_SECONDS, .min = 1, .offset = KEPT},
-    {.key = "checkpoint_bandwidth", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
+    {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, reliability.source)},
+    {.key = "gpu_mtbf",
+     .kind = VALUE_SECONDS,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.gpu_mtbf_s)},
+    {.key = "node_mtbf",
+     .kind = VALUE_SECONDS,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.node_mtbf_s)},
+    {.key = "checkpoint_bandwidth",
+     .kind = VALUE_BYTES_PER_S,
+     .min = 1,
+     .offset = offsetof(Topology, reliability.checkpoint_bytes_per_s)},
+    {.key = "restart", .kind = VALUE_SECONDS, .offset = offsetof(Topology, reliability.restart_s)},
 };
 
 static const KeyRule machine[] = {

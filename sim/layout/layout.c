@@ -45,6 +45,16 @@ guint layout_shard_ranks(const Layout *layout)
     return layout->size[AXIS_DP_SHARD] * layout->size[AXIS_CP];
 }
 
+guint layout_ep(const Layout *layout)
+{
+    return MAX(layout->ep, 1);
+}
+
+guint layout_expert_block(const Layout *layout)
+{
+    return layout_shard_ranks(layout) * layout->size[AXIS_TP];
+}
+
 void layout_coordinates(const Layout *layout, guint rank, guint coordinate[NUM_AXES])
 {
     g_assert(rank < layout_world(layout));
@@ -75,5 +85,7 @@ char *layout_text(const Layout *layout)
             g_string_append_printf(text, "%s%s=%u", text->len > 0 ? " " : "", axis_names[i],
                                    layout->size[i]);
     }
+    if (layout_ep(layout) > 1)
+        g_string_append_printf(text, "%sep=%u", text->len > 0 ? " " : "", layout->ep);
     return text->len > 0 ? g_strdup(text->str) : g_strdup("1 rank");
 }

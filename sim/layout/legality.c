@@ -1,10 +1,11 @@
 #include "sim/layout/legality.h"
 
 static const char *const verdict_names[NUM_VERDICTS] = {
-    [VERDICT_OK] = "ok",         [VERDICT_CONTEXT] = "context",   [VERDICT_PIPELINE] = "pipeline",
-    [VERDICT_TENSOR] = "tensor", [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
-    [VERDICT_RECIPE] = "recipe", [VERDICT_PREFETCH] = "prefetch", [VERDICT_SEQUENCE] = "sequence",
-    [VERDICT_LIMIT] = "limit",   [VERDICT_MEMORY] = "memory",     [VERDICT_SLOWER] = "slower",
+    [VERDICT_OK] = "ok",           [VERDICT_CONTEXT] = "context",   [VERDICT_PIPELINE] = "pipeline",
+    [VERDICT_TENSOR] = "tensor",   [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
+    [VERDICT_RECIPE] = "recipe",   [VERDICT_PREFETCH] = "prefetch", [VERDICT_SEQUENCE] = "sequence",
+    [VERDICT_LIMIT] = "limit",     [VERDICT_MEMORY] = "memory",     [VERDICT_SLOWER] = "slower",
+    [VERDICT_EXPERTS] = "experts",
 };
 
 /* Ring indices are 16 bits wide (Call.index), and a step's calls are listed one by one. */
@@ -133,6 +134,56 @@ static Verdict check_tensor(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* What is split over tokens needs them split between all matrices. */
+static Verdict check_token_parallel(const Choice *choice, char **reason)
+{
+    const gboolean latent = (choice->model->features & FEATURE_LATENT) != 0;
+    const guint tp = choice->layout->size[AXIS_TP];
+
+    if (tp > 1 && !choice->sequence_parallel)
+        return refuse(reason, VERDICT_TENSOR, "tp = %u: %s needs sequence parallelism", tp,
+                      latent ? "latent attention" : "a mixture of experts");
+    if (choice->schedule->kind == SCHEDULE_ZB_H1)
+        return refuse(reason, VERDICT_PIPELINE,
+                      "schedule zb_h1 is not there for %s: its backward for weights comes at once",
+                      latent ? "latent attention" : "a mixture of experts");
+    return VERDICT_OK;
+}
+
+static Verdict check_expert_ranks(const Choice *choice, char **reason)
+{
+    const guint experts = choice->model->experts.count, ep = layout_ep(choice->layout);
+    const guint ranks = layout_expert_block(choice->layout);
+
+    if (ep > 1 && experts == 0)
+        return refuse(reason, VERDICT_EXPERTS, "ep = %u: the model has no experts", ep);
+    if (ep > 1 && experts % ep != 0)
+        return refuse(reason, VERDICT_EXPERTS, "ep = %u: must divide the model's %u experts", ep,
+                      experts);
+    if (ranks % ep != 0)
+        return refuse(reason, VERDICT_EXPERTS,
+                      "ep = %u: must divide dp_shard x cp x tp = %u, the ranks among which experts "
+                      "are divided",
+                      ep, ranks);
+    if (ep > 1 && choice->sharding->strategy == STRATEGY_NO_SHARD)
+        return refuse(reason, VERDICT_EXPERTS,
+                      "ep = %u with no_shard: experts are divided among ranks that shard", ep);
+    return VERDICT_OK;
+}
+
+static Verdict check_experts(const Choice *choice, char **reason)
+{
+    const Model *model = choice->model;
+    const Verdict verdict = check_expert_ranks(choice, reason);
+
+    if (verdict != VERDICT_OK || (model->features & (FEATURE_EXPERTS | FEATURE_LATENT)) == 0)
+        return verdict;
+    if (model->experts.count > 0 && choice->sharding->num_overrides > 0)
+        return refuse(reason, VERDICT_STRATEGY,
+                      "units: all units of a model with experts have one strategy and keep");
+    return check_token_parallel(choice, reason);
+}
+
 static Verdict check_batch(const Choice *choice, char **reason)
 {
     const guint data_ranks = layout_data_ranks(choice->layout);
@@ -216,6 +267,21 @@ static Verdict check_recipe(const Choice *choice, char **reason)
     return check_gather(choice, reason);
 }
 
+/* Shards come from their tier with each gather; what stays whole is on the device. */
+static Verdict check_offload(const Choice *choice, char **reason)
+{
+    const Tier tier = choice->sharding->offload.parameters;
+    const gint whole = tier == TIER_DEVICE ? -1 : whole_unit(choice, ROOT_UNIT);
+
+    if (whole >= 0)
+        return refuse(reason, VERDICT_RECIPE,
+                      "offload parameters=%s with %s: parameters are whole, so strategies are "
+                      "full_shard, hybrid_shard, shard_grad_op",
+                      tier_name(tier),
+                      strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
+    return VERDICT_OK;
+}
+
 static Verdict check_units(const Choice *choice, char **reason)
 {
     const Sharding *sharding = choice->sharding;
@@ -292,8 +358,8 @@ static Verdict check_limits(const Choice *choice, char **reason)
 Verdict legality_check(const Choice *choice, char **reason)
 {
     static Verdict (*const checks[])(const Choice *, char **) = {
-        check_context, check_pipeline, check_tensor,   check_strategy, check_batch,
-        check_recipe,  check_units,    check_sequence, check_limits,
+        check_context, check_pipeline, check_tensor, check_experts,  check_strategy, check_batch,
+        check_recipe,  check_offload,  check_units,  check_sequence, check_limits,
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(checks); i++) {

@@ -12,6 +12,7 @@ typedef enum {
     VERDICT_CONTEXT,  /* cp does not divide the sequence */
     VERDICT_PIPELINE, /* more chunks than layers, or a schedule that does not go with them */
     VERDICT_TENSOR,   /* tp does not divide what it splits */
+    VERDICT_EXPERTS,  /* ep does not divide experts or ranks, or what does not go with them */
     VERDICT_BATCH,    /* the global batch does not divide */
     VERDICT_STRATEGY, /* strategy and mesh do not go together */
     VERDICT_RECIPE,   /* recipe and strategy do not go together */

@@ -162,6 +162,12 @@ Strategy sharding_unit_strategy(const Sharding *sharding, guint unit)
 
 /* Only full and hybrid sharding have the choice: under the other strategies the whole parameters
  * are there from forward to backward by definition. */
+gboolean sharding_offloads(const Sharding *sharding)
+{
+    return sharding->offload.optimizer != TIER_DEVICE ||
+           sharding->offload.parameters != TIER_DEVICE;
+}
+
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks)
 {
     const Strategy strategy = sharding_unit_strategy(sharding, unit);

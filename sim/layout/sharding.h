@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sim/input/model.h"
+#include "sim/input/topology.h"
 
 #include <glib.h>
 
@@ -30,6 +31,11 @@ typedef struct {
     gint strategy, keep;
 } UnitOverride;
 
+/* Where state lives: moments and masters, and parameter shards. */
+typedef struct {
+    Tier optimizer, parameters;
+} Offload;
+
 typedef struct {
     Strategy strategy;
     Form form;
@@ -38,6 +44,7 @@ typedef struct {
     gboolean keep_root, keep_last; /* gathered once: kept between forward and backward */
     gboolean gather_fp8;           /* blocks are gathered in fp8, for fp8 products alone */
     gboolean accumulate_sharded; /* reduce every micro-batch; else whole gradients, reduced once */
+    Offload offload;
     guint num_overrides;
     UnitOverride overrides[MAX_UNIT_OVERRIDES];
 } Sharding;
@@ -93,6 +100,7 @@ ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);
 
 /* Strategy and keep of a unit once overrides are applied; @num_blocks as in the model. */
 Strategy sharding_unit_strategy(const Sharding *sharding, guint unit);
+gboolean sharding_offloads(const Sharding *sharding); /* something is in another tier */
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks);
 
 /* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those. */

@@ -18,21 +18,32 @@ Model tensor_parallel_model(const Model *model, guint tp)
     local.kv_heads = MAX(model->kv_heads / tp, 1);
     local.ffn = divide_up(model->ffn, tp);
     local.vocab = divide_up(model->vocab, tp);
+    local.experts.shared_ffn =
+        model->experts.shared_ffn / tp + (model->experts.shared_ffn % tp != 0);
     return local;
 }
 
 /* Zero is SPLIT_NONE: norms, positions, and biases that are added once to a sum over ranks. */
 static const Split splits[NUM_PARAM_ROLES] = {
-    [PARAM_EMBEDDING] = SPLIT_ROWS, [PARAM_HEAD] = SPLIT_ROWS,      [PARAM_Q] = SPLIT_ROWS,
-    [PARAM_Q_BIAS] = SPLIT_ROWS,    [PARAM_K] = SPLIT_ROWS,         [PARAM_K_BIAS] = SPLIT_ROWS,
-    [PARAM_V] = SPLIT_ROWS,         [PARAM_V_BIAS] = SPLIT_ROWS,    [PARAM_O] = SPLIT_COLUMNS,
-    [PARAM_GATE] = SPLIT_ROWS,      [PARAM_GATE_BIAS] = SPLIT_ROWS, [PARAM_UP] = SPLIT_ROWS,
+    [PARAM_EMBEDDING] = SPLIT_ROWS, [PARAM_HEAD] = SPLIT_ROWS,
+    [PARAM_Q] = SPLIT_ROWS,         [PARAM_Q_BIAS] = SPLIT_ROWS,
+    [PARAM_K] = SPLIT_ROWS,         [PARAM_K_BIAS] = SPLIT_ROWS,
+    [PARAM_V] = SPLIT_ROWS,         [PARAM_V_BIAS] = SPLIT_ROWS,
+    [PARAM_O] = SPLIT_COLUMNS,      [PARAM_GATE] = SPLIT_ROWS,
+    [PARAM_GATE_BIAS] = SPLIT_ROWS, [PARAM_UP] = SPLIT_ROWS,
     [PARAM_UP_BIAS] = SPLIT_ROWS,   [PARAM_DOWN] = SPLIT_COLUMNS,
+    [PARAM_KV_UP] = SPLIT_ROWS,     [PARAM_SHARED_GATE] = SPLIT_ROWS,
+    [PARAM_SHARED_UP] = SPLIT_ROWS, [PARAM_SHARED_DOWN] = SPLIT_COLUMNS,
 };
 
 static gboolean is_kv(ParamRole role)
 {
     return role == PARAM_K || role == PARAM_K_BIAS || role == PARAM_V || role == PARAM_V_BIAS;
+}
+
+static gboolean is_expert(ParamRole role)
+{
+    return role >= PARAM_EXPERT_GATE && role <= PARAM_EXPERT_DOWN_BIAS;
 }
 
 guint tensor_copies(const Model *model, ParamRole role, guint tp)
@@ -66,6 +77,8 @@ PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
 {
     if (is_kv(role))
         return SUM_OVER_KV;
+    if (is_expert(role)) /* summed over all ranks that hold it, where it is reduced */
+        return SUM_NONE;
     if (role == PARAM_Q_NORM || role == PARAM_K_NORM) /* of other heads on every rank */
         return SUM_OVER_TP;
     if (splits[role] != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)

@@ -28,6 +28,12 @@ static Form unit_form(const Builder *builder, UnitKind kind)
     return builder->spec->sharding->form;
 }
 
+/* Sharding divides experts among the ranks of the tp group too. */
+static guint expert_copies(const Builder *builder)
+{
+    return builder->spec->sharding->strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
+}
+
 UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
 {
     g_autoptr(GArray) params = model_unit_params(&builder->local, kind);
@@ -41,7 +47,9 @@ UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
     UnitMap *map = unit_map_new(params, ranks, unit_form(builder, kind));
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies =
-            tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
+            kind == UNIT_EXPERTS
+                ? expert_copies(builder)
+                : tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
     if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
         map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
     return map;
@@ -74,17 +82,23 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     return index;
 }
 
-static guint block_class(Builder *builder, Strategy strategy)
+static guint block_class(Builder *builder, UnitKind kind, Strategy strategy)
 {
+    static const char *const names[NUM_UNIT_KINDS] = {
+        [UNIT_BLOCK] = "block", [UNIT_SPARSE] = "sparse", [UNIT_EXPERTS] = "experts"};
     Program *program = builder->program;
+    gboolean first = TRUE;
 
-    for (guint i = 1; i < program->units->len; i++)
-        if (program_unit(program, i)->strategy == strategy)
+    for (guint i = 1; i < program->units->len; i++) {
+        const UnitClass *unit = program_unit(program, i);
+
+        if (unit->kind == kind && unit->strategy == strategy)
             return i;
-    g_autofree char *name = program->units->len == 1
-                                ? g_strdup("block")
-                                : g_strdup_printf("block.%s", strategy_name(strategy));
-    return add_unit_class(builder, UNIT_BLOCK, strategy, name);
+        first &= unit->kind != kind;
+    }
+    g_autofree char *name = first ? g_strdup(names[kind])
+                                  : g_strdup_printf("%s.%s", names[kind], strategy_name(strategy));
+    return add_unit_class(builder, kind, strategy, name);
 }
 
 /* Whole parameters and whole gradients, one copy a unit. */
@@ -124,9 +138,24 @@ static gboolean is_on_stage(const Builder *builder, guint block)
     return FALSE;
 }
 
+static void add_block_ref(Builder *builder, guint block, UnitKind kind)
+{
+    Program *program = builder->program;
+    UnitRef ref = {NO_UNIT_CLASS, 0};
+
+    if (is_on_stage(builder, block) &&
+        (kind == UNIT_BLOCK || model_is_sparse(builder->spec->model, block))) {
+        ref.unit_class =
+            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, block + 1));
+        ref.index = program_unit(program, ref.unit_class)->count++;
+    }
+    g_array_append_val(program->unit_refs, ref);
+}
+
 static void add_unit_refs(Builder *builder)
 {
     Program *program = builder->program;
+    const Model *model = builder->spec->model;
     const Sharding *sharding = builder->spec->sharding;
     UnitRef ref = {
         add_unit_class(builder, UNIT_ROOT, sharding_unit_strategy(sharding, ROOT_UNIT), "root"),
@@ -135,14 +164,10 @@ static void add_unit_refs(Builder *builder)
     if (program_unit(program, 0)->map->elements == 0)
         ref.unit_class = NO_UNIT_CLASS;
     g_array_append_val(program->unit_refs, ref);
-    for (guint i = 0; i < builder->spec->model->layers; i++) {
-        ref = (UnitRef){NO_UNIT_CLASS, 0};
-        if (is_on_stage(builder, i)) {
-            ref.unit_class = block_class(builder, sharding_unit_strategy(sharding, i + 1));
-            ref.index = program_unit(program, ref.unit_class)->count++;
-        }
-        g_array_append_val(program->unit_refs, ref);
-    }
+    for (guint i = 0; i < model->layers; i++)
+        add_block_ref(builder, i, model_is_sparse(model, i) ? UNIT_SPARSE : UNIT_BLOCK);
+    for (guint i = 0; i < model->layers && model->experts.count > 0; i++)
+        add_block_ref(builder, i, UNIT_EXPERTS);
 }
 
 static void add_units(Builder *builder)
@@ -164,22 +189,31 @@ static void add_units(Builder *builder)
                                               .reduce_last = -1,
                                               .update_gather = -1,
                                               .norm = -1,
-                                              .update = -1};
+                                              .update = -1,
+                                              .fetch = -1,
+                                              .store = -1};
 }
 
 /* Copies are counted once the step is laid out. */
 static void add_rings(Builder *builder)
 {
     static const char *const names[NUM_RINGS] = {
-        [RING_RESIDUAL] = "residual", [RING_SAVED] = "saved",           [RING_KEPT] = "kept",
-        [RING_AGAIN] = "again",       [RING_AGAIN_KEPT] = "again_kept", [RING_WEIGHTS] = "weights",
-        [RING_GRADIENT] = "gradient", [RING_INBOX] = "inbox",
+        [RING_RESIDUAL] = "residual",
+        [RING_SAVED] = "saved",
+        [RING_KEPT] = "kept",
+        [RING_AGAIN] = "again",
+        [RING_AGAIN_KEPT] = "again_kept",
+        [RING_WEIGHTS] = "weights",
+        [RING_GRADIENT] = "gradient",
+        [RING_INBOX] = "inbox",
+        [RING_SPARSE] = "sparse_saved",
     };
+    const gboolean saves = builder->spec->schedule.recompute != RECOMPUTE_FULL;
     const gboolean used[NUM_RINGS] = {
         [RING_RESIDUAL] = TRUE,
-        [RING_SAVED] = builder->spec->schedule.recompute != RECOMPUTE_FULL,
-        [RING_KEPT] =
-            builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_FULL,
+        [RING_SAVED] = saves && builder->most_dense > 0,
+        [RING_SPARSE] = saves && builder->most_sparse > 0,
+        [RING_KEPT] = builder->splits_backward && saves,
         [RING_AGAIN] = builder->spec->schedule.recompute != RECOMPUTE_NONE,
         [RING_AGAIN_KEPT] =
             builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_NONE,
@@ -278,14 +312,13 @@ static void add_shared_tensors(Builder *builder)
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
 }
 
+/* What both kinds of block have stands in the same places: storage order begins with it. */
 static void find_params(Builder *builder)
 {
-    static const UnitKind kinds[] = {UNIT_ROOT, UNIT_BLOCK};
-
     for (guint r = 0; r < NUM_PARAM_ROLES; r++)
         builder->param[r] = -1;
-    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
-        g_autoptr(GArray) params = model_unit_params(&builder->local, kinds[k]);
+    for (guint k = 0; k < (builder->local.experts.count > 0 ? NUM_UNIT_KINDS : UNIT_SPARSE); k++) {
+        g_autoptr(GArray) params = model_unit_params(&builder->local, (UnitKind)k);
 
         for (guint i = 0; i < params->len; i++) {
             const ParamShape *shape = &g_array_index(params, ParamShape, i);
@@ -294,6 +327,17 @@ static void find_params(Builder *builder)
             builder->rows_of[shape->role] = shape->rows;
         }
     }
+}
+
+static void count_layers(Builder *builder, LayerRange range)
+{
+    guint sparse = 0;
+
+    for (guint i = 0; i < range.count; i++)
+        sparse += model_is_sparse(builder->spec->model, range.first + i) ? 1 : 0;
+    builder->most_layers = MAX(builder->most_layers, range.count);
+    builder->most_sparse = MAX(builder->most_sparse, sparse);
+    builder->most_dense = MAX(builder->most_dense, range.count - sparse);
 }
 
 static void builder_set_sizes(Builder *builder)
@@ -306,7 +350,9 @@ static void builder_set_sizes(Builder *builder)
     builder->cp = spec->layout.size[AXIS_CP];
     builder->seq = spec->workload->seq_len / builder->cp;
     builder->sequence = builder->tp > 1 && spec->sequence_parallel;
+    builder->ep = layout_ep(&spec->layout);
     builder->local = tensor_parallel_model(spec->model, builder->tp);
+    builder->local.experts.held = spec->model->experts.count / builder->ep;
     builder->rows = spec->schedule.micro_batch * builder->seq;
     builder->local_rows = builder->sequence ? builder->rows / builder->tp : builder->rows;
     builder->dtype = spec->workload->recipe->compute;
@@ -314,9 +360,7 @@ static void builder_set_sizes(Builder *builder)
     builder->has_embedding = builder->stage == 0;
     builder->has_head = builder->stage == (chunks - 1) % builder->pp;
     for (guint c = builder->stage; c < chunks; c += builder->pp)
-        builder->most_layers =
-            MAX(builder->most_layers,
-                schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c).count);
+        count_layers(builder, schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c));
 }
 
 static gboolean uses_scratch(const Builder *builder, const Op *op)

@@ -10,9 +10,14 @@
  * While one block of keys is worked on, the next one is under way. */
 #include "sim/program/emit.h"
 
-static guint64 kv_elements(const Builder *builder)
+typedef enum { OF_KEYS, OF_VALUES } KeyOrValue;
+
+static guint64 kv_elements(const Builder *builder, KeyOrValue which)
 {
-    return builder->rows * builder->local.kv_heads * builder->local.head_dim;
+    const Model *model = &builder->local;
+
+    return builder->rows * model->kv_heads *
+           (which == OF_VALUES ? model_value_dim(model) : model->head_dim);
 }
 
 /* fp32 sums where the activations are narrower; else the activation itself. */
@@ -25,12 +30,9 @@ static guint add_sum(Builder *builder, const char *name, guint activation)
                : emit_activation_fp32(builder, name, NO_SPACE, tensor->elements);
 }
 
-static guint add_kv(Builder *builder, const char *name, gboolean sum, guint blocks)
+static guint add_kv(Builder *builder, const char *name, KeyOrValue which, DType dtype, guint blocks)
 {
-    const DType dtype = sum ? DTYPE_FP32 : builder->dtype;
-
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, dtype, NO_SPACE,
-                              blocks * kv_elements(builder));
+    return emit_tensor(builder, name, dtype, NO_SPACE, blocks * kv_elements(builder, which));
 }
 
 static void add_ring(Builder *builder, const AttentionTensors *t, AttentionRing *ring)
@@ -41,13 +43,13 @@ static void add_ring(Builder *builder, const AttentionTensors *t, AttentionRing 
     };
 
     for (guint i = 0; i < 2; i++) {
-        ring->k[i] = add_kv(builder, names[i][0], FALSE, 1);
-        ring->v[i] = add_kv(builder, names[i][1], FALSE, 1);
-        ring->dk[i] = add_kv(builder, names[i][2], TRUE, 1);
-        ring->dv[i] = add_kv(builder, names[i][3], TRUE, 1);
+        ring->k[i] = add_kv(builder, names[i][0], OF_KEYS, builder->dtype, 1);
+        ring->v[i] = add_kv(builder, names[i][1], OF_VALUES, builder->dtype, 1);
+        ring->dk[i] = add_kv(builder, names[i][2], OF_KEYS, DTYPE_FP32, 1);
+        ring->dv[i] = add_kv(builder, names[i][3], OF_VALUES, DTYPE_FP32, 1);
     }
-    ring->part_dk = add_kv(builder, names[0][4], TRUE, 1);
-    ring->part_dv = add_kv(builder, names[0][5], TRUE, 1);
+    ring->part_dk = add_kv(builder, names[0][4], OF_KEYS, DTYPE_FP32, 1);
+    ring->part_dv = add_kv(builder, names[0][5], OF_VALUES, DTYPE_FP32, 1);
     ring->o = add_sum(builder, "o_sum", t->o);
     ring->dq = add_sum(builder, "dq_sum", t->dq);
 }
@@ -56,10 +58,10 @@ static void add_gathered(Builder *builder, AttentionRing *all)
 {
     const guint cp = builder->cp;
 
-    all->k[0] = add_kv(builder, "all_k", FALSE, cp);
-    all->v[0] = add_kv(builder, "all_v", FALSE, cp);
-    all->dk[0] = add_kv(builder, "all_dk", FALSE, cp);
-    all->dv[0] = add_kv(builder, "all_dv", FALSE, cp);
+    all->k[0] = add_kv(builder, "all_k", OF_KEYS, builder->dtype, cp);
+    all->v[0] = add_kv(builder, "all_v", OF_VALUES, builder->dtype, cp);
+    all->dk[0] = add_kv(builder, "all_dk", OF_KEYS, builder->dtype, cp);
+    all->dv[0] = add_kv(builder, "all_dv", OF_VALUES, builder->dtype, cp);
 }
 
 void build_attention(Builder *builder, AttentionTensors *t)
@@ -168,7 +170,7 @@ static void add_to(const Emit *to, guint part, guint sum)
     Op *op = emit_op(to, OP_ACCUMULATE);
 
     op->dtype = op->dtype_out = DTYPE_FP32;
-    op->sizes.elements = kv_elements(to->builder);
+    op->sizes.elements = program_tensor(to->builder->program, part)->elements;
     emit_reads(op, part);
     emit_updates(op, sum);
 }
@@ -253,7 +255,8 @@ static void collective(const Emit *to, OpKind kind, guint from, guint target)
     Op *op = segment_add_op(builder->program, to->segment, kind,
                             builder_stream(builder, "cp", direction), builder->dtype);
 
-    op->sizes.elements = builder->cp * kv_elements(builder);
+    op->sizes.elements =
+        program_tensor(builder->program, kind == OP_ALL_GATHER ? target : from)->elements;
     emit_reads(op, from);
     emit_writes(op, target);
 }

@@ -26,9 +26,14 @@ typedef struct {
     guint given, stats;
 } OutputNorm;
 
-/* Tensors of a block that live from forward to backward (one copy a block, or one in all when
+/* In a block with experts the MLP is that of the shared ones, if there are any, and the experts are
+ * segments of a unit of their own: forward behind the block's, backward before it.
+ *
+ * Tensors of a block that live from forward to backward (one copy a block, or one in all when
  * recomputed), and those that live within a call. */
 typedef struct {
+    gboolean is_sparse; /* with experts */
+    guint64 ffn;        /* 0: only experts */
     guint rstd1, mid, rstd2, gate, up;
     guint normed, dnormed, h, dh;
     AttentionTensors attention;
@@ -38,6 +43,7 @@ typedef struct {
     guint dgiven;     /* (N / tp, C): the same before an output norm, where it is then gathered */
     TpTensors tp;
     OutputNorm attended, fed;
+    ExpertTensors experts;
 } BlockTensors;
 
 /* What backward reads, of those the backward for weights, of those that are computed again. */
@@ -46,8 +52,8 @@ typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
 static guint saved_space(const Builder *builder, Until until, gboolean again)
 {
     const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
-    const Ring ring =
-        again ? (kept ? RING_AGAIN_KEPT : RING_AGAIN) : (kept ? RING_KEPT : RING_SAVED);
+    const Ring backward = builder->is_sparse ? RING_SPARSE : RING_SAVED;
+    const Ring ring = again ? (kept ? RING_AGAIN_KEPT : RING_AGAIN) : (kept ? RING_KEPT : backward);
 
     return builder->ring_space[ring];
 }
@@ -55,6 +61,11 @@ static guint saved_space(const Builder *builder, Until until, gboolean again)
 static gboolean is_gated(const Builder *builder)
 {
     return (builder->local.features & FEATURE_GATED) != 0;
+}
+
+static gboolean is_latent(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_LATENT) != 0;
 }
 
 /* Both halves read x and add to it. */
@@ -97,9 +108,10 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
     tensors->input_again = tensors->post_again = tensors->tp.local;
     tensors->dfed = tensors->dmid = builder->residual_gradient;
     if (builder->splits_backward) {
-        tensors->h_again = emit_activation(builder, "h_kept", weights, builder->local.ffn);
+        tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
         tensors->input_again = emit_local_activation(builder, "input_normed", weights);
-        tensors->post_again = emit_local_activation(builder, "post_normed", weights);
+        if (has_second_input(builder))
+            tensors->post_again = emit_local_activation(builder, "post_normed", weights);
         tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
         tensors->dmid = is_parallel(builder) ? tensors->dfed
                                              : emit_activation(builder, "dmid", weights, hidden);
@@ -126,26 +138,31 @@ static AttentionTensors add_attention_tensors(Builder *builder)
 {
     const Model *model = &builder->local;
     const Recompute recompute = builder->spec->schedule.recompute;
-    const guint64 attention = (guint64)model->heads * model->head_dim;
+    const guint64 query = (guint64)model->heads * model->head_dim;
+    const guint64 given = (guint64)model->heads * model_value_dim(model);
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
+    const guint64 value = (guint64)model->kv_heads * model_value_dim(model);
     const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
     const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
     const guint weights = builder->ring_space[RING_WEIGHTS];
     const guint rotated = (model->features & FEATURE_QK_NORM) != 0 ? NO_SPACE : weights;
     AttentionTensors tensors = {
-        .q = emit_activation(builder, "q", saved, attention),
+        .q = emit_activation(builder, "q", saved, query),
         .k = emit_activation(builder, "k", saved, kv),
-        .v = emit_activation(builder, "v", saved, kv),
-        .o = emit_activation(builder, "o", saved_space(builder, UNTIL_WEIGHTS, some), attention),
+        .v = emit_activation(builder, "v", saved, value),
+        .o = emit_activation(builder, "o", saved_space(builder, UNTIL_WEIGHTS, some), given),
         .lse = emit_activation_fp32(builder, "lse", saved_space(builder, UNTIL_BACKWARD, some),
                                     builder->rows * model->heads),
-        .dattention = emit_activation(builder, "dattention", NO_SPACE, attention),
-        .dq = emit_activation(builder, "dq", rotated, attention),
+        .dattention = emit_activation(builder, "dattention", NO_SPACE, given),
+        .dq = emit_activation(builder, "dq", rotated, query),
         .dk = emit_activation(builder, "dk", rotated, kv),
-        .dv = emit_activation(builder, "dv", weights, kv),
+        .dv = emit_activation(builder, "dv", weights, value),
     };
 
-    build_projections(builder, &tensors, saved);
+    if (is_latent(builder))
+        build_latent(builder, &tensors, saved);
+    else
+        build_projections(builder, &tensors, saved);
     build_attention(builder, &tensors);
     return tensors;
 }
@@ -155,21 +172,25 @@ static guint add_stats(Builder *builder, const char *name, guint space, ParamRol
     return emit_has_norm(builder, param) ? emit_norm_stats(builder, name, space, param) : 0;
 }
 
-static BlockTensors add_block_tensors(Builder *builder)
+static BlockTensors add_block_tensors(Builder *builder, gboolean is_sparse)
 {
-    const guint64 hidden = builder->local.hidden, ffn = builder->local.ffn;
+    builder->is_sparse = is_sparse;
+    const guint64 hidden = builder->local.hidden;
+    const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
     const gboolean all = builder->spec->schedule.recompute == RECOMPUTE_FULL;
     const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
     const guint kept = saved_space(builder, UNTIL_WEIGHTS, all);
     BlockTensors tensors = {
+        .is_sparse = is_sparse,
+        .ffn = ffn,
         .rstd1 = add_stats(builder, "rstd1", saved, PARAM_INPUT_NORM),
         .attention = add_attention_tensors(builder),
         .mid =
             is_parallel(builder) ? builder->residual : emit_local_activation(builder, "mid", saved),
         .rstd2 =
             has_second_input(builder) ? add_stats(builder, "rstd2", saved, PARAM_POST_NORM) : 0,
-        .gate = is_gated(builder) ? emit_activation(builder, "gate", kept, ffn) : 0,
-        .up = emit_activation(builder, "up", kept, ffn),
+        .gate = is_gated(builder) && ffn > 0 ? emit_activation(builder, "gate", kept, ffn) : 0,
+        .up = ffn > 0 ? emit_activation(builder, "up", kept, ffn) : 0,
         .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
         .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
         .h = emit_activation(builder, "h", NO_SPACE, ffn),
@@ -179,6 +200,9 @@ static BlockTensors add_block_tensors(Builder *builder)
     tensors.tp = add_tp_tensors(builder, tensors.normed);
     add_gradients(builder, &tensors);
     add_output_norms(builder, &tensors, saved);
+    if (is_sparse)
+        build_experts(builder, &tensors.experts, saved);
+    builder->is_sparse = FALSE;
     return tensors;
 }
 
@@ -187,7 +211,7 @@ static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
     Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
 
-    op->sizes.in = op->sizes.out = to->builder->local.ffn;
+    op->sizes.in = op->sizes.out = t->ffn;
     if (is_gated(to->builder))
         emit_reads(op, t->gate);
     emit_reads(op, t->up);
@@ -199,7 +223,7 @@ static void activate_backward(const Emit *to, const BlockTensors *t)
 {
     Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU_BACKWARD : OP_GELU_BACKWARD);
 
-    op->sizes.in = op->sizes.out = to->builder->local.ffn;
+    op->sizes.in = op->sizes.out = t->ffn;
     emit_reads(op, t->dh);
     if (is_gated(to->builder))
         emit_updates(op, t->gate);
@@ -210,15 +234,17 @@ typedef struct {
     Linear o, gate, up, down;
 } BlockWeights;
 
-static BlockWeights block_weights(const Model *model)
+static BlockWeights block_weights(const Emit *to, const BlockTensors *t)
 {
-    const guint64 hidden = model->hidden, ffn = model->ffn;
+    const Model *model = &to->builder->local;
+    const guint64 hidden = model->hidden, ffn = t->ffn;
+    const gboolean shared = t->is_sparse;
 
     return (BlockWeights){
-        .o = {PARAM_O, (guint64)model->heads * model->head_dim, hidden},
-        .gate = {PARAM_GATE, hidden, ffn},
-        .up = {PARAM_UP, hidden, ffn},
-        .down = {PARAM_DOWN, ffn, hidden},
+        .o = {PARAM_O, (guint64)model->heads * model_value_dim(model), hidden, 0, 0},
+        .gate = {shared ? PARAM_SHARED_GATE : PARAM_GATE, hidden, ffn, 0, 0},
+        .up = {shared ? PARAM_SHARED_UP : PARAM_UP, hidden, ffn, 0, 0},
+        .down = {shared ? PARAM_SHARED_DOWN : PARAM_DOWN, ffn, hidden, 0, 0},
     };
 }
 
@@ -303,22 +329,25 @@ static Norm post_norm(const BlockTensors *t)
     return (Norm){t->mid, t->rstd2, PARAM_POST_NORM};
 }
 
-/* What a half's matrices read, of all tokens; without a norm the stream itself. */
-static guint normed(const Emit *to, const BlockTensors *t, const Norm *norm)
+/* The norm of a half's input, of this rank's tokens; without a norm the stream itself. */
+static guint normed_local(const Emit *to, const BlockTensors *t, const Norm *norm)
 {
-    guint local = norm->x;
+    if (!emit_has_norm(to->builder, norm->param))
+        return norm->x;
+    emit_norm(to, norm->x, norm->param, t->tp.local, norm->rstd);
+    return t->tp.local;
+}
 
-    if (emit_has_norm(to->builder, norm->param)) {
-        local = t->tp.local;
-        emit_norm(to, norm->x, norm->param, local, norm->rstd);
-    }
+/* The same of all tokens, as matrices read it. */
+static guint whole(const Emit *to, const BlockTensors *t, guint local)
+{
     emit_gather_tokens(to, local, t->normed);
     return to->builder->sequence ? t->normed : local;
 }
 
 static void feed_forward(const Emit *to, const BlockTensors *t, guint input)
 {
-    const BlockWeights w = block_weights(&to->builder->local);
+    const BlockWeights w = block_weights(to, t);
 
     if (is_gated(to->builder))
         emit_linear(to, &w.gate, input, t->gate, ACCESS_WRITE);
@@ -326,21 +355,54 @@ static void feed_forward(const Emit *to, const BlockTensors *t, guint input)
     activate(to, t, t->h);
 }
 
+/* From the norm to queries, keys and values; returns what the matrices read. */
+static guint attention_input(const Emit *to, const BlockTensors *t)
+{
+    const Norm input = input_norm(to, t);
+    const guint local = normed_local(to, t, &input);
+    const gboolean reads_whole = !is_latent(to->builder) || t->attention.latent.q == 0;
+    const guint read = reads_whole ? whole(to, t, local) : local;
+
+    if (is_latent(to->builder))
+        emit_latent(to, &t->attention, local, read);
+    else
+        emit_projections(to, &t->attention, read);
+    return read;
+}
+
+/* The second half of a block with experts, but for their own segment. */
+static void sparse_half(const Emit *to, const BlockTensors *t, const ResidualSum *fed)
+{
+    const Norm post = post_norm(t);
+    const guint local = normed_local(to, t, &post);
+
+    emit_route(to, &t->experts, local);
+    if (t->ffn == 0) {
+        emit_copy(to, fed->x, fed->y, fed->y_shift);
+        return;
+    }
+    feed_forward(to, t, whole(to, t, local));
+    add_to_residual(to, t, fed);
+}
+
 static void block_forward(const Emit *to, const BlockTensors *t)
 {
-    const BlockWeights w = block_weights(&to->builder->local);
+    const BlockWeights w = block_weights(to, t);
     const guint x = to->builder->residual;
-    const Norm input = input_norm(to, t), post = post_norm(t);
+    const Norm post = post_norm(t);
     const ResidualSum attended = {&w.o, t->attention.o, x, t->mid, 0, &t->attended};
     const ResidualSum fed = {&w.down, t->h, t->mid, x, 1, &t->fed}; /* the next copy */
-    guint read = normed(to, t, &input);
+    guint read = attention_input(to, t);
 
-    emit_projections(to, &t->attention, read);
     emit_attention(to, &t->attention);
     if (!is_parallel(to->builder))
         add_to_residual(to, t, &attended);
+    if (t->is_sparse) {
+        sparse_half(to, t, &fed);
+        return;
+    }
     if (has_second_input(to->builder))
-        read = normed(to, t, &post);
+        read = whole(to, t, normed_local(to, t, &post));
     feed_forward(to, t, read);
     if (is_parallel(to->builder))
         add_both(to, t, &w);
@@ -348,9 +410,8 @@ static void block_forward(const Emit *to, const BlockTensors *t)
         add_to_residual(to, t, &fed);
 }
 
-/* The normed input again, of all tokens; returns it.  @again: of those that this rank norms. */
-static guint normed_again(const Emit *to, const Emit *weights, const BlockTensors *t,
-                          const Norm *norm, guint again)
+/* The normed input again, of this rank's tokens; returns it. */
+static guint local_again(const Emit *to, const Norm *norm, guint again)
 {
     if (emit_has_norm(to->builder, norm->param))
         emit_norm_again(to, norm->x, norm->param, norm->rstd, again);
@@ -358,21 +419,32 @@ static guint normed_again(const Emit *to, const Emit *weights, const BlockTensor
         emit_copy(to, norm->x, again, 0);
     else
         again = norm->x;
-    emit_gather_tokens(weights, again, t->normed);
-    return to->builder->sequence ? t->normed : again;
+    return again;
 }
 
-/* dx += the gradient of the norm's input: dnormed holds this rank's partial sums. */
-static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *norm)
+/* The same of all tokens, where it is read.  @again: of those that this rank norms. */
+static guint normed_again(const Emit *to, const Emit *weights, const BlockTensors *t,
+                          const Norm *norm, guint again)
+{
+    return whole(weights, t, local_again(to, norm, again));
+}
+
+/* dx += the gradient of the norm's input, dy being that of what it left, local. */
+static void local_norm_backward(const Emit *to, const Norm *norm, guint dy)
 {
     const guint dx = to->builder->residual_gradient;
-    const guint dy = emit_reduce_partial(to, t->dnormed, t->tp.local);
     const NormBackward backward = {dy, norm->x, norm->rstd, dx, ACCESS_UPDATE};
 
     if (emit_has_norm(to->builder, norm->param))
         emit_norm_backward(to, &backward, norm->param);
     else
         emit_add(to, dy, dx, 0);
+}
+
+/* The same where dnormed holds this rank's partial sums. */
+static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *norm)
+{
+    local_norm_backward(to, norm, emit_reduce_partial(to, t->dnormed, t->tp.local));
 }
 
 /* The residual stream's gradient as the matrices of a half read it: before its output norm, of all
@@ -398,7 +470,7 @@ static void take_gradient(const Emit *to, const BlockTensors *t, const OutputNor
 /* From what the second half added to gate and up. */
 static void down_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
-    const BlockWeights w = block_weights(&to->builder->local);
+    const BlockWeights w = block_weights(to, t);
 
     activate(to, t, t->h_again);
     emit_linear_backward_weight(weights, &w.down, t->dfed, t->h_again);
@@ -409,7 +481,7 @@ static void down_backward(const Emit *to, const Emit *weights, const BlockTensor
 static void gate_up_backward(const Emit *to, const Emit *weights, const BlockTensors *t,
                              guint input)
 {
-    const BlockWeights w = block_weights(&to->builder->local);
+    const BlockWeights w = block_weights(to, t);
     const gboolean gated = is_gated(to->builder);
 
     if (gated)
@@ -423,7 +495,7 @@ static void gate_up_backward(const Emit *to, const Emit *weights, const BlockTen
 /* From what the first half added to what attention gave. */
 static void output_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
-    const BlockWeights w = block_weights(&to->builder->local);
+    const BlockWeights w = block_weights(to, t);
 
     emit_linear_backward_weight(weights, &w.o, t->dmid, t->attention.o);
     emit_linear_backward_input(to, &w.o, t->dmid, t->attention.dattention, ACCESS_WRITE);
@@ -440,6 +512,34 @@ static void feed_forward_backward(const Emit *to, const Emit *weights, const Blo
     norm_backward(to, t, &post);
 }
 
+/* The same with experts, whose own backward has left the gradients of the rows that it was sent. */
+static void sparse_half_backward(const Emit *to, const BlockTensors *t)
+{
+    const Norm post = post_norm(t);
+    const guint dx = t->experts.dx;
+
+    if (t->ffn > 0) {
+        take_gradient(to, t, &t->fed, t->dfed);
+        down_backward(to, to, t);
+    }
+    const guint local = local_again(to, &post, t->post_again);
+    emit_route_backward(to, &t->experts, local);
+    if (t->ffn > 0) {
+        gate_up_backward(to, to, t, whole(to, t, local));
+        emit_add(to, emit_reduce_partial(to, t->dnormed, t->tp.local), dx, 0);
+    }
+    local_norm_backward(to, &post, dx);
+}
+
+static void latent_backward(const Emit *to, const BlockTensors *t, const Norm *input)
+{
+    const guint local = local_again(to, input, t->input_again);
+    const guint read = t->attention.latent.q == 0 ? whole(to, t, local) : local;
+
+    local_norm_backward(to, input,
+                        emit_latent_backward(to, &t->attention, local, read, t->dnormed));
+}
+
 /* Of the first half: on exit dx holds the gradient of the block's input. */
 static void attention_half_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
@@ -448,6 +548,10 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
     take_gradient(to, t, &t->attended, t->dmid);
     output_backward(to, weights, t);
     emit_attention_backward(to, &t->attention);
+    if (is_latent(to->builder)) {
+        latent_backward(to, t, &input);
+        return;
+    }
     emit_head_norms_backward(to, &t->attention);
     emit_projections_backward_weight(weights, &t->attention,
                                      normed_again(to, weights, t, &input, t->input_again));
@@ -509,14 +613,42 @@ static void build_block(Builder *builder, guint index, const BlockTensors *tenso
         parallel_backward(&to, &weights, tensors);
         return;
     }
-    feed_forward_backward(&to, &weights, tensors);
+    if (tensors->is_sparse)
+        sparse_half_backward(&to, tensors);
+    else
+        feed_forward_backward(&to, &weights, tensors);
     attention_half_backward(&to, &weights, tensors);
+}
+
+static void build_experts_unit(Builder *builder, guint index, const BlockTensors *tensors)
+{
+    const UnitClass *unit = program_unit(builder->program, index);
+    ClassSegments *segments = &builder->classes[index];
+    Emit to;
+
+    segments->forward = add_block_segment(builder, &to, unit, "forward");
+    emit_experts(&to, &tensors->experts);
+    segments->backward = add_block_segment(builder, &to, unit, "backward");
+    emit_experts_backward(&to, &tensors->experts);
 }
 
 void build_blocks(Builder *builder)
 {
-    const BlockTensors tensors = add_block_tensors(builder);
+    BlockTensors dense = {0}, sparse = {0};
 
+    if (builder->most_dense > 0)
+        dense = add_block_tensors(builder, FALSE);
+    if (builder->most_sparse > 0)
+        sparse = add_block_tensors(builder, TRUE);
     for (guint i = 1; i < builder->program->units->len; i++)
-        build_block(builder, i, &tensors);
+        switch (program_unit(builder->program, i)->kind) {
+        case UNIT_EXPERTS:
+            build_experts_unit(builder, i, &sparse);
+            break;
+        case UNIT_SPARSE:
+            build_block(builder, i, &sparse);
+            break;
+        default:
+            build_block(builder, i, &dense);
+        }
 }

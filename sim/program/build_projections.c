@@ -18,9 +18,9 @@ static Projections projections(const Builder *builder)
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
 
     return (Projections){
-        .q = {PARAM_Q, model->hidden, query},
-        .k = {PARAM_K, model->hidden, kv},
-        .v = {PARAM_V, model->hidden, kv},
+        .q = {PARAM_Q, model->hidden, query, 0, 0},
+        .k = {PARAM_K, model->hidden, kv, 0, 0},
+        .v = {PARAM_V, model->hidden, kv, 0, 0},
     };
 }
 

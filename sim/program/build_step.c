@@ -52,8 +52,11 @@ static guint run_length(const Step *step, Ring ring)
 {
     if (ring == RING_RESIDUAL)
         return step->builder->most_layers + 1;
-    return ring == RING_SAVED || ring == RING_KEPT || ring == RING_AGAIN_KEPT ||
-                   ring == RING_WEIGHTS
+    if (ring == RING_SPARSE)
+        return step->builder->most_sparse;
+    if (ring == RING_SAVED)
+        return step->builder->most_dense;
+    return ring == RING_KEPT || ring == RING_AGAIN_KEPT || ring == RING_WEIGHTS
                ? step->builder->most_layers
                : 1;
 }
@@ -68,14 +71,38 @@ static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint 
     return (guint16)(run_start(ring) + flight->run[ring] * run_length(step, ring) + within);
 }
 
-/* Rings of a block's call; @within: which block of its chunk. */
-static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within)
+static LayerRange layers_of(const Builder *builder, guint chunk)
 {
-    static const Ring rings[] = {RING_RESIDUAL, RING_SAVED, RING_KEPT, RING_AGAIN_KEPT,
-                                 RING_WEIGHTS};
+    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
+                          chunk);
+}
+
+/* Blocks before block @within of a chunk that are of the same kind. */
+static guint before_of_kind(const Step *step, guint chunk, guint within)
+{
+    const Builder *builder = step->builder;
+    const Model *model = builder->spec->model;
+    const guint first = layers_of(builder, chunk).first;
+    guint before = 0;
+
+    if (builder->most_dense == 0 || builder->most_sparse == 0)
+        return within;
+    for (guint i = 0; i < within; i++)
+        before +=
+            model_is_sparse(model, first + i) == model_is_sparse(model, first + within) ? 1 : 0;
+    return before;
+}
+
+/* Rings of a block's call; @within: which block of its chunk, @of_kind: of those of its kind. */
+static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within,
+                       guint of_kind)
+{
+    static const Ring rings[] = {RING_RESIDUAL, RING_KEPT, RING_AGAIN_KEPT, RING_WEIGHTS};
 
     for (guint i = 0; i < G_N_ELEMENTS(rings); i++)
         draft->ring[rings[i]] = copy_of(step, flight, rings[i], within);
+    draft->ring[RING_SAVED] = copy_of(step, flight, RING_SAVED, of_kind);
+    draft->ring[RING_SPARSE] = copy_of(step, flight, RING_SPARSE, of_kind);
     draft->ring[RING_GRADIENT] = copy_of(step, flight, RING_GRADIENT, 0);
     draft->ring[RING_INBOX] = copy_of(step, flight, RING_INBOX, 0);
 }
@@ -108,7 +135,8 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
         .uses_weights = step->reads[segment],
     };
 
-    bind_rings(step, &draft, flight_of(step, action->chunk, action->micro_batch), within);
+    bind_rings(step, &draft, flight_of(step, action->chunk, action->micro_batch), within,
+               before_of_kind(step, action->chunk, within));
     g_array_append_val(builder->drafts, draft);
     return builder_draft(builder, builder->drafts->len - 1);
 }
@@ -116,12 +144,6 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
 static const ClassSegments *segments_of(const Builder *builder, guint unit)
 {
     return &builder->classes[program_unit_ref(builder->program, unit)->unit_class];
-}
-
-static LayerRange layers_of(const Builder *builder, guint chunk)
-{
-    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
-                          chunk);
 }
 
 /* ---- actions ---- */
@@ -134,6 +156,7 @@ static void add_forward(Step *step, const Action *action)
 
     pool_take(step, flight, RING_RESIDUAL);
     pool_take(step, flight, RING_SAVED);
+    pool_take(step, flight, RING_SPARSE);
     pool_take(step, flight, RING_KEPT);
     if (action->chunk == 0) {
         add_draft(step, action, builder->embed, ROOT_UNIT, 0);
@@ -142,9 +165,12 @@ static void add_forward(Step *step, const Action *action)
         pool_give(step, flight, RING_INBOX);
     }
     for (guint i = 0; i < layers.count; i++) {
-        const guint unit = layers.first + i + 1;
+        const guint unit = layers.first + i + 1, experts = builder_experts_unit(builder, unit);
+
         add_draft(step, action, segments_of(builder, unit)->forward, unit, i)
             ->ring[RING_AGAIN_KEPT] = 0;
+        if (model_is_sparse(builder->spec->model, layers.first + i))
+            add_draft(step, action, segments_of(builder, experts)->forward, experts, i);
     }
 }
 
@@ -165,6 +191,15 @@ static void give_saved(Step *step, Flight *flight)
     pool_give(step, flight, RING_WEIGHTS);
 }
 
+static void add_backward_call(Step *step, const Action *action, guint unit, guint within)
+{
+    const Builder *builder = step->builder;
+    Draft *backward = add_draft(step, action, segments_of(builder, unit)->backward, unit, within);
+
+    backward->opens_gradient = TRUE;
+    backward->closes_gradient = !builder->splits_backward;
+}
+
 static void add_backward(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
@@ -180,10 +215,10 @@ static void add_backward(Step *step, const Action *action)
     }
     for (guint i = layers.count; i-- > 0;) {
         const guint unit = layers.first + i + 1;
-        Draft *backward = add_draft(step, action, segments_of(builder, unit)->backward, unit, i);
 
-        backward->opens_gradient = TRUE;
-        backward->closes_gradient = !builder->splits_backward;
+        if (model_is_sparse(builder->spec->model, layers.first + i))
+            add_backward_call(step, action, builder_experts_unit(builder, unit), i);
+        add_backward_call(step, action, unit, i);
     }
     if (action->chunk == 0) {
         Draft *embed = add_draft(step, action, builder->embed_backward, ROOT_UNIT, 0);
@@ -194,6 +229,7 @@ static void add_backward(Step *step, const Action *action)
     }
     pool_give(step, flight, RING_RESIDUAL);
     pool_give(step, flight, RING_SAVED);
+    pool_give(step, flight, RING_SPARSE);
     if (!builder->splits_backward)
         give_saved(step, flight);
 }

@@ -21,6 +21,7 @@ typedef enum {
     RING_WEIGHTS,    /* what backward for inputs leaves for that for weights, a block */
     RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
     RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
+    RING_SPARSE,     /* RING_SAVED of blocks with experts */
     NUM_RINGS
 } Ring;
 
@@ -41,7 +42,9 @@ typedef struct {
     gint weights;                      /* backward for weights, where it is apart; else -1 */
     gint gather, reduce_first, reduce_add, reduce_last, update_gather;
     gint norm, update;
+    gint fetch, store; /* of what an update works on and another tier keeps; else -1 */
     guint gathered_space, gradient_space;
+    guint offload_space; /* of the buffers for that; NO_SPACE: none */
 } ClassSegments;
 
 typedef struct {
@@ -52,6 +55,7 @@ typedef struct {
     guint64 rows_of[NUM_PARAM_ROLES]; /* its rows on this rank */
     guint tp;                         /* ranks that split each matrix */
     guint cp;                         /* ranks that share a sequence */
+    guint ep;                         /* ranks that share experts */
     gboolean sequence;                /* between matrices, tokens are split over them */
     guint64 seq;                      /* tokens of a sequence on this rank */
     guint64 rows;                     /* tokens of a micro-batch on this rank */
@@ -63,6 +67,8 @@ typedef struct {
     gboolean has_embedding, has_head; /* the first chunk, the last one */
     gboolean splits_backward;         /* for inputs, later for weights */
     guint most_layers;                /* of this stage's chunks */
+    guint most_dense, most_sparse;    /* the same, of blocks without and with experts */
+    gboolean is_sparse;               /* tensors that are added are of blocks with experts */
     guint micro_batch_space, ring_space[NUM_RINGS];
     guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
         query_positions, key_positions, scratch, logits, vocab_range;
@@ -86,12 +92,27 @@ void build_plain(Builder *builder);
 void pass_recompute(Builder *builder);
 void pass_shard(Builder *builder);
 void pass_optimizer(Builder *builder);
+void pass_offload(Builder *builder);
 void pass_order(Builder *builder);
 
 /* Finds waits by dataflow: an op that reads or overwrites what another stream wrote or reads waits
  * for it, unless other waits already imply that; over the step followed by itself.  Call lists must
  * have no waits yet. */
 void order_add_waits(Program *program);
+
+/* Units are numbered: the root, blocks, and behind them the experts of each block; experts have
+ * the strategy of their block. */
+static inline guint builder_experts_unit(const Builder *builder, guint block_unit)
+{
+    return builder->spec->model->layers + block_unit;
+}
+
+static inline guint builder_block_unit(const Builder *builder, guint unit)
+{
+    const guint layers = builder->spec->model->layers;
+
+    return unit > layers ? unit - layers : unit;
+}
 
 static inline Draft *builder_draft(const Builder *builder, guint i)
 {

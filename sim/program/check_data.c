@@ -77,16 +77,24 @@ static void add_places(DataCheck *check)
     }
 }
 
+static Tier tier_of(const DataCheck *check, const Place *place)
+{
+    return program_tensor(check->program, place->tensor)->tier;
+}
+
 static gint by_begin(gconstpointer a, gconstpointer b, gpointer data)
 {
     const DataCheck *check = data;
-    const guint64 left = place_at(check, *(const guint *)a)->begin;
-    const guint64 right = place_at(check, *(const guint *)b)->begin;
+    const Place *left = place_at(check, *(const guint *)a);
+    const Place *right = place_at(check, *(const guint *)b);
+    const Tier left_tier = tier_of(check, left), right_tier = tier_of(check, right);
 
-    return left < right ? -1 : left > right;
+    if (left_tier != right_tier)
+        return left_tier < right_tier ? -1 : 1;
+    return left->begin < right->begin ? -1 : left->begin > right->begin;
 }
 
-/* Sweep in the order of offsets; all copies lie in one tier today. */
+/* Sweep in the order of offsets, tier by tier. */
 static void find_overlaps(DataCheck *check)
 {
     const guint num = check->places->len;
@@ -101,6 +109,8 @@ static void find_overlaps(DataCheck *check)
         for (guint j = i + 1; j < num && place_at(check, order[j])->begin < place->end; j++) {
             Place *other = place_at(check, order[j]);
 
+            if (tier_of(check, other) != tier_of(check, place))
+                break;
             if (other->begin == other->end || place->begin == place->end)
                 continue;
             g_array_append_val(place->overlaps, order[j]);

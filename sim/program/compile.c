@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* Which axes the members of a group differ in.  "kv" differs in tp, but only within ranks that hold
- * the same keys and values; "embedding" in pp, but only the first and the last stage. */
+ * the same keys and values; "embedding" in pp, but only the first and the last stage; "ep" and the
+ * expert ones in dp_shard, cp and tp together (layout.h). */
 static const struct {
     const char *purpose;
     guint axes;
@@ -22,6 +23,9 @@ static const struct {
     {"embedding", 1u << AXIS_PP},
     {"model", 1u << AXIS_PP | 1u << AXIS_TP},
     {"loss", 1u << AXIS_PP | 1u << AXIS_DP_REPLICATE | 1u << AXIS_DP_SHARD | 1u << AXIS_CP},
+    {"ep", 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
+    {"expert_shard", 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
+    {"expert_data", 1u << AXIS_DP_REPLICATE | 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
     {"norm", 1u << AXIS_PP | 1u << AXIS_DP_SHARD | 1u << AXIS_CP | 1u << AXIS_TP},
 };
 
@@ -38,6 +42,11 @@ static guint kv_copies(const ProgramSpec *spec)
     return tensor_parallel_kv_copies(spec->model, spec->layout.size[AXIS_TP]);
 }
 
+static gboolean is_expert_purpose(const char *purpose)
+{
+    return g_str_has_prefix(purpose, "expert_");
+}
+
 guint purpose_size(const ProgramSpec *spec, const char *purpose)
 {
     const guint axes = purpose_axes(purpose);
@@ -47,10 +56,12 @@ guint purpose_size(const ProgramSpec *spec, const char *purpose)
         return kv_copies(spec);
     if (strcmp(purpose, "embedding") == 0)
         return 2;
+    if (strcmp(purpose, "ep") == 0)
+        return layout_ep(&spec->layout);
     for (guint a = 0; a < NUM_AXES; a++)
         if ((axes & (1u << a)) != 0)
             size *= spec->layout.size[a];
-    return size;
+    return is_expert_purpose(purpose) ? size / layout_ep(&spec->layout) : size;
 }
 
 /* From the innermost axis out to the outermost one that varies. */
@@ -61,6 +72,8 @@ guint purpose_span(const ProgramSpec *spec, const char *purpose)
 
     if (strcmp(purpose, "kv") == 0)
         return kv_copies(spec);
+    if (strcmp(purpose, "ep") == 0)
+        return layout_ep(&spec->layout);
     if (strcmp(purpose, "embedding") == 0) /* two, that far apart */
         return 2 * (pp - 1) * (layout_world(&spec->layout) / pp);
     while (outermost < NUM_AXES && (axes & (1u << outermost)) == 0)
@@ -70,6 +83,16 @@ guint purpose_span(const ProgramSpec *spec, const char *purpose)
     return span;
 }
 
+/* Of its neighbours that hold experts between them, and of those that hold the same ones. */
+static guint first_of_experts(const ProgramSpec *spec, guint rank, const char *purpose)
+{
+    const guint ep = layout_ep(&spec->layout);
+    const guint span = purpose_span(spec, is_expert_purpose(purpose) ? purpose : "expert_shard");
+    const guint within = rank % span;
+
+    return rank - within + (is_expert_purpose(purpose) ? within % ep : within / ep * ep);
+}
+
 /* The group of @rank, named by its first member: the same coordinates, but 0 on the axes that vary.
  */
 static guint first_member(const ProgramSpec *spec, guint rank, const char *purpose)
@@ -77,6 +100,8 @@ static guint first_member(const ProgramSpec *spec, guint rank, const char *purpo
     const guint axes = purpose_axes(purpose), copies = kv_copies(spec);
     guint coordinate[NUM_AXES];
 
+    if (strcmp(purpose, "ep") == 0 || is_expert_purpose(purpose))
+        return first_of_experts(spec, rank, purpose);
     layout_coordinates(&spec->layout, rank, coordinate);
     for (guint a = 0; a < NUM_AXES; a++)
         if ((axes & (1u << a)) != 0)
@@ -133,6 +158,7 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timet
     pass_recompute(&builder);
     pass_shard(&builder);
     pass_optimizer(&builder);
+    pass_offload(&builder);
     return builder;
 }
 

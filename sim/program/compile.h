@@ -1,5 +1,5 @@
 /* From choices to programs: build the plain blocks, then the passes (recompute, shard, optimiser,
- * order), then place. */
+ * offload, order), then place. */
 #pragma once
 
 #include "sim/input/workload.h"

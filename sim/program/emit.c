@@ -2,22 +2,32 @@
 
 #include <string.h>
 
+guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
+{
+    g_autofree char *of_sparse = g_strconcat("sparse.", name, NULL);
+
+    return program_add_tensor(builder->program, builder->is_sparse ? of_sparse : name,
+                              TENSOR_ACTIVATION, dtype, space, elements);
+}
+
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->rows * columns);
+    return emit_tensor(builder, name, builder->dtype, space, builder->rows * columns);
 }
 
 guint emit_local_activation(Builder *builder, const char *name, guint space)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, builder->dtype, space,
-                              builder->local_rows * builder->local.hidden);
+    return emit_local_columns(builder, name, space, builder->local.hidden);
+}
+
+guint emit_local_columns(Builder *builder, const char *name, guint space, guint64 columns)
+{
+    return emit_tensor(builder, name, builder->dtype, space, builder->local_rows * columns);
 }
 
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements)
 {
-    return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, DTYPE_FP32, space,
-                              elements);
+    return emit_tensor(builder, name, DTYPE_FP32, space, elements);
 }
 
 /* A norm goes over each token's values, but of queries and keys over each head's. */
@@ -63,6 +73,7 @@ Op *emit_op(const Emit *to, OpKind kind)
     op->sizes.heads = model->heads;
     op->sizes.kv_heads = model->kv_heads;
     op->sizes.head_dim = model->head_dim;
+    op->sizes.value_dim = model->latent.value_dim;
     op->sizes.in = op->sizes.out = model->hidden;
     op->sizes.eps = model->norm_eps;
     return op;
@@ -195,7 +206,8 @@ static gboolean has_bias(const Emit *to, const Linear *weight)
 /* Whether what the weight gives is a partial sum: its columns are split over ranks. */
 static gboolean is_partial(const Emit *to, const Linear *weight)
 {
-    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN);
+    return to->builder->tp > 1 && (weight->param == PARAM_O || weight->param == PARAM_DOWN ||
+                                   weight->param == PARAM_SHARED_DOWN);
 }
 
 /* ---- products ---- */
@@ -239,7 +251,9 @@ static gboolean is_rounded(const Emit *to, const Factor *source, guint rounded)
     return FALSE;
 }
 
-/* @source in fp8, by a pass of its own over @elements. */
+/* @source in fp8, by a pass of its own over @elements.  Left out: finding its scale (delayed
+ * scaling does that in the same pass), casts that a kernel before does along, and weights that are
+ * kept in fp8 from one micro-batch to the next. */
 static Factor round_factor(const Emit *to, Factor source, const char *name, guint64 elements)
 {
     const Factor rounded = {rounded_tensor(to->builder, name, elements), WHOLE_TENSOR};
@@ -267,23 +281,42 @@ static Factor activation_factor(const Emit *to, guint x)
 /* Gathered in fp8, it is read as it is. */
 static Factor weight_factor(const Emit *to, const Linear *weight)
 {
+    const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
     const gint param = to->builder->param[weight->param];
-    g_autofree char *name = g_strdup_printf("weight.%d.fp8", param);
+    const gboolean sparse = weight->param >= PARAM_ROUTER; /* where a dense block has others */
+    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
+                                            sparse ? (gint)weight->param : param);
     const Factor source = {to->weights, param};
 
     return rounds_factors(to) && !to->builder->spec->sharding->gather_fp8
-               ? round_factor(to, source, name, weight->in * weight->out)
+               ? round_factor(to, source, name, elements)
                : source;
+}
+
+/* The same product of experts. */
+static OpKind grouped_kind(OpKind kind)
+{
+    switch (kind) {
+    case OP_LINEAR:
+        return OP_GROUPED_LINEAR;
+    case OP_LINEAR_BACKWARD_INPUT:
+        return OP_GROUPED_LINEAR_BACKWARD_INPUT;
+    default:
+        return OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    }
 }
 
 static Op *emit_product(const Emit *to, OpKind kind, const Linear *weight, const Factor factors[2])
 {
-    Op *op = emit_op(to, kind);
+    Op *op = emit_op(to, weight->groups > 0 ? grouped_kind(kind) : kind);
 
     if (rounds_factors(to))
         op->dtype = DTYPE_FP8;
     op->sizes.in = weight->in;
     op->sizes.out = weight->out;
+    op->sizes.groups = weight->groups;
+    if (weight->rows > 0)
+        op->sizes.rows = weight->rows;
     for (guint i = 0; i < 2; i++)
         op_add_operand(op, factors[i].tensor, ACCESS_READ, 0, factors[i].param);
     return op;
@@ -375,20 +408,32 @@ Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 
 void emit_gather_tokens(const Emit *to, guint local, guint whole)
 {
+    emit_gather_columns(to, local, whole, to->builder->local.hidden);
+}
+
+void emit_gather_columns(const Emit *to, guint local, guint whole, guint64 columns)
+{
     if (!to->builder->sequence)
         return;
     Op *op = emit_collective(to, OP_ALL_GATHER, "gather");
+    op->sizes.elements = to->builder->rows * columns;
     emit_reads(op, local);
     emit_writes(op, whole);
 }
 
 guint emit_reduce_partial(const Emit *to, guint partial, guint local)
 {
+    return emit_reduce_columns(to, partial, local, to->builder->local.hidden);
+}
+
+guint emit_reduce_columns(const Emit *to, guint partial, guint local, guint64 columns)
+{
     if (to->builder->tp == 1)
         return partial;
     if (to->builder->sequence) {
         Op *op = emit_collective(to, OP_REDUCE_SCATTER, "reduce");
 
+        op->sizes.elements = to->builder->rows * columns;
         emit_reads(op, partial);
         emit_writes(op, local);
         return local;

@@ -20,7 +20,21 @@ typedef struct {
 typedef struct {
     ParamRole param;
     guint64 in, out;
+    guint64 rows;   /* N; 0: this rank's tokens */
+    guint64 groups; /* experts that are held, each with (O, I) and its part of N; 0 elsewhere */
 } Linear;
+
+/* What latent attention makes queries, keys and values of (build_latent.c); _local: of this rank's
+ * tokens of the residual stream. */
+typedef struct {
+    guint q, q_stats, kv, kv_stats; /* what the matrices down gave, local */
+    guint q_normed_local, kv_normed_local, rotated_local;
+    guint q_normed, kv_normed, rotated, up;
+    guint dup, drotated, dq_normed, dkv_normed; /* backward */
+    guint dq_local, dkv_local, drotated_local;  /* sums over ranks */
+    guint dq, dkv;
+    guint dnormed; /* local: the gradient of what the norm before attention left */
+} LatentTensors;
 
 /* What attention reads and leaves; and, where ranks share a sequence, what it works with: in a ring
  * two of each, one in use and one under way, else [0] for all ranks. */
@@ -38,6 +52,7 @@ typedef struct {
 typedef struct {
     guint q, k, v, o, lse, dattention, dq, dk, dv;
     HeadNorms norms;
+    LatentTensors latent;
     AttentionRing ring;
 } AttentionTensors;
 
@@ -54,11 +69,38 @@ void emit_projections_backward_weight(const Emit *weights, const AttentionTensor
 void emit_projections_backward_input(const Emit *to, const AttentionTensors *tensors, guint dnormed,
                                      Access access);
 
+/* The same of latent attention; @local: what the norm left of this rank's tokens, @normed: of all,
+ * only read where queries have no rank.  Backward returns where its gradient is, local. */
+void build_latent(Builder *builder, AttentionTensors *tensors, guint saved);
+void emit_latent(const Emit *to, const AttentionTensors *tensors, guint local, guint normed);
+guint emit_latent_backward(const Emit *to, const AttentionTensors *tensors, guint local,
+                           guint normed, guint dnormed);
+
+/* Experts of a block, and the way to them and back (build_experts.c). */
+typedef struct {
+    guint logits, weights, routes;           /* (N, E), (N, k); N of this rank's tokens */
+    guint sent, received, returned, given;   /* (N * k, C): by expert, at home and where they are */
+    guint rows, row_weights, gate, up, h, y; /* of the experts that are held, padded */
+    guint dsent, dreceived, dreturned, dgiven, dy, dh, drows, drow_weights;
+    guint dweights, dlogits, dx;
+} ExpertTensors;
+
+/* emit_route() is of the block's unit and sends the rows; emit_experts(), of the experts' own,
+ * works on them and adds what comes back to the next copy of the residual stream.  Backward the
+ * other way round: dx, local, is the gradient of @x. */
+void build_experts(Builder *builder, ExpertTensors *tensors, guint saved);
+void emit_route(const Emit *to, const ExpertTensors *tensors, guint x);
+void emit_experts(const Emit *to, const ExpertTensors *tensors);
+void emit_experts_backward(const Emit *to, const ExpertTensors *tensors);
+void emit_route_backward(const Emit *to, const ExpertTensors *tensors, guint x);
+
 void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
 void emit_attention(const Emit *to, const AttentionTensors *tensors);
 void emit_attention_backward(const Emit *to, const AttentionTensors *tensors);
 
-/* A tensor of activations: (N, columns); (N or N / tp, C); fp32 values. */
+/* A tensor of activations: of any size; (N, columns); (N or N / tp, C or columns); fp32 values. */
+guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements);
+guint emit_local_columns(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns);
 guint emit_local_activation(Builder *builder, const char *name, guint space);
 guint emit_activation_fp32(Builder *builder, const char *name, guint space, guint64 elements);
@@ -106,10 +148,12 @@ Op *emit_collective(const Emit *to, OpKind kind, const char *direction);
 
 /* All tokens of what a norm left for its own: nothing to do where it had all. */
 void emit_gather_tokens(const Emit *to, guint local, guint whole);
+void emit_gather_columns(const Emit *to, guint local, guint whole, guint64 columns);
 
 /* The sum of all ranks' partial sums, of the tokens that this rank works on; returns where it is.
  */
 guint emit_reduce_partial(const Emit *to, guint partial, guint local);
+guint emit_reduce_columns(const Emit *to, guint partial, guint local, guint64 columns);
 
 /* A new segment of the root; returns it. */
 guint emit_begin_root(Builder *builder, const char *name, Emit *to);

@@ -62,6 +62,9 @@ static void add_op(GChecksum *sum, const Op *op)
     add(sum, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->kv_heads,
         s->head_dim, s->chunk);
     add(sum, " %" G_GUINT64_FORMAT " %.17g", s->elements, s->eps);
+    if (s->value_dim != 0 || s->groups != 0 || s->top_k != 0)
+        add(sum, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->value_dim,
+            s->groups, s->top_k);
     for (guint i = 0; i < op->num_operands; i++)
         add(sum, " (%u %d %d %d)", op->operands[i].tensor, op->operands[i].access,
             op->operands[i].shift, op->operands[i].param);
@@ -119,8 +122,9 @@ static void add_program(GChecksum *sum, const Program *program)
     add_calls(sum, program, &program->prologue);
     add_calls(sum, program, &program->step);
     add_calls(sum, program, &program->epilogue);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        add(sum, "arena %" G_GUINT64_FORMAT "\n", program->arena_bytes[t]);
+    for (guint t = 0; t < NUM_TIERS; t++) /* those past the host where they hold something */
+        if (t <= TIER_HOST || program->arena_bytes[t] > 0)
+            add(sum, "arena %" G_GUINT64_FORMAT "\n", program->arena_bytes[t]);
 }
 
 char *program_hash(const Program *program)

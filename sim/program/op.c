@@ -34,10 +34,21 @@ static const struct {
     [OP_CLIP] = {"clip", OP_CLASS_OPTIMIZER},
     [OP_ADAMW] = {"adamw", OP_CLASS_OPTIMIZER},
     [OP_SGD] = {"sgd", OP_CLASS_OPTIMIZER},
+    [OP_COPY] = {"copy", OP_CLASS_MEMORY_BOUND},
     [OP_ALL_GATHER] = {"all_gather", OP_CLASS_COMMUNICATION},
     [OP_REDUCE_SCATTER] = {"reduce_scatter", OP_CLASS_COMMUNICATION},
     [OP_ALL_REDUCE] = {"all_reduce", OP_CLASS_COMMUNICATION},
     [OP_EXCHANGE] = {"exchange", OP_CLASS_COMMUNICATION},
+    [OP_ROUTE] = {"route", OP_CLASS_MEMORY_BOUND},
+    [OP_ROUTE_BACKWARD] = {"route_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_PERMUTE] = {"permute", OP_CLASS_MEMORY_BOUND},
+    [OP_UNPERMUTE] = {"unpermute", OP_CLASS_MEMORY_BOUND},
+    [OP_GROUPED_LINEAR] = {"grouped_linear", OP_CLASS_GEMM},
+    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {"grouped_linear_backward_input", OP_CLASS_GEMM},
+    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {"grouped_linear_backward_weight", OP_CLASS_GEMM},
+    [OP_ALL_TO_ALL] = {"all_to_all", OP_CLASS_COMMUNICATION},
+    [OP_LATENT_JOIN] = {"latent_join", OP_CLASS_MEMORY_BOUND},
+    [OP_LATENT_JOIN_BACKWARD] = {"latent_join_backward", OP_CLASS_MEMORY_BOUND},
 };
 
 guint64 op_key_blocks(const Op *op)
@@ -46,6 +57,11 @@ guint64 op_key_blocks(const Op *op)
 
     g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
     return op->num_operands > without ? op->sizes.chunk : 1;
+}
+
+guint64 op_value_dim(const Op *op)
+{
+    return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;
 }
 
 const char *op_kind_name(OpKind kind)

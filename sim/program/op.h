@@ -39,7 +39,8 @@ typedef enum {
                      what they hide costs next to nothing.  Updated, o and lse (both) become those
                      over these keys and the ones before.  A query that sees no key leaves them, or
                      has o = 0, lse = -inf where they are written.  o has dtype_out */
-    OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F):  h = gate * sigmoid(gate) * up */
+    OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F)  [r weights fp32(N)]:
+                     h = gate * sigmoid(gate) * up, times the row's weight where there are weights */
     OP_GELU,      /* r x(N,F)  w h(N,F):  h = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
     OP_HEAD_LOSS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r valid scalar  u loss scalar  w dx(N,C)
                      a dW(V,C) in the gradient dtype  scratch (logits):  loss += sum of -log
@@ -65,7 +66,8 @@ typedef enum {
                               w|u dv(M,K*D)  scratch  [r q_positions  r k_positions]: as
                               OP_ATTENTION; o and lse are over all keys, these ones or more.  dq,
                               dk, dv have dtype_out */
-    OP_SWIGLU_BACKWARD,    /* r dh(N,F)  u gate -> dgate  u up -> dup, in place */
+    OP_SWIGLU_BACKWARD,    /* r dh(N,F)  u gate -> dgate  u up -> dup, in place
+                              [r weights fp32(N)  w dweights fp32(N)] */
     OP_GELU_BACKWARD,      /* r dh(N,F)  u x -> dx, in place */
     /* between micro-batches and steps */
     OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
@@ -85,12 +87,29 @@ typedef enum {
                  what is updated.  With sizes.chunk each of m and v are 8-bit codes behind an fp32
                  scale of every so many elements (moment_bytes()) */
     OP_SGD,   /* u parameter  r gradient  r hyper  r coef scalar  [u master fp32] */
+    OP_COPY,  /* r src(elements)  w dst(elements), both op->dtype: between tiers */
     /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
     OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
     OP_REDUCE_SCATTER, /* r whole  w shard;  or u whole: own chunk in place */
     OP_ALL_REDUCE, /* u buffer; a whole unit's tensor whose unit has ranks > 1: own chunks only; one
                       parameter of a unit's tensor: this rank's chunk of it */
     OP_EXCHANGE,   /* r sent ... w received ...: op->messages says to whom, from whom */
+    /* mixture of experts and latent attention: priced only, no device has kernels for them.  A
+       token is a row for each of the k = sizes.top_k experts that it visits; of E = sizes.groups
+       experts each has as many rows as the next (routing is taken to be balanced), N / E of N. */
+    OP_ROUTE,          /* r logits(N,E)  w weights fp32(N,k)  w experts int32(N,k): the k largest */
+    OP_ROUTE_BACKWARD, /* r dweights fp32(N,k)  r weights  r experts  r logits  w dlogits(N,E) */
+    OP_PERMUTE,        /* r x(N,C)  r experts int32(N,k)  w rows(N*k,C): by expert */
+    OP_UNPERMUTE,      /* r rows(N*k,C)  r experts int32(N,k)  w|u y(N,C): a token's rows' sum */
+    OP_GROUPED_LINEAR, /* r x(N,I)  r W(E*O,I)  w|u y(N,O)  scratch: each expert's rows by its own
+                        */
+    OP_GROUPED_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(E*O,I)  w|u dx(N,I)  scratch */
+    OP_GROUPED_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(E*O,I)  scratch */
+    OP_ALL_TO_ALL,  /* r sent  w received: each member's nth part of sizes.elements to the nth */
+    OP_LATENT_JOIN, /* r up(N,H*(D-I+D'))  r rotated(N,I)  w k(N,H*D)  w v(N,H*D'): a head's key is
+                       its part of up and the one rotated part of all heads; I = sizes.in, D' =
+                       sizes.value_dim */
+    OP_LATENT_JOIN_BACKWARD, /* r dk  r dv  w dup  w drotated: the sum over heads */
     NUM_OPS
 } OpKind;
 
@@ -128,8 +147,11 @@ typedef struct {
 
 typedef struct {
     guint64 rows, in, out; /* linear: I and O; norm, add_bias: in = out = C; embed: in = V, out = C;
-                              swiglu, gelu: in = F; head: in = C, out = V */
+                              swiglu, gelu: in = F; head: in = C, out = V; route: in = E;
+                              permute: in = C */
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
+    guint64 value_dim;     /* attention: of values, where it is not head_dim; else 0 */
+    guint64 groups, top_k; /* experts; 0 elsewhere */
     guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys;
                          adamw: elements of a moment that share a scale, 0 where moments are fp32 */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
@@ -159,6 +181,9 @@ typedef struct {
     Message messages[MAX_OPERANDS]; /* OP_EXCHANGE: one an operand */
 } Op;
 
+/* Of values in attention: head_dim unless they have a width of their own. */
+guint64 op_value_dim(const Op *op);
+
 /* What the time of an op is listed under, in predictions and in measurements.  Communication comes
  * last: classes below it are compute. */
 typedef enum {
@@ -182,6 +207,10 @@ gboolean op_kind_is_communication(OpKind kind);
 Access operand_access(const Operand *operand, gboolean first);
 
 /* ---- traits: one table by (kind, device) ---- */
+
+/* Rows of one expert as grouped products take them: those that it has, or a multiple of the rows of
+ * a kernel's tile. */
+guint64 op_expert_rows(guint64 rows, DeviceKind device);
 
 /* Floating-point operations of the op (multiply and add are two), padding and recomputation as
  * issued. */

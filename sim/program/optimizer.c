@@ -174,7 +174,8 @@ static void append_tied_reduce(Builder *builder)
 static gboolean any_unit(const Builder *builder, gboolean sharded)
 {
     for (guint u = 0; u < builder->program->unit_refs->len; u++)
-        if ((sharding_unit_strategy(builder->spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+        if ((sharding_unit_strategy(builder->spec->sharding, builder_block_unit(builder, u)) !=
+             STRATEGY_NO_SHARD) == sharded)
             return TRUE;
     return FALSE;
 }

@@ -51,6 +51,10 @@ static void emit_call(Orderer *orderer, const Draft *draft)
     const UnitClass *unit = program_unit(program, ref->unit_class);
     const ClassSegments *segments = &builder->classes[ref->unit_class];
     call->index[unit->layer_space] = (guint16)ref->index;
+    if (segments->offload_space != NO_SPACE)
+        call->index[segments->offload_space] =
+            (guint16)(ref->index %
+                      g_array_index(program->spaces, Space, segments->offload_space).count);
     if (unit->gathered != NO_TENSOR)
         call->index[segments->gathered_space] = (guint16)orderer->slot[draft->unit];
     if (unit->unit_gradient != NO_TENSOR)

@@ -343,20 +343,18 @@ static guint64 lowest_offset(const Placer *placer, const GArray *placed, guint t
     return offset;
 }
 
-static guint64 place_state(Program *program)
+static void place_state(Program *program, guint64 end[NUM_TIERS])
 {
-    guint64 end = 0;
-
+    memset(end, 0, NUM_TIERS * sizeof *end);
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
 
         set_stride(program, tensor);
         if (is_shared_memory(tensor))
             continue;
-        tensor->offset = end;
-        end = aligned(end + extent(program, tensor));
+        tensor->offset = end[tensor->tier];
+        end[tensor->tier] = aligned(tensor->offset + extent(program, tensor));
     }
-    return end;
 }
 
 /* Keeps @placed in the order of offsets. */
@@ -544,7 +542,7 @@ static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
-        if (members[t] || !is_shared_memory(tensor))
+        if (tensor->tier == TIER_DEVICE && (members[t] || !is_shared_memory(tensor)))
             use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
     }
     use.moment = moment_name(placer, peak.instance);
@@ -559,10 +557,11 @@ static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
 void program_place(Program *program)
 {
     Placer placer;
-    const guint64 floor_bytes = place_state(program);
 
+    place_state(program, program->arena_bytes);
     placer_init(&placer, program);
-    program->arena_bytes[TIER_DEVICE] = place_shared(&placer, program, floor_bytes);
+    program->arena_bytes[TIER_DEVICE] =
+        place_shared(&placer, program, program->arena_bytes[TIER_DEVICE]);
     program->memory = peak_use(&placer, program->arena_bytes[TIER_DEVICE]);
     placer_clear(&placer);
 }

@@ -342,6 +342,8 @@ Volume op_volume(OpKind kind)
         return VOLUME_REDUCE_SCATTER;
     case OP_ALL_REDUCE:
         return VOLUME_ALL_REDUCE;
+    case OP_ALL_TO_ALL:
+        return VOLUME_ALL_TO_ALL;
     case OP_EXCHANGE:
         return VOLUME_EXCHANGE;
     default:

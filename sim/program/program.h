@@ -23,8 +23,6 @@ typedef enum {
     NUM_TENSOR_KINDS
 } TensorKind;
 
-typedef enum { TIER_DEVICE, TIER_HOST, NUM_TIERS } Tier;
-
 typedef enum {
     PERSIST_STATE, /* lives between steps */
     PERSIST_STEP,  /* may be reused once its last reader is done */
@@ -64,7 +62,7 @@ typedef struct {
     guint count;
 } Space;
 
-enum { MAX_SPACES = 32, NO_SPACE = 0 }; /* space 0 has one copy */
+enum { MAX_SPACES = 40, NO_SPACE = 0 }; /* space 0 has one copy */
 
 typedef struct {
     char *name;

@@ -47,9 +47,16 @@ void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
     g_array_append_val(builder->drafts, draft);
 }
 
-static guint shard_stream(Builder *builder, const char *direction)
+/* Experts are shared by fewer ranks. */
+static guint shard_stream(Builder *builder, const UnitClass *unit, const char *direction)
 {
-    return builder_stream(builder, "shard", direction);
+    return builder_stream(builder, unit->kind == UNIT_EXPERTS ? "expert_shard" : "shard",
+                          direction);
+}
+
+static guint shard_ranks(const Builder *builder, const UnitClass *unit)
+{
+    return purpose_size(builder->spec, unit->kind == UNIT_EXPERTS ? "expert_shard" : "shard");
 }
 
 static guint new_segment(Builder *builder, const UnitClass *unit, const char *what)
@@ -78,7 +85,7 @@ static guint unit_tensor(Builder *builder, guint index, const char *what, Tensor
 
 static DType gather_dtype(const Builder *builder, const UnitClass *unit)
 {
-    return builder->spec->sharding->gather_fp8 && unit->kind == UNIT_BLOCK
+    return builder->spec->sharding->gather_fp8 && unit->kind != UNIT_ROOT
                ? DTYPE_FP8
                : builder->spec->workload->recipe->compute;
 }
@@ -104,7 +111,7 @@ static void remap(Builder *builder, guint index)
     UnitClass *unit = program_unit(program, index);
 
     unit_map_free(unit->map);
-    unit->map = builder_unit_map(builder, unit->kind, layout_shard_ranks(&builder->spec->layout));
+    unit->map = builder_unit_map(builder, unit->kind, shard_ranks(builder, unit));
     program_tensor(program, (guint)unit->parameter)->elements = unit->map->full_elements;
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
@@ -117,9 +124,14 @@ static guint kept_blocks(const Builder *builder, guint index)
     const guint layers = builder->spec->model->layers;
     guint kept = 0;
 
-    for (guint i = 1; i <= (at_once ? layers - 1 : layers); i++)
-        kept += program_unit_ref(builder->program, i)->unit_class == index &&
+    const gboolean experts = program_unit(builder->program, index)->kind == UNIT_EXPERTS;
+
+    for (guint i = 1; i <= (at_once ? layers - 1 : layers); i++) {
+        const guint unit = experts ? builder_experts_unit(builder, i) : i;
+
+        kept += program_unit_ref(builder->program, unit)->unit_class == index &&
                 sharding_unit_kept(builder->spec->sharding, i, layers);
+    }
     return kept;
 }
 
@@ -181,7 +193,7 @@ static void build_gather(Builder *builder, guint index)
     const UnitClass unit = *program_unit(program, index);
     const DType stored = builder->spec->workload->recipe->stored;
     const DType gathered = gather_dtype(builder, &unit);
-    const guint stream = shard_stream(builder, "gather");
+    const guint stream = shard_stream(builder, &unit, "gather");
     const guint segment = new_segment(builder, &unit, "gather");
     guint shard = (guint)unit.parameter;
 
@@ -244,7 +256,7 @@ static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean 
 {
     Program *program = builder->program;
     const UnitClass unit = *program_unit(program, index);
-    const guint stream = shard_stream(builder, "reduce");
+    const guint stream = shard_stream(builder, &unit, "reduce");
     g_autofree char *name = g_strdup_printf("reduce%s%s", add ? ".add" : "", last ? ".last" : "");
     const guint segment = new_segment(builder, &unit, name);
     const DType dtype = builder->spec->workload->recipe->gradient;
@@ -275,8 +287,9 @@ static guint build_reduce_in_place(Builder *builder, guint index)
     const UnitClass unit = *program_unit(program, index);
     const guint segment = new_segment(builder, &unit, "reduce");
     const gboolean sharded = unit.strategy != STRATEGY_NO_SHARD;
+    const char *data = unit.kind == UNIT_EXPERTS ? "expert_data" : "data";
     const guint stream =
-        sharded ? shard_stream(builder, "reduce") : builder_stream(builder, "data", "reduce");
+        sharded ? shard_stream(builder, &unit, "reduce") : builder_stream(builder, data, "reduce");
     add_copies_all_reduce(builder, segment, index, (guint)unit.gradient);
     Op *op = unit_op(builder, segment, sharded ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, stream, index);
 
@@ -290,7 +303,8 @@ static void build_update_gather(Builder *builder, guint index)
 {
     const UnitClass unit = *program_unit(builder->program, index);
     const guint segment = new_segment(builder, &unit, "update_gather");
-    Op *op = unit_op(builder, segment, OP_ALL_GATHER, shard_stream(builder, "gather"), index);
+    Op *op =
+        unit_op(builder, segment, OP_ALL_GATHER, shard_stream(builder, &unit, "gather"), index);
 
     op_add_operand(op, (guint)unit.parameter, ACCESS_UPDATE, 0, WHOLE_TENSOR);
     builder->classes[index].update_gather = (gint)segment;
@@ -388,18 +402,19 @@ static gboolean stays_gathered(const Inserter *inserter, guint i)
     const Builder *builder = inserter->builder;
     const Draft *draft = &g_array_index(inserter->from, Draft, i);
     const guint layers = builder->spec->model->layers;
+    const guint unit = builder_block_unit(builder, draft->unit);
     const guint next = inserter->next_use[i];
 
     if (next == 0)
         return FALSE;
-    if (next == i + 1 && draft->unit != ROOT_UNIT && !draft->opens_gradient &&
+    if (draft->unit != ROOT_UNIT && !draft->opens_gradient &&
         draft->segment ==
             (guint)builder->classes[program_unit_ref(builder->program, draft->unit)->unit_class]
                 .recompute)
         return TRUE;
-    if (sharding_unit_strategy(builder->spec->sharding, draft->unit) == STRATEGY_SHARD_GRAD_OP)
+    if (sharding_unit_strategy(builder->spec->sharding, unit) == STRATEGY_SHARD_GRAD_OP)
         return TRUE;
-    return sharding_unit_kept(builder->spec->sharding, draft->unit, layers) &&
+    return sharding_unit_kept(builder->spec->sharding, unit, layers) &&
            inserter->open[draft->unit] > 0;
 }
 

@@ -8,14 +8,16 @@
 
 /* Products of the op, a multiply and an add being two:
  *
- *     linear, and each of its two backward ops    2 N I O
+ *     linear, and each of its two backward ops    2 N I O      grouped ones too: a row meets one
+ *                                                              expert, rows that pad included
  *     head_loss (logits, dx, dW)                  3 * 2 N C V
  *     head_stats (logits)                         2 N C V
- *     attention (Q K^T, P V)                      2 * 2 N B T H D / 2
- *     attention_backward (those of the forward    5 * 2 N B T H D / 2
+ *     attention (Q K^T, P V)                      2 N B T H (D + D') / 2
+ *     attention_backward (those of the forward    2 N B T H (3 D + 2 D') / 2
  *         pass's S again, dP, dV, dQ, dK)
  *
- *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim, B blocks of T keys
+ *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim, D' of values (D but
+ *     in latent attention), B blocks of T keys
  *
  * The halves are the causal mask.  With positions they hold where each rank has as many early
  * tokens as late ones (zigzag): of any block it sees half of all pairs.  Left out, as in model
@@ -27,22 +29,26 @@ double op_flops(const Op *op)
 {
     const OpSizes *s = &op->sizes;
     const double product = 2.0 * (double)s->rows * (double)s->in * (double)s->out;
-    const double attention =
-        (double)s->batch * (double)s->seq * (double)s->seq * (double)s->heads * (double)s->head_dim;
+    const double pairs =
+        (double)s->batch * (double)s->seq * (double)s->seq * (double)s->heads; /* halved, times 2 */
+    const double dim = (double)s->head_dim, value_dim = (double)op_value_dim(op);
 
     switch (op->kind) {
     case OP_LINEAR:
     case OP_LINEAR_BACKWARD_INPUT:
     case OP_LINEAR_BACKWARD_WEIGHT:
+    case OP_GROUPED_LINEAR:
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
         return product;
     case OP_HEAD_LOSS:
         return 3 * product;
     case OP_HEAD_STATS:
         return product;
     case OP_ATTENTION:
-        return 2 * attention * (double)op_key_blocks(op);
+        return (dim + value_dim) * pairs * (double)op_key_blocks(op);
     case OP_ATTENTION_BACKWARD:
-        return 5 * attention * (double)op_key_blocks(op);
+        return (3 * dim + 2 * value_dim) * pairs * (double)op_key_blocks(op);
     default:
         return 0;
     }
@@ -66,10 +72,17 @@ typedef enum {
     SHAPE_QUERY,    /* (N, H * D) */
     SHAPE_KEY,      /* (N, K * D) */
     SHAPE_KEYS,     /* (M, K * D), M = N of each block */
+    SHAPE_VALUES,   /* (M, K * D') */
+    SHAPE_GIVEN,    /* (N, H * D'): what attention gives */
     SHAPE_SEQ,      /* (T) */
     SHAPE_BLOCKS,   /* (blocks * T) */
     SHAPE_LSE,      /* (batch, H, T) */
     SHAPE_TABLE,    /* (T, D) */
+    SHAPE_ROUTES,   /* (N, k) */
+    SHAPE_ROUTED,   /* (N * k, C) */
+    SHAPE_EXPERTS,  /* (E * O, I) */
+    SHAPE_UP,       /* (N, H * (D - I + D')) */
+    SHAPE_ROTATED,  /* (N, I) */
     SHAPE_ELEMENTS,
     SHAPE_UNIT,
     SHAPE_MOMENT, /* bytes of a moment of the unit */
@@ -133,6 +146,30 @@ typedef struct {
 #define KEYS                                                                                       \
     {                                                                                              \
         SHAPE_KEYS, TYPE_OP                                                                        \
+    }
+#define VALUES                                                                                     \
+    {                                                                                              \
+        SHAPE_VALUES, TYPE_OP                                                                      \
+    }
+#define GIVEN                                                                                      \
+    {                                                                                              \
+        SHAPE_GIVEN, TYPE_OP                                                                       \
+    }
+#define ROUTES                                                                                     \
+    {                                                                                              \
+        SHAPE_ROUTES, TYPE_INT32                                                                   \
+    }
+#define ROUTE_WEIGHTS                                                                              \
+    {                                                                                              \
+        SHAPE_ROUTES, TYPE_FP32                                                                    \
+    }
+#define ROUTED                                                                                     \
+    {                                                                                              \
+        SHAPE_ROUTED, TYPE_OP                                                                      \
+    }
+#define EXPERTS                                                                                    \
+    {                                                                                              \
+        SHAPE_EXPERTS, TYPE_OP                                                                     \
     }
 #define QUERY_RESULT                                                                               \
     {                                                                                              \
@@ -199,8 +236,8 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_LINEAR] = {INPUT, WEIGHT, RESULT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ADD_BIAS] = {INPUT, NORM},
     [OP_ROPE] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION] = {QUERY, KEYS, KEYS, QUERY_RESULT, LSE, SCRATCH, POSITIONS},
-    [OP_SWIGLU] = {INPUT, INPUT, INPUT},
+    [OP_ATTENTION] = {QUERY, KEYS, VALUES, {SHAPE_GIVEN, TYPE_OUT}, LSE, SCRATCH, POSITIONS},
+    [OP_SWIGLU] = {INPUT, INPUT, INPUT, RSTD},
     [OP_GELU] = {INPUT, INPUT},
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
     [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, {SHAPE_STATS, TYPE_FP32}},
@@ -210,17 +247,36 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT_RESULT},
     [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
     [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION_BACKWARD] = {QUERY, QUERY, KEYS, KEYS, QUERY, LSE, QUERY_RESULT, KEYS_RESULT,
-                               KEYS_RESULT, SCRATCH, POSITIONS},
-    [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT},
+    [OP_ATTENTION_BACKWARD] = {GIVEN,
+                               QUERY,
+                               KEYS,
+                               VALUES,
+                               GIVEN,
+                               LSE,
+                               QUERY_RESULT,
+                               KEYS_RESULT,
+                               {SHAPE_VALUES, TYPE_OUT},
+                               SCRATCH,
+                               POSITIONS},
+    [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT, RSTD, RSTD},
     [OP_GELU_BACKWARD] = {INPUT, INPUT},
     [OP_COUNT_VALID] = {IDS, SCALAR},
     [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
     [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
+    [OP_COPY] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
     [OP_SQUARED_NORM] = {GRADIENT, SCALAR},
     [OP_CLIP] = {HYPER, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR},
     [OP_ADAMW] = {PARAMETER, GRADIENT, MOMENT, MOMENT, HYPER, SCALAR, STATE},
     [OP_SGD] = {PARAMETER, GRADIENT, HYPER, SCALAR, STATE},
+    [OP_ROUTE] = {INPUT, ROUTE_WEIGHTS, ROUTES},
+    [OP_ROUTE_BACKWARD] = {ROUTE_WEIGHTS, ROUTE_WEIGHTS, ROUTES, INPUT, INPUT},
+    [OP_PERMUTE] = {INPUT, ROUTES, ROUTED},
+    [OP_UNPERMUTE] = {ROUTED, ROUTES, INPUT},
+    [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, RESULT},
+    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT_RESULT},
+    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, {SHAPE_EXPERTS, TYPE_OUT}},
+    [OP_LATENT_JOIN] = {{SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}, QUERY, GIVEN},
+    [OP_LATENT_JOIN_BACKWARD] = {QUERY, GIVEN, {SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}},
 };
 
 static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
@@ -257,6 +313,20 @@ static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
         return tokens * s->kv_heads * s->head_dim;
     case SHAPE_KEYS:
         return op_key_blocks(op) * tokens * s->kv_heads * s->head_dim;
+    case SHAPE_VALUES:
+        return op_key_blocks(op) * tokens * s->kv_heads * op_value_dim(op);
+    case SHAPE_GIVEN:
+        return tokens * s->heads * op_value_dim(op);
+    case SHAPE_ROUTES:
+        return s->rows * s->top_k;
+    case SHAPE_ROUTED:
+        return s->rows * s->top_k * s->in;
+    case SHAPE_EXPERTS:
+        return s->groups * s->out * s->in;
+    case SHAPE_UP:
+        return tokens * s->heads * (s->head_dim - s->in + op_value_dim(op));
+    case SHAPE_ROTATED:
+        return tokens * s->in;
     case SHAPE_SEQ:
         return s->seq;
     case SHAPE_BLOCKS:
@@ -329,7 +399,9 @@ static guint64 linear_cpu_bytes(const Op *op)
 {
     const OpSizes *s = &op->sizes;
     const guint64 rows = MIN(s->rows, CPU_LINEAR_ROWS);
-    const DType weight = op->kind == OP_LINEAR_BACKWARD_WEIGHT ? op->dtype_out : op->dtype;
+    const gboolean gradient =
+        op->kind == OP_LINEAR_BACKWARD_WEIGHT || op->kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+    const DType weight = gradient ? op->dtype_out : op->dtype;
     guint64 bytes = 0;
 
     if (weight != DTYPE_FP32)
@@ -382,6 +454,9 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
     case OP_LINEAR:
     case OP_LINEAR_BACKWARD_INPUT:
     case OP_LINEAR_BACKWARD_WEIGHT:
+    case OP_GROUPED_LINEAR: /* one expert after the other */
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
         return linear_cpu_bytes(op);
     case OP_HEAD_LOSS:
     case OP_HEAD_STATS:
@@ -426,6 +501,9 @@ static guint64 cuda_workspace_bytes(const Op *op)
     switch (op->kind) {
     case OP_LINEAR:
     case OP_LINEAR_BACKWARD_INPUT:
+    case OP_GROUPED_LINEAR:
+    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
+    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
         return CUDA_GEMM_WORKSPACE_BYTES;
     case OP_LINEAR_BACKWARD_WEIGHT:
         return MAX(CUDA_GEMM_WORKSPACE_BYTES, 4 * CUDA_BIAS_PARTIALS * s->out);
@@ -443,6 +521,15 @@ static guint64 cuda_workspace_bytes(const Op *op)
     default:
         return 0;
     }
+}
+
+/* 128 on a GPU: the alignment of DeepGEMM's contiguous grouped layout, and the rows of the larger
+ * tiles.  A CPU takes one expert after the other. */
+guint64 op_expert_rows(guint64 rows, DeviceKind device)
+{
+    const guint64 multiple = device == DEVICE_CUDA ? 128 : 1;
+
+    return (rows + multiple - 1) / multiple * multiple;
 }
 
 guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads)

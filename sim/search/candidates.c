@@ -10,6 +10,9 @@ static gboolean is_schedule_offered(const SearchRequest *request, guint pp, Sche
 {
     if (request->schedule >= 0)
         return request->schedule == (gint)kind;
+    if (kind == SCHEDULE_ZB_H1 &&
+        (request->model->features & (FEATURE_EXPERTS | FEATURE_LATENT)) != 0)
+        return FALSE;
     return pp > 1 || kind == SCHEDULE_1F1B;
 }
 
@@ -252,11 +255,36 @@ static void add_contexts(Finder *finder, Strategy strategy)
     }
 }
 
-static void add_mesh(Finder *finder)
+/* 1, and where there are experts all that divide them and the ranks among which they lie; one that
+ * was asked for is tried, and refused there. */
+static gboolean is_ep_offered(const SearchRequest *request, const Layout *layout, guint ep)
 {
-    for (guint s = 0; s < NUM_STRATEGIES; s++)
+    if (request->fixed_ep != 0)
+        return request->fixed_ep == ep;
+    return ep == 1 ||
+           (request->model->experts.count % ep == 0 && layout_expert_block(layout) % ep == 0);
+}
+
+static void add_strategies(Finder *finder)
+{
+    const gboolean shards = finder->plan.layout.ep > 1 && finder->request->fixed_ep == 0;
+
+    for (guint s = shards ? STRATEGY_NO_SHARD + 1 : 0; s < NUM_STRATEGIES; s++)
         if (is_strategy_offered(finder->request, &finder->plan.layout, (Strategy)s))
             add_contexts(finder, (Strategy)s);
+}
+
+static void add_mesh(Finder *finder)
+{
+    const guint most =
+        MAX(finder->request->fixed_ep, MAX(finder->request->model->experts.count, 1));
+
+    for (guint ep = 1; ep <= most; ep++) {
+        if (!is_ep_offered(finder->request, &finder->plan.layout, ep))
+            continue;
+        finder->plan.layout.ep = ep == 1 ? 0 : ep;
+        add_strategies(finder);
+    }
 }
 
 /* ---- all ---- */
@@ -351,7 +379,7 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
         .plan = {.model = (Model *)request->model,
                  .topology = (Topology *)request->topology,
                  .workload = {0, search_seq_len(request), request->recipe, request->optimizer},
-                 .layout = {{1, gpus, 1, 1, 1}},
+                 .layout = {.size = {1, gpus, 1, 1, 1}},
                  .sharding = request->sharding,
                  .sequence_parallel = request->sequence_parallel,
                  .framework = request->framework},

@@ -50,6 +50,8 @@ char *plan_layout_text(const Plan *plan)
     for (guint axis = 0; axis < NUM_AXES; axis++)
         if (plan->layout.size[axis] > 1)
             append_axis(text, plan, (Axis)axis);
+    if (text->len > 0 && layout_ep(&plan->layout) > 1)
+        g_string_append_printf(text, " ep=%u", plan->layout.ep);
     return text->len > 0 ? g_strdup(text->str) : layout_text(&plan->layout);
 }
 

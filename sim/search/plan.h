@@ -45,10 +45,6 @@ typedef struct {
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
 
-/* A field of the plan file whose other values belong to tiers that are not there yet; a file with
- * another value is refused. */
-#define PLAN_TIER "device"
-
 Plan *plan_new(void);
 void plan_free(Plan *plan);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)

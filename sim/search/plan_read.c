@@ -162,7 +162,8 @@ static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"topology.gpus\" = %u: the layout has %" G_GUINT64_FORMAT " ranks",
                     json_source(json), plan->gpus, world);
-    if (!json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
+    if (!json_optional_uint32(json, "layout.ep", 1, 1u << 20, &plan->layout.ep, error) ||
+        !json_bool(json, "tensor_parallel.sequence", &plan->sequence_parallel, error) ||
         !json_string(json, "context_parallel.kind", &context, error))
         return FALSE;
     if (!context_kind_from_name(context, &plan->context))
@@ -316,9 +317,41 @@ static gboolean read_decided(const Plan *plan, const JsonText *json, GError **er
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
 
     return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
-           read_only_value(json, "sharding.reduce_dtype", gradient, error) &&
-           read_only_value(json, "offload.optimizer", PLAN_TIER, error) &&
-           read_only_value(json, "offload.parameters", PLAN_TIER, error);
+           read_only_value(json, "sharding.reduce_dtype", gradient, error);
+}
+
+static gboolean read_tier(const Plan *plan, const JsonText *json, const char *field, Tier *tier,
+                          GError **error)
+{
+    MemoryTier memory;
+    const char *name;
+
+    if (!json_string(json, field, &name, error))
+        return FALSE;
+    if (!tier_from_name(name, tier))
+        return bad_name(json, field, name, TIER_NAMES, error);
+    return *tier == TIER_DEVICE || topology_memory(plan->topology, *tier, &memory) ||
+           fail(error, ERROR_INPUT, "%s: field \"%s\" = \"%s\": topology %s states none",
+                json_source(json), field, name, plan->topology->name);
+}
+
+static gboolean read_offload(Plan *plan, const JsonText *json, GError **error)
+{
+    Offload *offload = &plan->sharding.offload;
+
+    return read_tier(plan, json, "offload.optimizer", &offload->optimizer, error) &&
+           read_tier(plan, json, "offload.parameters", &offload->parameters, error);
+}
+
+static gboolean read_arenas(Plan *plan, const JsonText *json, GError **error)
+{
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        g_autofree char *field = g_strdup_printf("program.arena_bytes.%s", tier_name((Tier)t));
+
+        if (!json_uint(json, field, 0, G_MAXINT64, &plan->arena_bytes[t], error))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
@@ -335,10 +368,7 @@ static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
         !json_string(json, "recompute", &recompute, error) ||
         !json_string(json, "program.hash", &hash, error) ||
         !json_uint(json, "program.ops", 0, G_MAXINT64, &plan->ops, error) ||
-        !json_uint(json, "program.arena_bytes.device", 0, G_MAXINT64,
-                   &plan->arena_bytes[TIER_DEVICE], error) ||
-        !json_uint(json, "program.arena_bytes.host", 0, G_MAXINT64, &plan->arena_bytes[TIER_HOST],
-                   error))
+        !read_arenas(plan, json, error))
         return FALSE;
     if (!recompute_from_name(recompute, &schedule->recompute))
         return bad_name(json, "recompute", recompute, "none, selective or full", error);
@@ -453,8 +483,8 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
         !read_stages(plan, json, error) || !read_gather(plan, json, error) ||
-        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
-        !check_legal(plan, json, error))
+        !read_offload(plan, json, error) || !read_decided(plan, json, error) ||
+        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);
     return g_steal_pointer(&plan);

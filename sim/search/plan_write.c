@@ -1,6 +1,7 @@
 /* Plan -> JSON (DESIGN 6). */
 #include "sim/base/error.h"
 #include "sim/cost/framework.h"
+#include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
 static void add_string(JsonBuilder *json, const char *name, const char *value)
@@ -65,6 +66,8 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     begin(json, "layout");
     for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */
         add_uint(json, axis_name((Axis)(a % NUM_AXES)), plan->layout.size[a % NUM_AXES]);
+    if (layout_ep(&plan->layout) > 1)
+        add_uint(json, "ep", plan->layout.ep);
     json_builder_end_object(json);
 }
 
@@ -160,8 +163,8 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
     add_string(json, "recompute", recompute_name(plan->schedule.recompute));
     begin(json, "offload");
-    add_string(json, "optimizer", PLAN_TIER);
-    add_string(json, "parameters", PLAN_TIER);
+    add_string(json, "optimizer", tier_name(plan->sharding.offload.optimizer));
+    add_string(json, "parameters", tier_name(plan->sharding.offload.parameters));
     json_builder_end_object(json);
 }
 
@@ -171,8 +174,8 @@ static void add_program(JsonBuilder *json, const Plan *plan)
     add_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
     add_uint(json, "ops", plan->ops);
     begin(json, "arena_bytes");
-    add_uint(json, "device", plan->arena_bytes[TIER_DEVICE]);
-    add_uint(json, "host", plan->arena_bytes[TIER_HOST]);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        add_uint(json, tier_name((Tier)t), plan->arena_bytes[t]);
     json_builder_end_object(json);
     json_builder_end_object(json);
 }
@@ -210,6 +213,35 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     json_builder_end_object(json);
 }
 
+/* Of a long run; where the topology says how parts fail and what they cost. */
+static void add_run(JsonBuilder *json, const Plan *plan)
+{
+    const RunningCost *cost = &plan->topology->cost;
+    PlanGoodput run;
+
+    if (plan_goodput(plan, &run)) {
+        begin(json, "goodput");
+        add_double(json, "mtbf_seconds", run.failures.mtbf);
+        add_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
+        add_double(json, "checkpoint_seconds", run.failures.checkpoint);
+        add_double(json, "interval_seconds_young", run.young_s);
+        add_double(json, "interval_seconds_daly", run.daly_s);
+        add_double(json, "useful_fraction", run.useful);
+        add_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
+        json_builder_end_object(json);
+    }
+    if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)
+        return;
+    begin(json, "cost_per_million_tokens");
+    if (cost->price_per_gpu_hour > 0)
+        add_double(json, "money", plan_money_per_million(plan));
+    if (cost->currency != NULL)
+        add_string(json, "currency", cost->currency);
+    if (cost->power_per_gpu_w > 0)
+        add_double(json, "kwh", plan_kwh_per_million(plan));
+    json_builder_end_object(json);
+}
+
 static void add_prediction(JsonBuilder *json, const Plan *plan)
 {
     const Prediction *prediction = &plan->prediction;
@@ -229,6 +261,7 @@ static void add_prediction(JsonBuilder *json, const Plan *plan)
     for (guint v = 0; v < NUM_VOLUMES; v++)
         add_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
     json_builder_end_object(json);
+    add_run(json, plan);
     json_builder_end_object(json);
 }
 

@@ -86,7 +86,8 @@ typedef struct {
     StepTime time;
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
-    guint stage; /* which those are of */
+    guint stage;                    /* which those are of */
+    guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
 
@@ -162,6 +163,16 @@ static guint largest_stage(const Plan *plan, const ProgramSet *set)
     return largest;
 }
 
+/* The largest of all stages, by tier. */
+static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
+{
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        bytes[t] = 0;
+        for (guint c = 0; c < set->num_classes; c++)
+            bytes[t] = MAX(bytes[t], set->classes[c]->arena_bytes[t]);
+    }
+}
+
 /* @set is placed. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
@@ -171,6 +182,7 @@ static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepT
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
     program_volume(program, priced.volume);
+    find_arenas(set, priced.arena_bytes);
     g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
 }
@@ -205,6 +217,31 @@ static void add_memory_reason(Plan *plan)
                                     total, limit, memory_term_name((MemoryTerm)largest), term));
 }
 
+/* What the ranks that share a tier keep there together is more than it has: the reason is added. */
+static void check_tier(const Plan *plan, Tier tier, guint64 arena_bytes, GPtrArray *reasons)
+{
+    MemoryTier memory;
+
+    if (arena_bytes == 0)
+        return;
+    if (!topology_memory(plan->topology, tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    const guint sharers = memory.span == 0 ? plan->ranks_per_node : MIN(memory.span, plan->gpus);
+    g_autofree char *total = bytes_text(sharers * arena_bytes);
+    g_autofree char *capacity = bytes_text(memory.capacity_bytes);
+
+    if (sharers * arena_bytes > memory.capacity_bytes)
+        g_ptr_array_add(reasons,
+                        g_strdup_printf("memory: the %u ranks that share a %s memory need %s of %s",
+                                        sharers, tier_name(tier), total, capacity));
+}
+
+static void check_tiers(const Plan *plan, const guint64 arena_bytes[NUM_TIERS], GPtrArray *reasons)
+{
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++)
+        check_tier(plan, (Tier)t, arena_bytes[t], reasons);
+}
+
 /* Whether that is within the limit; else the reason. */
 static gboolean predict_fits(Plan *plan, const Priced *priced)
 {
@@ -212,6 +249,7 @@ static gboolean predict_fits(Plan *plan, const Priced *priced)
     g_ptr_array_set_size(plan->reasons, 0);
     if (plan->prediction.memory_total > plan->prediction.memory_limit)
         add_memory_reason(plan);
+    check_tiers(plan, priced->arena_bytes, plan->reasons);
     return plan->reasons->len == 0;
 }
 
@@ -237,22 +275,12 @@ static double bubble_fraction(const Plan *plan, const ProgramSet *set)
     return MAX(0, slowest(times, set->num_classes) - compute_s) / plan->prediction.step_seconds;
 }
 
-static guint64 largest_arena(const ProgramSet *set, Tier tier)
-{
-    guint64 bytes = 0;
-
-    for (guint c = 0; c < set->num_classes; c++)
-        bytes = MAX(bytes, set->classes[c]->arena_bytes[tier]);
-    return bytes;
-}
-
 /* What runs: of placed programs that have not grown. */
 static void store_programs(Plan *plan, const ProgramSet *set)
 {
     g_free(plan->hash);
     plan->hash = program_set_hash(set);
-    for (guint t = 0; t < NUM_TIERS; t++)
-        plan->arena_bytes[t] = largest_arena(set, (Tier)t);
+    find_arenas(set, plan->arena_bytes);
 }
 
 /* All that the placed programs of the whole step say. */
@@ -262,6 +290,14 @@ static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced
     const gboolean fits = predict(plan, priced);
     plan->prediction.bubble_fraction = bubble_fraction(plan, set);
     return fits;
+}
+
+void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *problems)
+{
+    guint64 arena_bytes[NUM_TIERS];
+
+    find_arenas(set, arena_bytes);
+    check_tiers(plan, arena_bytes, problems);
 }
 
 gboolean plan_price(Plan *plan)
@@ -366,8 +402,9 @@ gboolean plan_price_quickly(Plan *plan)
 static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
 {
     program_place(set->classes[c]);
-    const Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
+    Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
 
+    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
     return predict_fits(plan, &priced);
 }
 

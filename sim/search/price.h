@@ -14,6 +14,10 @@ SimulateContext plan_context(const Plan *plan);
 guint64 plan_memory_limit(const Plan *plan);
 guint64 plan_framework_bytes(const Plan *plan);
 
+/* Adds a line for each tier beside the device that has no room for what ranks of @set keep there.
+ */
+void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *problems);
+
 /* Fills hash, ops, arena_bytes and prediction.  When it does not fit, plan->reasons says by how
  * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);

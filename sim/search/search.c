@@ -342,6 +342,7 @@ Plan *search_estimate(const SearchRequest *request, GError **error)
 
     for (guint a = 0; a < NUM_AXES; a++)
         gpus *= one.fixed[a] = MAX(one.fixed[a], 1);
+    one.fixed_ep = MAX(one.fixed_ep, 1);
     one.gpus = gpus;
     one.top = 1;
     /* Without a strategy, those that the mesh allows compete, as in search; with one rank all can.

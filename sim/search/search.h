@@ -6,7 +6,8 @@
 
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
 
-typedef enum { SORT_TIME, SORT_MEMORY } SortKey;
+/* On one number of GPUs the fastest token is the cheapest. */
+typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST } SortKey;
 
 /* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
 typedef struct {
@@ -26,6 +27,7 @@ typedef struct {
     guint16 chunk_layers[MAX_CHUNKS];
     gint context;          /* kind of context parallelism; -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
+    guint fixed_ep;        /* the same */
     gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
     guint top;

@@ -175,7 +175,7 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
     const Schedule *schedule = &spec->schedule;
     const Key key = {{looked_at(place), spec->layout.size[AXIS_TP], spec->layout.size[AXIS_CP],
                       schedule->micro_batch, schedule->recompute, spec->context,
-                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
     StageCost *cost = table_find(&known->stages, &key);
 
     if (cost != NULL)
@@ -192,7 +192,7 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
                       layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
                       spec->sharding->accumulate_sharded ? 1 : 0, several,
-                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0}};
+                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
     ShardCost *cost = table_find(&known->shards, &key);
 
     if (cost != NULL)

@@ -11,21 +11,31 @@ StagePlace stage_place(guint stage, guint pp)
 
 /* A program of one block a stage, and the seconds of its ops. */
 typedef struct {
+    Model *model;
     Sketch *sketch;
     const Program *program;
     double **durations;
 } Probe;
 
+gboolean model_has_blocks(const Model *model, BlockKind kind)
+{
+    const guint sparse = model_num_sparse(model);
+
+    return kind == BLOCK_SPARSE ? sparse > 0 : sparse < model->layers;
+}
+
 /* Two stages stand for several: the first and the last; one between is the last without its root.
  */
 static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                       Model *model)
+                       BlockKind kind)
 {
     const guint pp = place == STAGE_ONLY ? 1 : 2;
-    Probe probe;
+    Probe probe = {.model = g_memdup2(spec->model, sizeof *spec->model)};
+    Model *model = probe.model;
 
-    *model = *spec->model;
     model->layers = pp;
+    model->experts.first = kind == BLOCK_SPARSE ? 0 : pp;
+    model->experts.every = 1;
     spec->model = model;
     spec->layout.size[AXIS_PP] = pp;
     spec->schedule.chunk_layers = NULL;
@@ -43,6 +53,7 @@ static void probe_clear(Probe *probe)
 {
     durations_free(probe->durations, probe->program);
     sketch_free(probe->sketch);
+    g_free(probe->model);
 }
 
 enum { NO_SEGMENT = G_MAXUINT };
@@ -60,21 +71,27 @@ static guint find_segment(const Probe *probe, const char *unit, const char *what
     return NO_SEGMENT;
 }
 
-static SegmentRun run_of(const Probe *probe, guint first, guint then)
+static SegmentRun run_new(const Probe *probe)
 {
-    SegmentRun run = {.program = probe->program, .durations = probe->durations};
+    return (SegmentRun){
+        .program = probe->program, .durations = probe->durations, .watched = NO_UNIT};
+}
 
-    if (first != NO_SEGMENT)
-        run.segments[run.num++] = first;
-    if (then != NO_SEGMENT)
-        run.segments[run.num++] = then;
-    return run;
+/* One segment more, if there is one of that name. */
+static void run_add(const Probe *probe, SegmentRun *run, const char *unit, const char *what)
+{
+    const guint segment = find_segment(probe, unit, what);
+
+    g_assert(run->num < MAX_RUN || segment == NO_SEGMENT);
+    if (segment != NO_SEGMENT)
+        run->segments[run->num++] = segment;
 }
 
 static SegmentSums sums_of(const Probe *probe, const char *unit, const char *what)
 {
-    const SegmentRun run = run_of(probe, find_segment(probe, unit, what), NO_SEGMENT);
+    SegmentRun run = run_new(probe);
 
+    run_add(probe, &run, unit, what);
     return segment_sums(&run);
 }
 
@@ -103,7 +120,8 @@ static guint64 space_bytes(const Program *program, const char *name)
  * @alone the activations of the only copy. */
 static gboolean *counted_spaces(const Program *program, gboolean alone)
 {
-    static const char *const of_a_block[] = {"saved", "kept", "again_kept", "weights"};
+    static const char *const of_a_block[] = {"saved", "sparse_saved", "kept", "again_kept",
+                                             "weights"};
     gboolean *counted = g_new0(gboolean, program->spaces->len);
 
     counted[find_space(program, "again")] = TRUE;
@@ -112,25 +130,73 @@ static gboolean *counted_spaces(const Program *program, gboolean alone)
     return counted;
 }
 
-static PassCost pass_cost(const Probe *probe, guint first, guint then)
+static PassCost pass_cost(const Probe *probe, const SegmentRun *run)
 {
-    const SegmentRun run = run_of(probe, first, then);
-
-    if (run.num == 0)
+    if (run->num == 0)
         return (PassCost){0};
     g_autofree gboolean *counted = counted_spaces(probe->program, FALSE);
     g_autofree gboolean *alone = counted_spaces(probe->program, TRUE);
     return (PassCost){
-        .sums = segment_sums(&run),
-        .path = segment_path(&run),
-        .peak = segment_peak(&run, counted),
-        .alone_peak = segment_peak(&run, alone),
+        .sums = segment_sums(run),
+        .path = segment_path(run),
+        .peak = segment_peak(run, counted),
+        .alone_peak = segment_peak(run, alone),
     };
 }
 
 static PassCost root_cost(const Probe *probe, const char *segment)
 {
-    return pass_cost(probe, find_segment(probe, segment, ""), NO_SEGMENT);
+    SegmentRun run = run_new(probe);
+
+    run_add(probe, &run, segment, "");
+    return pass_cost(probe, &run);
+}
+
+static PassCost block_pass(const Probe *probe, const char *what)
+{
+    SegmentRun run = run_new(probe);
+
+    run_add(probe, &run, "block", what);
+    return pass_cost(probe, &run);
+}
+
+static BlockCost dense_cost(const Probe *probe)
+{
+    SegmentRun backward = run_new(probe);
+
+    run_add(probe, &backward, "block", ".recompute");
+    run_add(probe, &backward, "block", ".backward");
+    return (BlockCost){
+        .forward = block_pass(probe, ".forward"),
+        .backward = pass_cost(probe, &backward),
+        .weights = block_pass(probe, ".weights"),
+        .saved = space_bytes(probe->program, "saved"),
+    };
+}
+
+/* In the order of pass_recompute().  Of the two units the experts are what is large. */
+static BlockCost sparse_cost(const Probe *probe)
+{
+    const gboolean again = find_segment(probe, "experts", ".recompute") != NO_SEGMENT;
+    SegmentRun forward = run_new(probe), backward = run_new(probe);
+
+    for (guint u = 0; u < probe->program->units->len; u++)
+        if (program_unit(probe->program, u)->kind == UNIT_EXPERTS)
+            forward.watched = backward.watched = (gint)u;
+    run_add(probe, &forward, "sparse", ".forward");
+    run_add(probe, &forward, "experts", ".forward");
+    if (again)
+        run_add(probe, &backward, "sparse", ".recompute");
+    run_add(probe, &backward, "experts", ".recompute");
+    run_add(probe, &backward, "experts", ".backward");
+    if (!again)
+        run_add(probe, &backward, "sparse", ".recompute");
+    run_add(probe, &backward, "sparse", ".backward");
+    return (BlockCost){
+        .forward = pass_cost(probe, &forward),
+        .backward = pass_cost(probe, &backward),
+        .saved = space_bytes(probe->program, "sparse_saved"),
+    };
 }
 
 static void sum_inputs(const Program *program, StageCost *cost)
@@ -153,12 +219,7 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
 {
     const Program *program = probe->program;
     StageCost cost = {
-        .forward = pass_cost(probe, find_segment(probe, "block", ".forward"), NO_SEGMENT),
-        .backward = pass_cost(probe, find_segment(probe, "block", ".recompute"),
-                              find_segment(probe, "block", ".backward")),
-        .weights = pass_cost(probe, find_segment(probe, "block", ".weights"), NO_SEGMENT),
         .ring = {.residual = space_bytes(program, "residual"),
-                 .saved = space_bytes(program, "saved"),
                  .kept = space_bytes(program, "kept"),
                  .again_kept = space_bytes(program, "again_kept"),
                  .weights = space_bytes(program, "weights"),
@@ -181,23 +242,35 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 {
     Sharding sharding = {
         .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
-    ProgramSpec least = *spec;
-    Model model;
+    BlockCost block[NUM_BLOCK_KINDS] = {0};
+    StageCost cost = {0};
 
-    least.layout.size[AXIS_DP_REPLICATE] = least.layout.size[AXIS_DP_SHARD] = 1;
-    least.sharding = &sharding;
-    least.schedule.micro_batches = 1;
-    Probe probe = probe_new(&least, context, place, &model);
-    const StageCost cost = stage_cost(&probe, place);
-    probe_clear(&probe);
+    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+        ProgramSpec least = *spec;
+
+        if (!model_has_blocks(spec->model, (BlockKind)kind))
+            continue;
+        least.layout.size[AXIS_DP_REPLICATE] = 1;
+        least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
+        least.sharding = &sharding;
+        least.schedule.micro_batches = 1;
+        Probe probe = probe_new(&least, context, place, (BlockKind)kind);
+        cost = stage_cost(&probe, place);
+        block[kind] = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
+        probe_clear(&probe);
+    }
+    memcpy(cost.block, block, sizeof block);
     return cost;
 }
 
 /* ---- shards ---- */
 
+/* On the device. */
 static guint64 copy_bytes(const Program *program, gint tensor)
 {
-    return tensor == NO_TENSOR ? 0 : tensor_copy_bytes(program_tensor(program, (guint)tensor));
+    if (tensor == NO_TENSOR || program_tensor(program, (guint)tensor)->tier != TIER_DEVICE)
+        return 0;
+    return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
 static UnitCost unit_cost(const Probe *probe, guint index)
@@ -228,32 +301,45 @@ static UnitCost unit_cost(const Probe *probe, guint index)
     return cost;
 }
 
+static UnitCost block_unit_cost(const Probe *probe, guint index, guint micro_batches)
+{
+    UnitCost cost = unit_cost(probe, index);
+
+    cost.gathers /= micro_batches;
+    g_assert(cost.gathers <= 2); /* backward for weights reads none */
+    return cost;
+}
+
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                       Strategy strategy)
 {
     enum { SEVERAL = 3 }; /* a first, one between, a last */
     Sharding sharding = *spec->sharding;
-    ProgramSpec least = *spec;
-    Model model;
+    ShardCost cost = {0};
 
     sharding.strategy = strategy;
     sharding.keep_root = sharding.keep_last = FALSE;
     sharding.num_overrides = 0;
-    least.sharding = &sharding;
-    least.layout.size[AXIS_DP_SHARD] = layout_shard_ranks(&spec->layout);
-    least.layout.size[AXIS_CP] = 1;
-    least.schedule.micro_batch = 1;
-    least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
-    least.schedule.recompute = RECOMPUTE_NONE;
-    Probe probe = probe_new(&least, context, place, &model);
-    ShardCost cost = {.block = unit_cost(&probe, 1),
-                      .tied_reduce = sums_of(&probe, "root.tied_reduce", ""),
-                      .clip = sums_of(&probe, "clip", "")};
+    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+        ProgramSpec least = *spec;
 
-    cost.block.gathers /= least.schedule.micro_batches;
-    g_assert(cost.block.gathers <= 2); /* backward for weights reads none */
-    if (place != STAGE_MIDDLE)
-        cost.root = unit_cost(&probe, 0);
-    probe_clear(&probe);
+        if (!model_has_blocks(spec->model, (BlockKind)kind))
+            continue;
+        least.sharding = &sharding;
+        least.layout.size[AXIS_DP_SHARD] = layout_shard_ranks(&spec->layout);
+        least.layout.size[AXIS_CP] = 1;
+        least.schedule.micro_batch = 1;
+        least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
+        least.schedule.recompute = RECOMPUTE_NONE;
+        Probe probe = probe_new(&least, context, place, (BlockKind)kind);
+        cost.tied_reduce = sums_of(&probe, "root.tied_reduce", "");
+        cost.clip = sums_of(&probe, "clip", "");
+        if (place != STAGE_MIDDLE)
+            cost.root = unit_cost(&probe, 0);
+        cost.block[kind] = block_unit_cost(&probe, 1, least.schedule.micro_batches);
+        if (kind == BLOCK_SPARSE)
+            cost.experts = block_unit_cost(&probe, 2, least.schedule.micro_batches);
+        probe_clear(&probe);
+    }
     return cost;
 }

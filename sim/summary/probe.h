@@ -12,6 +12,9 @@ typedef enum { STAGE_ONLY, STAGE_FIRST, STAGE_LAST, STAGE_MIDDLE, NUM_STAGE_PLAC
 
 StagePlace stage_place(guint stage, guint pp);
 
+/* Blocks without experts, and with: then its two units' segments together are a pass. */
+typedef enum { BLOCK_DENSE, BLOCK_SPARSE, NUM_BLOCK_KINDS } BlockKind;
+
 /* One pass over a block, or a call of the root. */
 typedef struct {
     SegmentSums sums;
@@ -22,12 +25,18 @@ typedef struct {
 
 /* Bytes of one copy of the rings (builder.h), by what a copy is of. */
 typedef struct {
-    guint64 residual, saved, kept, again_kept, weights, gradient, inbox;
+    guint64 residual, kept, again_kept, weights, gradient, inbox;
 } RingBytes;
+
+/* Zeros where the model has no such block. */
+typedef struct {
+    PassCost forward, backward, weights; /* backward with what is computed again */
+    guint64 saved;                       /* bytes of one copy of its ring */
+} BlockCost;
 
 /* Of one micro-batch; absent passes are zeros. */
 typedef struct {
-    PassCost forward, backward, weights; /* of a block; backward with what is computed again */
+    BlockCost block[NUM_BLOCK_KINDS];
     RingBytes ring;
     PassCost embed, head, embed_backward, input; /* of the root */
     SegmentSums count_valid;
@@ -44,7 +53,7 @@ typedef struct {
 } UnitCost;
 
 typedef struct {
-    UnitCost block, root;
+    UnitCost block[NUM_BLOCK_KINDS], experts, root;
     SegmentSums tied_reduce; /* of an embedding on two stages */
     SegmentSums clip;
 } ShardCost;
@@ -56,3 +65,6 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                       Strategy strategy);
+
+/* Whether the model has blocks of that kind. */
+gboolean model_has_blocks(const Model *model, BlockKind kind);

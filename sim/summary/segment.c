@@ -25,9 +25,12 @@ static void add_op(SegmentSums *sums, const Program *program, const Op *op, doub
     sums->moving_s += seconds;
     if (strcmp(purpose, "replicate") == 0) {
         sums->replicate_s += seconds;
-    } else if (strcmp(purpose, "shard") == 0 || strcmp(purpose, "data") == 0) {
+    } else if (strcmp(purpose, "ep") == 0) {
+        sums->experts_s += seconds;
+    } else if (g_str_has_suffix(purpose, "shard") || g_str_has_suffix(purpose, "data")) {
         sums->shard_s += seconds;
         sums->shard_moves_s += op_kind_is_communication(op->kind) ? seconds : 0;
+        sums->data_s += strcmp(purpose, "data") == 0 ? seconds : 0;
     }
 }
 
@@ -212,6 +215,13 @@ static guint entry_of(const SegmentRun *run)
     return NONE;
 }
 
+static gboolean is_watched(const SegmentRun *run, guint index, TensorKind kind)
+{
+    const Tensor *tensor = program_tensor(run->program, index);
+
+    return tensor->kind == kind && (run->watched == NO_UNIT || run->watched == tensor->unit);
+}
+
 /* The unit's whole weights or whole gradients among the operands of the run. */
 static guint unit_tensor(const SegmentRun *run, TensorKind kind)
 {
@@ -219,7 +229,7 @@ static guint unit_tensor(const SegmentRun *run, TensorKind kind)
 
     for (guint i = 0; (op = op_at(run, i)) != NULL; i++)
         for (guint o = 0; o < op->num_operands; o++)
-            if (program_tensor(run->program, op->operands[o].tensor)->kind == kind)
+            if (is_watched(run, op->operands[o].tensor, kind))
                 return op->operands[o].tensor;
     return NONE;
 }

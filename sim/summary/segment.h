@@ -5,12 +5,14 @@
 #include "sim/program/program.h"
 
 /* Segments that run one after the other, on the same copies of all rings. */
-enum { MAX_RUN = 2 };
+enum { MAX_RUN = 4 };
 
 typedef struct {
     const Program *program;
     double **durations; /* durations_new() */
     guint segments[MAX_RUN], num;
+    gint watched; /* unit class whose weights and gradients paths and peaks are about; NO_UNIT: that
+                     of the first op that has any */
 } SegmentRun;
 
 /* Of all ops together. */
@@ -19,7 +21,9 @@ typedef struct {
     double moving_s;      /* on streams of communication */
     double shard_s;       /* on the stream of the group that shards, or that has the same data */
     double shard_moves_s; /* of that, what communicates: without casts and sums */
+    double data_s;        /* of that, on the latter */
     double replicate_s;   /* on that of the replicas */
+    double experts_s;     /* on that of ranks that share experts */
     guint64 volume_bytes[NUM_VOLUMES];
 } SegmentSums;
 

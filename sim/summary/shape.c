@@ -1,13 +1,29 @@
 #include "sim/summary/shape.h"
 
-static void note_size(StageShape *shape, guint layers)
+#include <string.h>
+
+BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
+{
+    const LayerRange range =
+        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
+    BlockCounts counts = {{range.count, 0}};
+
+    for (guint i = 0; spec->model->experts.count > 0 && i < range.count; i++)
+        if (model_is_sparse(spec->model, range.first + i)) {
+            counts.of[BLOCK_DENSE]--;
+            counts.of[BLOCK_SPARSE]++;
+        }
+    return counts;
+}
+
+static void note_size(StageShape *shape, BlockCounts layers)
 {
     const EqualChunks one = {layers, 1};
 
     for (guint i = 0; i < shape->sizes->len; i++) {
         EqualChunks *size = &g_array_index(shape->sizes, EqualChunks, i);
 
-        if (size->layers != layers)
+        if (memcmp(&size->layers, &layers, sizeof layers) != 0)
             continue;
         size->chunks++;
         return;
@@ -50,9 +66,15 @@ static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
     const LayerRange range =
         schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
 
+    const BlockCounts counts = chunk_blocks(spec, chunk);
+
     shape->layers += range.count;
     shape->most_layers = MAX(shape->most_layers, range.count);
-    note_size(shape, range.count);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        shape->of_kind.of[k] += counts.of[k];
+        shape->most_of_kind.of[k] = MAX(shape->most_of_kind.of[k], counts.of[k]);
+    }
+    note_size(shape, counts);
     for (guint i = 0; i < range.count; i++)
         note_block(shape, spec, chunk, range.first + i);
 }
@@ -68,12 +90,14 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->sizes = g_array_new(FALSE, FALSE, sizeof(EqualChunks));
     shape->kept = g_array_new(FALSE, FALSE, sizeof(KeptUnits));
     shape->first_layers = first.count;
+    shape->first_of_kind = chunk_blocks(spec, stage);
     shape->layers_before = first.first;
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
     for (guint chunk = stage; chunk < chunks; chunk += pp)
         note_chunk(shape, spec, chunk);
-    shape->uniform = shape->units[shape->first_strategy] == shape->layers;
+    shape->uniform = shape->units[shape->first_strategy] == shape->layers &&
+                     shape->of_kind.of[BLOCK_SPARSE] == 0;
     return shape;
 }
 

@@ -10,24 +10,33 @@ typedef struct {
     Strategy strategy;
 } KeptUnits;
 
+/* Blocks by kind. */
+typedef struct {
+    guint of[NUM_BLOCK_KINDS];
+} BlockCounts;
+
 /* Chunks of equal size. */
 typedef struct {
-    guint layers, chunks;
+    BlockCounts layers;
+    guint chunks;
 } EqualChunks;
 
 typedef struct {
     guint stage;
     StagePlace place;
-    guint layers, most_layers;   /* on the stage, in one of its chunks */
-    guint first_layers;          /* in its first chunk */
-    guint layers_before;         /* in the first chunks of the stages before */
-    GArray *sizes;               /* EqualChunks */
-    guint units[NUM_STRATEGIES]; /* blocks by strategy */
+    guint layers, most_layers;                        /* on the stage, in one of its chunks */
+    guint first_layers;                               /* in its first chunk */
+    BlockCounts of_kind, most_of_kind, first_of_kind; /* the same by kind */
+    guint layers_before;                              /* in the first chunks of the stages before */
+    GArray *sizes;                                    /* EqualChunks */
+    guint units[NUM_STRATEGIES];                      /* blocks by strategy */
     guint kept_units[NUM_STRATEGIES];
     GArray *kept; /* KeptUnits */
     Strategy root_strategy, first_strategy;
-    gboolean uniform; /* all blocks have one strategy */
+    gboolean uniform; /* all blocks have one strategy, and are of one unit */
 } StageShape;
+
+BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk);
 
 StageShape *stage_shape_new(const ProgramSpec *spec, guint stage);
 void stage_shape_free(StageShape *shape);

@@ -22,28 +22,50 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
     return stage;
 }
 
+/* ---- units ---- */
+
+/* With experts all blocks have one strategy, and only the model's last one may be kept. */
+guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy)
+{
+    const guint sparse = stage->shape->of_kind.of[BLOCK_SPARSE];
+
+    if (stage->shape->units[strategy] == 0)
+        return 0;
+    return units == UNITS_DENSE ? stage->shape->units[strategy] - sparse : sparse;
+}
+
+guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy)
+{
+    const Model *model = stage->spec->model;
+
+    return model_is_sparse(model, model->layers - 1) == (units != UNITS_DENSE)
+               ? stage->shape->kept_units[strategy]
+               : 0;
+}
+
 /* ---- calls ---- */
 
 /* Kept ones are gathered anew when none of their micro-batches is in flight; the others for
  * forward and for backward, each time. */
-guint64 stage_block_gathers(const Stage *stage, Strategy strategy)
+guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strategy)
 {
     const StageShape *shape = stage->shape;
-    const guint gathers = stage_block(stage, strategy)->gathers;
+    const guint gathers = stage_unit(stage, units, strategy)->gathers;
+    const guint num = stage_num_units(stage, units, strategy);
+    const guint num_kept = stage_num_kept(stage, units, strategy);
     guint64 calls = 0;
 
     if (strategy < STRATEGY_SHARD_GRAD_OP)
         return 0;
     if (strategy == STRATEGY_SHARD_GRAD_OP)
-        return shape->units[strategy];
-    for (guint i = 0; i < shape->kept->len; i++) {
+        return num;
+    for (guint i = 0; num_kept > 0 && i < shape->kept->len; i++) {
         const KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
 
         if (kept->strategy == strategy)
             calls += (guint64)kept->units * stage->flows->opened[kept->chunk];
     }
-    return calls + (guint64)(shape->units[strategy] - shape->kept_units[strategy]) * gathers *
-                       stage->micro_batches;
+    return calls + (guint64)(num - num_kept) * gathers * stage->micro_batches;
 }
 
 /* For the embedding, and for the head; where the embedding is normed, for its backward pass too. */
@@ -73,8 +95,12 @@ guint64 stage_state_bytes(const Stage *stage)
     guint64 bytes = stage_root(stage) == NULL ? 0 : stage_root(stage)->state_bytes;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (stage->shape->units[s] > 0)
-            bytes += stage->shape->units[s] * stage_block(stage, (Strategy)s)->state_bytes;
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+
+            if (units > 0)
+                bytes += units * stage_unit(stage, (BlockUnits)u, (Strategy)s)->state_bytes;
+        }
     return bytes;
 }
 
@@ -102,17 +128,25 @@ void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
 {
     const StageCost *cost = stage->cost;
     const StageShape *shape = stage->shape;
-    const guint64 micro_batches = stage->micro_batches, passes = micro_batches * shape->layers;
+    const guint64 micro_batches = stage->micro_batches;
 
     for (guint v = 0; v < NUM_VOLUMES; v++)
         bytes[v] = 0;
-    add_volume(bytes, &cost->forward.sums, passes);
-    add_volume(bytes, &cost->backward.sums, passes);
-    add_volume(bytes, &cost->weights.sums, passes);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const guint64 passes = micro_batches * shape->of_kind.of[k];
+
+        add_volume(bytes, &cost->block[k].forward.sums, passes);
+        add_volume(bytes, &cost->block[k].backward.sums, passes);
+        add_volume(bytes, &cost->block[k].weights.sums, passes);
+    }
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (shape->units[s] > 0)
-            add_unit_volume(stage, stage_block(stage, (Strategy)s), shape->units[s],
-                            stage_block_gathers(stage, (Strategy)s), bytes);
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+
+            if (units > 0)
+                add_unit_volume(stage, stage_unit(stage, (BlockUnits)u, (Strategy)s), units,
+                                stage_block_gathers(stage, (BlockUnits)u, (Strategy)s), bytes);
+        }
     if (stage_root(stage) != NULL) {
         add_unit_volume(stage, stage_root(stage), 1, stage_root_gathers(stage), bytes);
         add_volume(bytes, &stage->shards[shape->root_strategy]->tied_reduce, 1);

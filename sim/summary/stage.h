@@ -17,9 +17,26 @@ typedef struct {
 
 Stage stage_of(Known *known, const ProgramSpec *spec, guint stage);
 
+/* Units of the stage's blocks: of a block with experts two. */
+typedef enum { UNITS_DENSE, UNITS_SPARSE, UNITS_EXPERTS, NUM_BLOCK_UNITS } BlockUnits;
+
+static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, Strategy strategy)
+{
+    const ShardCost *shard = stage->shards[strategy];
+
+    return units == UNITS_EXPERTS
+               ? &shard->experts
+               : &shard->block[units == UNITS_SPARSE ? BLOCK_SPARSE : BLOCK_DENSE];
+}
+
+/* How many the stage has under a strategy, and how many of them are kept. */
+guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy);
+guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy);
+
+/* Where all blocks are of one kind without experts. */
 static inline const UnitCost *stage_block(const Stage *stage, Strategy strategy)
 {
-    return &stage->shards[strategy]->block;
+    return stage_unit(stage, UNITS_DENSE, strategy);
 }
 
 /* NULL where the stage has nothing of the root. */
@@ -30,7 +47,7 @@ static inline const UnitCost *stage_root(const Stage *stage)
 }
 
 /* How often units are gathered in a step. */
-guint64 stage_block_gathers(const Stage *stage, Strategy strategy);
+guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strategy);
 guint64 stage_root_gathers(const Stage *stage);
 
 guint64 stage_state_bytes(const Stage *stage);

@@ -9,33 +9,38 @@ typedef struct {
 
 /* As pass_shard() counts copies: a last block that is kept needs none of its own where its backward
  * follows at once. */
-static guint gathered_copies(const Stage *stage, Strategy strategy)
+static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strategy)
 {
     const StageShape *shape = stage->shape;
+    const guint units = stage_num_units(stage, of, strategy);
     const gboolean at_once = stage->spec->schedule.kind == SCHEDULE_1F1B;
     const Sharding *sharding = stage->spec->sharding;
     const guint last = stage->spec->model->layers;
-    guint kept = shape->kept_units[strategy];
+    guint kept = stage_num_kept(stage, of, strategy);
 
     if (strategy == STRATEGY_SHARD_GRAD_OP)
-        return shape->units[strategy];
+        return units;
     if (at_once && stage_has_head(shape) && kept > 0 &&
         sharding_unit_strategy(sharding, last) == strategy &&
         sharding_unit_kept(sharding, last, last))
         kept--;
-    return MIN(shape->units[strategy], stage->spec->sharding->live_units + kept);
+    return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
-static UnitRings block_rings(const Stage *stage)
+/* Of blocks with experts, the experts' (probe.c). */
+static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
+    const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
     UnitRings rings = {0, 0};
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
-        if (stage->shape->units[s] == 0)
+        const guint units = stage_num_units(stage, of, (Strategy)s);
+
+        if (units == 0)
             continue;
-        const UnitCost *block = stage_block(stage, (Strategy)s);
-        const guint64 weights = gathered_copies(stage, (Strategy)s) * block->gathered_bytes;
-        const guint64 gradients = MIN(stage->shape->units[s], 2) * block->gradient_bytes;
+        const UnitCost *block = stage_unit(stage, of, (Strategy)s);
+        const guint64 weights = gathered_copies(stage, of, (Strategy)s) * block->gathered_bytes;
+        const guint64 gradients = MIN(units, 2) * block->gradient_bytes;
 
         if (weights + gradients > rings.weights + rings.gradients)
             rings = (UnitRings){weights, gradients};
@@ -60,8 +65,9 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
 /* Rings of activations: of chunks in flight; of those whose weights' gradients are still to come.
  */
 typedef struct {
-    guint64 residual, saved, apart, gradient;
-    gboolean alone; /* a ring has one copy: it is not alive all the time */
+    guint64 residual, apart, gradient;
+    guint64 saved[NUM_BLOCK_KINDS];  /* alive while blocks of that kind are at work */
+    gboolean alone[NUM_BLOCK_KINDS]; /* a ring has one copy: it is not alive all the time */
 } ActivationRings;
 
 static ActivationRings activation_rings(const Stage *stage)
@@ -69,16 +75,24 @@ static ActivationRings activation_rings(const Stage *stage)
     const RingBytes *ring = &stage->cost->ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
-
-    return (ActivationRings){
+    const guint64 until_weights = flow->until_weights * layers * ring->kept;
+    ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .saved = flow->in_flight * layers * ring->saved + flow->until_weights * layers * ring->kept,
         .apart = flow->backward_apart * layers * ring->weights +
                  (flow->backward_apart * layers + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
-        .alone = flow->in_flight * layers < 2 || flow->until_weights * layers < 2 ||
-                 (ring->weights + ring->again_kept > 0 && flow->backward_apart * layers < 2),
     };
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const guint64 copies = (guint64)flow->in_flight * stage->shape->most_of_kind.of[k];
+
+        rings.saved[k] = copies * stage->cost->block[k].saved;
+        rings.alone[k] =
+            copies < 2 || flow->until_weights * layers < 2 ||
+            (ring->weights + ring->again_kept > 0 && flow->backward_apart * layers < 2);
+    }
+    rings.saved[BLOCK_DENSE] += until_weights; /* experts have no backward for weights apart */
+    return rings;
 }
 
 /* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
@@ -99,29 +113,30 @@ static guint64 root_beside_blocks(const Stage *stage)
 }
 
 /* From a pass's second block on, the gradients of the one before are still being reduced. */
-static guint64 backward_bytes(const Stage *stage, const ActivationRings *rings,
+static guint64 backward_bytes(const Stage *stage, BlockKind kind, const ActivationRings *rings,
                               const UnitRings *units)
 {
-    const PassCost *backward = &stage->cost->backward;
+    const PassCost *backward = &stage->cost->block[kind].backward;
     const guint64 alive = rings->residual + rings->gradient;
     const gboolean reduced = stage->shape->uniform && stage->shape->most_layers > 1;
     SegmentPeak peak = backward->peak;
 
-    if (rings->alone)
+    if (rings->alone[kind])
         return alive + most(&backward->alone_peak, units);
     for (guint w = 0; w < 2 && reduced; w++)
         peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
-    return alive + rings->saved + rings->apart + most(&peak, units) + root_beside_blocks(stage);
+    return alive + rings->saved[kind] + rings->apart + most(&peak, units) +
+           root_beside_blocks(stage);
 }
 
-static guint64 forward_bytes(const Stage *stage, const ActivationRings *rings,
+static guint64 forward_bytes(const Stage *stage, BlockKind kind, const ActivationRings *rings,
                              const UnitRings *units)
 {
-    const PassCost *forward = &stage->cost->forward;
+    const PassCost *forward = &stage->cost->block[kind].forward;
 
-    if (rings->alone)
+    if (rings->alone[kind])
         return rings->residual + most(&forward->alone_peak, units);
-    return rings->residual + rings->saved + most(&forward->peak, units);
+    return rings->residual + rings->saved[kind] + most(&forward->peak, units);
 }
 
 /* Between forward and backward: blocks that stay gathered are there. */
@@ -135,19 +150,25 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     const UnitRings of_root = {root->gathered_bytes, root->gradient_bytes};
     const gboolean stay =
         shape->uniform && (shape->units[STRATEGY_SHARD_GRAD_OP] > 0 || shape->kept->len > 0);
-    return rings->residual + rings->saved + (stay ? units->weights : 0) +
-           most(&stage->cost->head.peak, &of_root);
+    return rings->residual + rings->saved[BLOCK_DENSE] + rings->saved[BLOCK_SPARSE] +
+           (stay ? units->weights : 0) + most(&stage->cost->head.peak, &of_root);
 }
 
 guint64 stage_floor_bytes(const Stage *stage)
 {
     const ActivationRings rings = activation_rings(stage);
-    const UnitRings units = block_rings(stage);
-    const guint64 backward = backward_bytes(stage, &rings, &units);
-    const guint64 forward = forward_bytes(stage, &rings, &units);
-    const guint64 head = head_bytes(stage, &rings, &units);
+    guint64 most_bytes = 0;
 
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        if (stage->shape->of_kind.of[k] == 0)
+            continue;
+        const UnitRings units = block_rings(stage, (BlockKind)k);
+        const guint64 backward = backward_bytes(stage, (BlockKind)k, &rings, &units);
+        const guint64 forward = forward_bytes(stage, (BlockKind)k, &rings, &units);
+        const guint64 head = head_bytes(stage, &rings, &units);
+
+        most_bytes = MAX(most_bytes, MAX(backward, MAX(forward, head)));
+    }
     return stage_state_bytes(stage) + stage->cost->input_bytes +
-           stage->micro_batches * stage->cost->micro_batch_bytes +
-           MAX(backward, MAX(forward, head));
+           stage->micro_batches * stage->cost->micro_batch_bytes + most_bytes;
 }

@@ -2,53 +2,65 @@
  * through what must follow each other: ops of a stream, ops that wait for one another. */
 #include "sim/summary/stage.h"
 
+#include <math.h>
+
 /* ---- all that a stage does ---- */
 
 typedef struct {
     double all_s, moving_s;
-    double gather_s, reduce_s, replicate_s; /* by stream */
+    double gather_s[2], reduce_s[2]; /* by stream: of all units, of experts */
+    double replicate_s, experts_s;
+    double data_s; /* of units that are not sharded */
 } Work;
 
 static void add_work(Work *work, const SegmentSums *sums, double calls)
 {
     work->all_s += calls * sums->all_s;
     work->moving_s += calls * sums->moving_s;
+    work->experts_s += calls * sums->experts_s;
 }
 
-static void add_reduce(Work *work, const SegmentSums *sums, double calls)
+static void add_reduce(Work *work, const SegmentSums *sums, double calls, BlockUnits of)
 {
     add_work(work, sums, calls);
-    work->reduce_s += calls * sums->shard_s;
+    work->reduce_s[of == UNITS_EXPERTS] += calls * (sums->shard_s - sums->data_s);
+    work->data_s += calls * sums->data_s;
     work->replicate_s += calls * sums->replicate_s;
 }
 
+/* @of: UNITS_EXPERTS, or any other. */
 static void add_unit_work(Work *work, const Stage *stage, const UnitCost *unit, double units,
-                          guint64 gathers)
+                          guint64 gathers, BlockUnits of)
 {
     const double micro_batches = stage->micro_batches;
 
     add_work(work, &unit->gather, (double)gathers);
     add_work(work, &unit->update_gather, units);
-    work->gather_s += (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
+    work->gather_s[of == UNITS_EXPERTS] +=
+        (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
     add_work(work, &unit->norm, units);
     add_work(work, &unit->update, units);
-    add_reduce(work, &unit->reduce_last, units);
+    add_reduce(work, &unit->reduce_last, units, of);
     if (unit->gradient_bytes == 0 || stage->micro_batches == 1)
         return;
-    add_reduce(work, &unit->reduce_first, units);
-    add_reduce(work, &unit->reduce_add, units * (micro_batches - 2));
+    add_reduce(work, &unit->reduce_first, units, of);
+    add_reduce(work, &unit->reduce_add, units * (micro_batches - 2), of);
 }
 
 static Work stage_work(const Stage *stage)
 {
     const StageCost *cost = stage->cost;
     const StageShape *shape = stage->shape;
-    const double micro_batches = stage->micro_batches, passes = micro_batches * shape->layers;
+    const double micro_batches = stage->micro_batches;
     Work work = {0};
 
-    add_work(&work, &cost->forward.sums, passes);
-    add_work(&work, &cost->backward.sums, passes);
-    add_work(&work, &cost->weights.sums, passes);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const double passes = micro_batches * shape->of_kind.of[k];
+
+        add_work(&work, &cost->block[k].forward.sums, passes);
+        add_work(&work, &cost->block[k].backward.sums, passes);
+        add_work(&work, &cost->block[k].weights.sums, passes);
+    }
     add_work(&work, &cost->count_valid, micro_batches);
     if (stage_has_embedding(shape)) {
         add_work(&work, &cost->embed.sums, micro_batches);
@@ -57,11 +69,16 @@ static Work stage_work(const Stage *stage)
     if (stage_has_head(shape))
         add_work(&work, &cost->head.sums, micro_batches);
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (shape->units[s] > 0)
-            add_unit_work(&work, stage, stage_block(stage, (Strategy)s), shape->units[s],
-                          stage_block_gathers(stage, (Strategy)s));
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const BlockUnits of = (BlockUnits)u;
+            const guint units = stage_num_units(stage, of, (Strategy)s);
+
+            if (units > 0)
+                add_unit_work(&work, stage, stage_unit(stage, of, (Strategy)s), units,
+                              stage_block_gathers(stage, of, (Strategy)s), of);
+        }
     if (stage_root(stage) != NULL)
-        add_unit_work(&work, stage, stage_root(stage), 1, stage_root_gathers(stage));
+        add_unit_work(&work, stage, stage_root(stage), 1, stage_root_gathers(stage), UNITS_DENSE);
     add_work(&work, &stage->shards[shape->root_strategy]->clip, 1);
     work.all_s += stage->scalars->all_s;
     work.moving_s += stage->scalars->all_s;
@@ -78,7 +95,9 @@ double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
         return work.all_s;
     if (one_queue)
         return work.moving_s;
-    return MAX(work.gather_s, MAX(work.reduce_s, work.replicate_s));
+    const double blocks_s = MAX(work.gather_s[0], MAX(work.reduce_s[0], work.replicate_s));
+    const double experts_s = MAX(work.gather_s[1], MAX(work.reduce_s[1], work.experts_s));
+    return MAX(MAX(blocks_s, experts_s), work.data_s);
 }
 
 /* ---- a pass over a chunk, from its first compute op to its last ---- */
@@ -125,27 +144,66 @@ static double reduced_pass_s(const Stage *stage, const SegmentPath *path, guint 
            (layers - COPIES) * least_reduce_s(stage, unit);
 }
 
-static double forward_pass_s(const Stage *stage, guint layers)
+static guint all_of(const BlockCounts *layers)
 {
-    const SegmentPath *path = &stage->cost->forward.path;
+    return layers->of[BLOCK_DENSE] + layers->of[BLOCK_SPARSE];
+}
 
-    return MAX(layers * path->whole_s, gathered_pass_s(stage, path, layers));
+/* Of a chunk's blocks; chains of gathers and reductions are known where they are of one unit. */
+static double forward_pass_s(const Stage *stage, const BlockCounts *layers)
+{
+    const SegmentPath *path = &stage->cost->block[BLOCK_DENSE].forward.path;
+    double whole_s = 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        whole_s += layers->of[k] * stage->cost->block[k].forward.path.whole_s;
+    return MAX(whole_s, gathered_pass_s(stage, path, all_of(layers)));
 }
 
 /* The gradient that a pass starts from may have come long before: from another stage. */
-static double backward_pass_s(const Stage *stage, guint layers)
+static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    const SegmentPath *path = &stage->cost->backward.path;
-    const double first = stage->shape->place == STAGE_ONLY ? path->whole_s : path->stream_s;
-    const double plain = first + (layers - 1) * path->whole_s;
+    const SegmentPath *path = &stage->cost->block[BLOCK_DENSE].backward.path;
+    const gboolean from_before = stage->shape->place != STAGE_ONLY;
+    double whole_s = 0, before_s = INFINITY;
 
-    return MAX(plain,
-               MAX(gathered_pass_s(stage, path, layers), reduced_pass_s(stage, path, layers)));
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const SegmentPath *own = &stage->cost->block[k].backward.path;
+
+        if (layers->of[k] == 0)
+            continue;
+        whole_s += layers->of[k] * own->whole_s;
+        before_s = MIN(before_s, own->stream_s - own->whole_s);
+    }
+    return MAX(whole_s + (from_before ? before_s : 0),
+               MAX(gathered_pass_s(stage, path, all_of(layers)),
+                   reduced_pass_s(stage, path, all_of(layers))));
 }
 
 static double weights_pass_s(const Stage *stage, guint layers)
 {
-    return layers * stage->cost->weights.path.stream_s;
+    return layers * stage->cost->block[BLOCK_DENSE].weights.path.stream_s;
+}
+
+/* Of blocks of other stages, of whatever kind: the shortest. */
+typedef struct {
+    double forward_s, backward_s, entry_s;
+} LeastPass;
+
+static LeastPass least_pass(const Stage *stage)
+{
+    LeastPass least = {INFINITY, INFINITY, INFINITY};
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const BlockCost *block = &stage->cost->block[k];
+
+        if (!model_has_blocks(stage->spec->model, (BlockKind)k))
+            continue;
+        least.forward_s = MIN(least.forward_s, block->forward.path.whole_s);
+        least.backward_s = MIN(least.backward_s, block->backward.path.whole_s);
+        least.entry_s = MIN(least.entry_s, block->backward.path.entry_s);
+    }
+    return least;
 }
 
 /* ---- a step ---- */
@@ -160,9 +218,9 @@ static double passes_s(const Stage *stage)
     for (guint i = 0; i < shape->sizes->len; i++) {
         const EqualChunks *size = &g_array_index(shape->sizes, EqualChunks, i);
 
-        micro_batch_s += size->chunks * (forward_pass_s(stage, size->layers) +
-                                         backward_pass_s(stage, size->layers) +
-                                         weights_pass_s(stage, size->layers));
+        micro_batch_s += size->chunks * (forward_pass_s(stage, &size->layers) +
+                                         backward_pass_s(stage, &size->layers) +
+                                         weights_pass_s(stage, all_of(&size->layers)));
     }
     if (stage_has_embedding(shape))
         micro_batch_s += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
@@ -176,8 +234,12 @@ static double updates_s(const Stage *stage)
     double seconds = stage_root(stage) == NULL ? 0 : stage_root(stage)->update.all_s;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (stage->shape->units[s] > 0)
-            seconds += stage->shape->units[s] * stage_block(stage, (Strategy)s)->update.all_s;
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+
+            if (units > 0)
+                seconds += units * stage_unit(stage, (BlockUnits)u, (Strategy)s)->update.all_s;
+        }
     return seconds;
 }
 
@@ -200,7 +262,7 @@ static double first_forward_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const UnitCost *root = stage_root(stage);
-    const double computed_s = ready_s(stage) + forward_pass_s(stage, shape->first_layers);
+    const double computed_s = ready_s(stage) + forward_pass_s(stage, &shape->first_of_kind);
 
     if (!shape->uniform || !stage_has_embedding(shape) ||
         shape->root_strategy != shape->first_strategy)
@@ -210,7 +272,7 @@ static double first_forward_s(const Stage *stage)
     const double gathered_s = stage->shards[shape->root_strategy]->clip.all_s + root->update.all_s +
                               root->gather.shard_s + root->update_gather.shard_s +
                               shape->first_layers * each_s +
-                              stage->cost->forward.path.weights_tail_s;
+                              stage->cost->block[BLOCK_DENSE].forward.path.weights_tail_s;
     return MAX(computed_s, gathered_s);
 }
 
@@ -233,8 +295,9 @@ static double end_s(const Stage *stage)
     const gboolean root_last = stage_has_embedding(shape) && !apart;
     const UnitCost *last = root_last ? root : block;
     const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
-                                  : backward_pass_s(stage, shape->first_layers);
-    const SegmentPath *path = apart ? &stage->cost->weights.path : &stage->cost->backward.path;
+                                  : backward_pass_s(stage, &shape->first_of_kind);
+    const BlockCost *dense = &stage->cost->block[BLOCK_DENSE];
+    const SegmentPath *path = apart ? &dense->weights.path : &dense->backward.path;
     double chain =
         path->gradients_until_s + shape->first_layers * block->reduce_last.shard_s - hidden_s;
 
@@ -251,12 +314,12 @@ static double end_s(const Stage *stage)
 static double back_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
-    const SegmentPath *path = &stage->cost->backward.path;
+    const LeastPass least = least_pass(stage);
     const double before = shape->stage;
     const double weights = weights_pass_s(first, first->shape->first_layers);
 
-    return before * (stage->exchange_s + path->entry_s) +
-           (shape->layers_before - before) * path->whole_s +
+    return before * (stage->exchange_s + least.entry_s) +
+           (shape->layers_before - before) * least.backward_s +
            first->cost->embed_backward.path.stream_s + weights + end_s(first);
 }
 
@@ -274,12 +337,12 @@ static double gathers_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const StageCost *cost = stage->cost;
+    const BlockCost *cost = &stage->cost->block[BLOCK_DENSE];
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
-    const double gathers = (double)stage_block_gathers(stage, strategy);
+    const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
     const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
     return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
@@ -297,8 +360,7 @@ static double way_s(const Stage *stage, const Stage *first)
     if (chunks == 1)
         return 0;
     return first_forward_s(first) + (chunks - 1) * stage->exchange_s +
-           (spec->model->layers - last - first->shape->first_layers) *
-               stage->cost->forward.path.whole_s;
+           (spec->model->layers - last - first->shape->first_layers) * least_pass(stage).forward_s;
 }
 
 /* Reductions of every micro-batch, one after the other, from the first backward on. */
@@ -315,8 +377,8 @@ static double reductions_s(const Stage *stage, const Stage *first)
     if (stage->micro_batches > 1)
         each_s +=
             block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
-    return start_s + stage->cost->backward.path.gradients_until_s + shape->layers * each_s +
-           block->norm.all_s + stage->scalars->norm_s;
+    return start_s + stage->cost->block[BLOCK_DENSE].backward.path.gradients_until_s +
+           shape->layers * each_s + block->norm.all_s + stage->scalars->norm_s;
 }
 
 /* The last stage's last chunk: once the first micro-batch is there all of them pass it, and the
@@ -325,14 +387,14 @@ static double last_chunk_s(const Stage *stage, const Stage *first)
 {
     const ProgramSpec *spec = stage->spec;
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    const SegmentPath *path = &stage->cost->backward.path;
-    const guint layers = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunks - 1).count;
-    const double each_s = forward_pass_s(stage, layers) + stage->cost->head.path.stream_s +
-                          backward_pass_s(stage, layers);
+    const LeastPass least = least_pass(stage);
+    const BlockCounts layers = chunk_blocks(spec, chunks - 1);
+    const double each_s = forward_pass_s(stage, &layers) + stage->cost->head.path.stream_s +
+                          backward_pass_s(stage, &layers);
 
     return way_s(stage, first) + stage->micro_batches * each_s +
-           (chunks - 1) * (stage->exchange_s + path->entry_s - path->whole_s) +
-           (spec->model->layers - layers) * path->whole_s +
+           (chunks - 1) * (stage->exchange_s + least.entry_s - least.backward_s) +
+           (spec->model->layers - all_of(&layers)) * least.backward_s +
            first->cost->embed_backward.path.stream_s + end_s(first);
 }
 
@@ -342,13 +404,13 @@ static double arrival_s(const Stage *stage, const Stage *first)
     const guint between = stage->shape->layers_before - first->shape->first_layers;
 
     return first_forward_s(first) + stage->shape->stage * stage->exchange_s +
-           between * stage->cost->forward.path.whole_s;
+           between * least_pass(stage).forward_s;
 }
 
 double stage_path_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
-    const double own_forward_s = forward_pass_s(stage, shape->first_layers);
+    const double own_forward_s = forward_pass_s(stage, &shape->first_of_kind);
     const double rest_s = passes_s(stage) - own_forward_s - embed_s(stage);
     const double start_s = first_forward_s(stage), reduced_s = reductions_s(stage, first);
 

@@ -181,7 +181,7 @@ static gsize flight(const Walk *walk, const Action *action)
 static void forward(Walk *walk, Clocks *clocks, const Action *action)
 {
     const StageCost *cost = clocks->stage.cost;
-    const SegmentPath *path = &cost->forward.path;
+    const SegmentPath *path = &cost->block[BLOCK_DENSE].forward.path;
     const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
 
     if (action->chunk == 0) {
@@ -208,7 +208,7 @@ static void forward(Walk *walk, Clocks *clocks, const Action *action)
 static void backward_block(Walk *walk, Clocks *clocks, guint block, guint micro_batch,
                            double entry_s, gboolean from_before)
 {
-    const SegmentPath *path = &clocks->stage.cost->backward.path;
+    const SegmentPath *path = &clocks->stage.cost->block[BLOCK_DENSE].backward.path;
     const gboolean reduces = clocks->stage.spec->schedule.kind != SCHEDULE_ZB_H1;
     const gboolean rings = clocks->block->gradient_bytes > 0;
     const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, block);
@@ -274,7 +274,7 @@ static void backward(Walk *walk, Clocks *clocks, const Action *action)
 static void weights(Walk *walk, Clocks *clocks, const Action *action)
 {
     const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
-    const SegmentPath *path = &clocks->stage.cost->weights.path;
+    const SegmentPath *path = &clocks->stage.cost->block[BLOCK_DENSE].weights.path;
 
     for (guint i = first + layers; i-- > first;) {
         const double start_s = clocks->compute_s;
@@ -478,7 +478,7 @@ double walk_s(Known *known, const ProgramSpec *spec)
                  .micro_batches = spec->schedule.micro_batches,
                  .stages = NULL};
 
-    if (spec->sharding->num_overrides > 0)
+    if (spec->sharding->num_overrides > 0 || spec->model->experts.count > 0)
         return 0;
     const Timetable *tables = known_timetables(known, spec);
     walk.stages = g_new(Clocks, pp);

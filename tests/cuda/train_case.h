@@ -1,5 +1,5 @@
-/* Small trainings on the CUDA device, in layouts that a table names, beside one rank's on the CPU:
- * what programs under mpirun share. */
+/* Small trainings on the CUDA device, in layouts that a table names, beside one rank's on the CPU.
+ */
 #pragma once
 
 #include "exec/cuda/plug_in.h"
@@ -23,6 +23,7 @@ typedef struct {
     ContextKind context;
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
+    gboolean as_graph; /* one of those that graphs are tried with */
 } TrainLayout;
 
 /* What a ProgramSpec borrows. */
@@ -41,15 +42,16 @@ static const char train_config[] =
 typedef struct {
     Model *model;
     Data *data;
-    Runtime *runtime; /* on the CUDA device, joined by MPI */
+    Runtime *runtime; /* on the CUDA device */
     guint rank, ranks;
 } TrainTest;
 
-static inline void train_test_open(TrainTest *test)
+/* Joined by MPI, with NCCL in the environment by NCCL beside it. */
+static inline RuntimeOptions train_mpi_options(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
     const char *local_rank = g_getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    const RuntimeOptions options = {
+
+    return (RuntimeOptions){
         .transport = "mpi",
         .threads = 1,
         .device = DEVICE_CUDA,
@@ -57,12 +59,17 @@ static inline void train_test_open(TrainTest *test)
         .local_rank = local_rank == NULL ? 0 : (guint)atoi(local_rank),
         .nccl = g_getenv("NCCL") != NULL,
     };
+}
+
+static inline void train_test_open(TrainTest *test, const RuntimeOptions *options)
+{
+    const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
     g_autoptr(GError) error = NULL;
 
     test->model = model_parse(train_config, "config", "tiny", &error);
     g_assert_no_error(error);
     test->data = layout_data_new(&text, test->model->vocab, TRAIN_SEQ);
-    test->runtime = runtime_open(&options, &error);
+    test->runtime = runtime_open(options, &error);
     g_assert_no_error(error);
     test->rank = runtime_rank(test->runtime);
     test->ranks = runtime_size(test->runtime);
@@ -142,7 +149,8 @@ static inline int train_suite_run(TrainTest *test, Suite *suite)
 
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     g_assert(provided >= MPI_THREAD_SERIALIZED);
-    train_test_open(test);
+    const RuntimeOptions options = train_mpi_options();
+    train_test_open(test, &options);
     SRunner *runner = srunner_create(suite);
     srunner_set_fork_status(runner, CK_NOFORK);
     srunner_run_all(runner, test->rank == 0 ? CK_NORMAL : CK_SILENT);

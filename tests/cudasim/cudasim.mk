@@ -43,7 +43,7 @@ $(CUDASIM_TEST): %: %.o $(BUILD)/tests/cudasim/kernels.sim.o $(BUILD)/libcudasim
 CUDA_TEST_LIB := $(BUILD)/libcudasim.a $(patsubst build/checked/%,build/%,$(RUN_LIB))
 
 # What the tests of the CUDA device share: it, its kernels, and helpers in tests/cuda/.
-CUDA_OBJ := $(call objects,$(filter-out tests/cuda/test_%,$(wildcard exec/cuda/*.c tests/cuda/*.c))) \
+CUDA_OBJ := $(call objects,$(filter-out tests/cuda/test_% tests/cuda/simulated_%,$(wildcard exec/cuda/*.c tests/cuda/*.c))) \
             $(patsubst %.cu,$(BUILD)/%.sim.o,$(filter-out tests/cuda/test_%,$(wildcard exec/cuda/*.cu tests/cuda/*.cu)))
 $(patsubst %.c,$(BUILD)/%,$(wildcard tests/cuda/test_*.c)): %: %.o $(CUDA_OBJ) $(CUDA_TEST_LIB)
 	$(call say,link)
@@ -52,8 +52,14 @@ $(patsubst %.cu,$(BUILD)/%,$(wildcard tests/cuda/test_*.cu)): %: %.sim.o $(CUDA_
 	$(call say,link)
 	$(Q)$(call CUDASIM_LINK,$(STORE_LIBS) $(SIM_LIBS) $(EXEC_LIBS))
 
+# fsdp-run on the simulated device, which takes the place of the plug-in.
+SIMULATED_RUN := $(BUILD)/tests/cuda/simulated_run
+$(SIMULATED_RUN): $(BUILD)/exec/run_main.o $(BUILD)/tests/cuda/simulated_plug_in.o $(CUDA_OBJ) $(CUDA_TEST_LIB)
+	$(call say,link)
+	$(Q)$(call CUDASIM_LINK,$(STORE_LIBS) $(SIM_LIBS) $(EXEC_LIBS))
+
 .PHONY: check-cudasim cudasim cudasim-tests
-cudasim-tests: $(CUDASIM_TEST) $(CUDA_TEST)
+cudasim-tests: $(CUDASIM_TEST) $(CUDA_TEST) $(SIMULATED_RUN)
 cudasim:
 ifneq ($(CUDA_HEADERS),)
 	$(MAKE) BUILD=build cudasim-tests
@@ -65,4 +71,4 @@ check-cudasim: cudasim ## the CUDA device, on a simulated one
 	scripts/check.sh cudasim
 
 -include $(patsubst %.o,%.d,$(call objects,$(CUDASIM_SRC)) $(CUDA_OBJ)) \
-         $(CUDASIM_TEST:=.d) $(CUDA_TEST:=.d) $(BUILD)/tests/cudasim/kernels.sim.d
+         $(SIMULATED_RUN:%run=%plug_in.d) $(CUDASIM_TEST:=.d) $(CUDA_TEST:=.d) $(BUILD)/tests/cudasim/kernels.sim.d

@@ -80,6 +80,10 @@ search --precision fp8
 search --precision fp16 --recipe fp32
 search --fix gather=fp4
 search --topology dgx-a100-80gb --precision fp8
+for offload in optimizer optimizer=tape gradients=host optimizer=host parameters=nvme; do
+    search --offload "$offload" # localhost is a CPU: its memory is the host's
+done
+search --topology dgx-h100 --offload optimizer=nvme # states none
 search --strategy sometimes
 search --strategy ""
 search --optimizer adam8
@@ -105,7 +109,7 @@ search --db "$tmp/in/empty_folder"
 search --db "$tmp/in/missing/db"
 
 refused 2 fsdp-plan estimate --model "$model" -o "$tmp/out/plan"
-for layout in dp=2 dp_shard dp_shard=0 dp_shard=x form=flat; do
+for layout in dp=2 dp_shard dp_shard=0 dp_shard=x ep=0 ep=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
@@ -114,13 +118,13 @@ sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topol
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
 # What can only be counted.
-for counted in deepseek-v3 tests/sim/data/models/{opt-350m,phi-2}.json; do
+for counted in tests/sim/data/models/{gpt-oss-20b,opt-350m,phi-2,qwen1.5-moe}.json; do
     refused 2 fsdp-plan search --model "$counted" --topology dgx-h100 -o "$tmp/out/plan"
 done
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
     -o "$tmp/out/plan"
-for layout in pp=6 cp=3 tp=3; do # 5 layers; 2 cp divides no 256 tokens; 4 heads
+for layout in pp=6 cp=3 tp=3 dp_shard=2,ep=2; do # 5 layers; 2 cp divides no 256 tokens; 4 heads; none
     refused 1 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 1 fsdp-plan estimate --model "$model" --layout pp=2 --fix stages=1:1 -o "$tmp/out/plan"
@@ -154,11 +158,11 @@ refused 2 fsdp-run
 refused 2 fsdp-run "$good"
 refused 2 fsdp-run --data "$text"
 # What is planned only is refused by name.
-for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit"; do
+for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit" "--offload optimizer=host"; do
     # shellcheck disable=SC2086 # an option and its value
     plan "$tmp/in/only.plan" --topology dgx-h100 --gpus 2 --global-batch 4 $option
     refused 2 fsdp-run "$tmp/in/only.plan" --data "$text"
-    [[ $(<"$tmp/stderr") == *"\"${option#* }\""*"planned only"* ]] ||
+    [[ $(<"$tmp/stderr") == *"\"${option##*[ =]}\""*"planned only"* ]] ||
         complain "fsdp-run of $option: $(<"$tmp/stderr")"
 done
 train "$good"

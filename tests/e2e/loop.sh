@@ -101,6 +101,16 @@ for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"
 done
 
+# ---- what does not fit says what would ----
+
+status=0
+timeout 120 "$build/fsdp-plan" search --model llama-3.1-70b --topology dgx-h100 --gpus 8 \
+    >"$tmp/large" || status=$?
+[ "$status" -eq 1 ] || complain "70B on 8 GPUs: status $status"
+for line in "smallest number of GPUs that fits is 16" "--offload optimizer=host"; do
+    grep -q -- "$line" "$tmp/large" || complain "70B on 8 GPUs: nothing says \"$line\""
+done
+
 # ---- check mode ----
 
 # losses_of OPTION...: of the plan of 2 ranks.

@@ -420,7 +420,19 @@ static void set_environment(const char *const *variables)
                                         "SLURM_PROCID",
                                         "SLURM_STEP_NUM_TASKS",
                                         "PMIX_RANK",
-                                        "PMI_SIZE"};
+                                        "PMI_SIZE",
+                                        "RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "SLURM_LOCALID",
+                                        "SLURM_JOB_ID",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_STEP_NODELIST",
+                                        "SLURM_JOB_NODELIST",
+                                        "SLURM_LAUNCH_NODE_IPADDR"};
 
     for (guint i = 0; i < G_N_ELEMENTS(known); i++)
         g_unsetenv(known[i]);
@@ -428,17 +440,69 @@ static void set_environment(const char *const *variables)
         g_setenv(variables[i], variables[i + 1], TRUE);
 }
 
+#define SRUN     "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"
+#define TORCHRUN "RANK", "5", "WORLD_SIZE", "8", "LOCAL_RANK", "1"
+
 static const struct {
-    const char *variables[9];
-    LaunchEnvironment launch;
+    const char *variables[19];
+    LaunchKind kind;
+    guint rank, size, local_rank;
+    const char *host; /* NULL: they meet by MPI */
+    guint port;
 } good[] = {
-    {{NULL}, {LAUNCH_BY_HAND, 0, 1, 0}},
-    {{"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4"}, {LAUNCH_MPIRUN, 2, 4, 0}},
-    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "PMIX_RANK", "1"}, {LAUNCH_SRUN, 1, 2, 0}},
+    {.variables = {NULL}, .kind = LAUNCH_BY_HAND, .size = 1},
+    {.variables = {"OMPI_COMM_WORLD_RANK", "2", "OMPI_COMM_WORLD_SIZE", "4"},
+     .kind = LAUNCH_MPIRUN,
+     .rank = 2,
+     .size = 4},
+    {.variables = {SRUN, "PMIX_RANK", "1"}, .kind = LAUNCH_SRUN, .rank = 1, .size = 2},
     /* The shell of an allocation, and mpirun inside one. */
-    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, {LAUNCH_BY_HAND, 0, 1, 0}},
-    {{"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "SLURM_STEP_NUM_TASKS", "2"},
-     {LAUNCH_MPIRUN, 3, 8, 0}},
+    {.variables = {"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"},
+     .kind = LAUNCH_BY_HAND,
+     .size = 1},
+    {.variables = {"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "SLURM_STEP_NUM_TASKS",
+                   "2"},
+     .kind = LAUNCH_MPIRUN,
+     .rank = 3,
+     .size = 8},
+    /* One task, and torchrun inside srun, whose own store listens at MASTER_PORT. */
+    {.variables = {"RANK", "0", "WORLD_SIZE", "1"}, .kind = LAUNCH_BY_HAND, .size = 1},
+    {.variables = {TORCHRUN, "MASTER_ADDR", "node7", "MASTER_PORT", "29500", SRUN},
+     .kind = LAUNCH_VARIABLES,
+     .rank = 5,
+     .size = 8,
+     .local_rank = 1,
+     .host = "node7",
+     .port = 29500},
+    {.variables = {TORCHRUN, "MASTER_ADDR", "::1", "MASTER_PORT", "29500",
+                   "TORCHELASTIC_USE_AGENT_STORE", "True"},
+     .kind = LAUNCH_VARIABLES,
+     .rank = 5,
+     .size = 8,
+     .local_rank = 1,
+     .host = "::1",
+     .port = 29501},
+    /* 16000 + (123 * 7 + 2) % 16000 */
+    {.variables = {SRUN, "SLURM_LOCALID", "1", "SLURM_JOB_ID", "123", "SLURM_STEP_ID", "2",
+                   "SLURM_STEP_NODELIST", "node[07-09,12],n1", "SLURM_JOB_NODELIST", "node[01-99]"},
+     .kind = LAUNCH_SRUN,
+     .rank = 1,
+     .size = 2,
+     .local_rank = 1,
+     .host = "node07",
+     .port = 16863},
+    {.variables = {SRUN, "SLURM_JOB_NODELIST", "a,b", "SLURM_JOB_ID", "16001"},
+     .kind = LAUNCH_SRUN,
+     .rank = 1,
+     .size = 2,
+     .host = "a",
+     .port = 16007},
+    {.variables = {SRUN, "SLURM_LAUNCH_NODE_IPADDR", "10.0.0.7", "MASTER_PORT", "4000"},
+     .kind = LAUNCH_SRUN,
+     .rank = 1,
+     .size = 2,
+     .host = "10.0.0.7",
+     .port = 4000},
 };
 
 START_TEST(the_environment_says_who_started_us)
@@ -447,22 +511,54 @@ START_TEST(the_environment_says_who_started_us)
 
     set_environment(good[_i].variables);
     ck_assert(launch_environment(&launch, NULL));
-    ck_assert_int_eq(launch.kind, good[_i].launch.kind);
-    ck_assert_uint_eq(launch.rank, good[_i].launch.rank);
-    ck_assert_uint_eq(launch.size, good[_i].launch.size);
+    ck_assert_int_eq(launch.kind, good[_i].kind);
+    ck_assert_uint_eq(launch.rank, good[_i].rank);
+    ck_assert_uint_eq(launch.size, good[_i].size);
+    ck_assert_uint_eq(launch.local_rank, good[_i].local_rank);
+    ck_assert_int_eq(launch.meets, good[_i].host != NULL);
+    ck_assert_str_eq(launch.host, good[_i].host == NULL ? "" : good[_i].host);
+    ck_assert_uint_eq(launch.port, good[_i].port);
+    ck_assert_int_eq(launch.listener, -1);
 }
 END_TEST
 
 static const struct {
-    const char *variables[9];
+    const char *variables[13];
     const char *told;
 } bad[] = {
     {{"OMPI_COMM_WORLD_RANK", "4", "OMPI_COMM_WORLD_SIZE", "4"}, "OMPI_COMM_WORLD_RANK=4"},
     {{"OMPI_COMM_WORLD_RANK", "0"}, "OMPI_COMM_WORLD_SIZE=(unset)"},
     {{"OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "two"}, "OMPI_COMM_WORLD_SIZE=two"},
-    {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, "--mpi=pmix -n 2"},
     {{"PMI_SIZE", "4"}, "PMI_SIZE=4"},
+    {{"RANK", "1"}, "WORLD_SIZE=(unset)"},
+    {{"WORLD_SIZE", "2"}, "RANK=(unset)"},
+    {{"WORLD_SIZE", "-2"}, "WORLD_SIZE=-2"},
+    {{"RANK", "2", "WORLD_SIZE", "2"}, "RANK=2"},
+    {{"RANK", "1", "WORLD_SIZE", "2", "LOCAL_RANK", "0", "MASTER_ADDR", "a"}, "no MASTER_PORT"},
+    {{"RANK", "1", "WORLD_SIZE", "2"}, "no LOCAL_RANK"},
+    {{TORCHRUN, "MASTER_ADDR", "", "MASTER_PORT", "1"}, "MASTER_ADDR="},
+    {{TORCHRUN, "MASTER_ADDR", "a", "MASTER_PORT", "65536"}, "MASTER_PORT=65536"},
+    {{SRUN}, "SLURM_STEP_NODELIST"},
+    {{SRUN, "SLURM_JOB_NODELIST", "node[3-1]"}, "SLURM_JOB_NODELIST in the environment: \"node[3"},
 };
+
+START_TEST(ranks_that_meet_without_mpi_need_a_device_of_their_own)
+{
+    static const struct {
+        const char *variables[13];
+        const char *told;
+    } cases[] = {{{SRUN, "SLURM_JOB_NODELIST", "a,b"}, "srun --mpi=pmix -n 2"},
+                 {{TORCHRUN, "MASTER_ADDR", "a", "MASTER_PORT", "1"}, "mpirun -np 8"},
+                 {{SRUN, "PMIX_RANK", "1"}, NULL}};
+    g_autoptr(GError) error = NULL;
+    LaunchEnvironment launch;
+
+    set_environment(cases[_i].variables);
+    ck_assert(launch_environment(&launch, &error));
+    ck_assert_int_eq(launch_check_mpi(&launch, &error), cases[_i].told == NULL);
+    ck_assert(cases[_i].told == NULL || strstr(error->message, cases[_i].told) != NULL);
+}
+END_TEST
 
 START_TEST(an_environment_that_makes_no_job_is_refused)
 {
@@ -478,14 +574,18 @@ END_TEST
 START_TEST(a_job_of_another_size_than_the_plan_is_refused)
 {
     g_autoptr(GError) error = NULL;
-    const LaunchEnvironment mpirun = {LAUNCH_MPIRUN, 0, 3, 0};
-    const LaunchEnvironment by_hand = {LAUNCH_BY_HAND, 0, 1, 0};
+    const LaunchEnvironment mpirun = {.kind = LAUNCH_MPIRUN, .size = 3};
+    const LaunchEnvironment by_hand = {.kind = LAUNCH_BY_HAND, .size = 1};
+    const LaunchEnvironment torchrun = {.kind = LAUNCH_VARIABLES, .size = 2};
 
     ck_assert(launch_check_ranks(&mpirun, 3, NULL));
     ck_assert(launch_check_ranks(&by_hand, 4, NULL));
     ck_assert(!launch_check_ranks(&mpirun, 4, &error));
     ck_assert_str_eq(error->message, "the plan has 4 ranks but mpirun started 3; type: mpirun -np "
                                      "4 fsdp-run ...");
+    g_clear_error(&error);
+    ck_assert(!launch_check_ranks(&torchrun, 4, &error));
+    ck_assert_str_eq(error->message, "the plan has 4 ranks, and WORLD_SIZE=2");
 }
 END_TEST
 
@@ -518,6 +618,7 @@ static Suite *make_suite(void)
     tcase_add_loop_test(environment, the_environment_says_who_started_us, 0, G_N_ELEMENTS(good));
     tcase_add_loop_test(environment, an_environment_that_makes_no_job_is_refused, 0,
                         G_N_ELEMENTS(bad));
+    tcase_add_loop_test(environment, ranks_that_meet_without_mpi_need_a_device_of_their_own, 0, 3);
     tcase_add_test(environment, a_job_of_another_size_than_the_plan_is_refused);
 
     tcase_set_timeout(job, 60);

@@ -176,6 +176,25 @@ START_TEST(rows_of_a_run_that_does_not_exist_are_refused)
 }
 END_TEST
 
+START_TEST(a_note_is_added_behind_those_of_the_run)
+{
+    g_autofree char *path = scratch_path("runs.db");
+    g_autoptr(GError) error = NULL, missing = NULL;
+    g_autoptr(Store) store = open_or_fail(path, FALSE);
+    const StoreRun described = {.ranks = 1, .notes = "a\n"}, bare = {.ranks = 1};
+    const gint64 with = store_add_run(store, &described, &error);
+    const gint64 without = store_add_run(store, &bare, &error);
+
+    must(store_add_note(store, with, "b\n", &error), error);
+    must(store_add_note(store, without, "b\n", &error), error);
+    ck_assert(!store_add_note(store, 5, "b\n", &missing));
+    ck_assert_ptr_nonnull(strstr(missing->message, "there is no run 5"));
+    assert_answer(path, "SELECT notes FROM runs ORDER BY id LIMIT 1", "a\nb\n");
+    assert_answer(path, "SELECT notes FROM runs ORDER BY id DESC LIMIT 1", "b\n");
+    scratch_remove(path);
+}
+END_TEST
+
 START_TEST(a_refused_row_leaves_the_statement_usable)
 {
     g_autofree char *path = scratch_path("runs.db");
@@ -606,6 +625,7 @@ int main(void)
     tcase_add_test(rows, nan_is_null_in_the_file_and_nan_again_when_read);
     tcase_add_test(rows, what_is_not_committed_is_gone);
     tcase_add_test(rows, rows_of_a_run_that_does_not_exist_are_refused);
+    tcase_add_test(rows, a_note_is_added_behind_those_of_the_run);
     tcase_add_test(rows, a_refused_row_leaves_the_statement_usable);
     tcase_add_test(rows, sampled_ops_are_the_last_step_of_the_rank_or_of_the_lowest);
     tcase_add_test(rows, searches_are_kept_with_their_rank);

@@ -14,8 +14,11 @@ static const char export_llama_8b[] =
     " \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0,"
     " \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192}}";
 
-static const Layout export_layout = {
-    {[AXIS_PP] = 1, [AXIS_DP_REPLICATE] = 1, [AXIS_DP_SHARD] = 16, [AXIS_CP] = 1, [AXIS_TP] = 1}};
+static const Layout export_layout = {.size = {[AXIS_PP] = 1,
+                                              [AXIS_DP_REPLICATE] = 1,
+                                              [AXIS_DP_SHARD] = 16,
+                                              [AXIS_CP] = 1,
+                                              [AXIS_TP] = 1}};
 
 /* full_shard over 16 ranks of 8-rank machines, batch 128 = 2 x 4 x 16, everything as it is by
  * default. */

@@ -55,12 +55,54 @@ static const struct {
      2 * 32 + 2 * 16 + 2 * 48, 4 + 2},
 };
 
-static inline Model *family_model(guint i)
+/* With experts, or latent attention; all blocks with experts, or some. */
+#define EXPERT_SIZES                                                                               \
+    "\"vocab_size\": 256, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "                  \
+    "\"hidden_size\": 32, \"intermediate_size\": 48, \"max_position_embeddings\": 4096, "          \
+    "\"num_experts_per_tok\": 2, "
+#define LATENT_SIZES                                                                               \
+    "\"moe_intermediate_size\": 24, \"n_routed_experts\": 8, \"kv_lora_rank\": 16, "               \
+    "\"qk_nope_head_dim\": 8, \"qk_rope_head_dim\": 4, \"v_head_dim\": 6"
+
+static const struct {
+    const char *name, *config;
+} expert_cases[] = {
+    {"mixtral", "{\"model_type\": \"mixtral\", " EXPERT_SIZES
+                "\"num_key_value_heads\": 2, \"num_local_experts\": 4}"},
+    {"qwen3_moe", "{\"model_type\": \"qwen3_moe\", " EXPERT_SIZES
+                  "\"num_key_value_heads\": 2, \"head_dim\": 8, \"num_experts\": 8, "
+                  "\"moe_intermediate_size\": 16}"},
+    {"every second", "{\"model_type\": \"qwen3_moe\", " EXPERT_SIZES
+                     "\"num_key_value_heads\": 2, \"head_dim\": 8, \"num_experts\": 4, "
+                     "\"moe_intermediate_size\": 16, \"decoder_sparse_step\": 2}"},
+    {"deepseek_v2", "{\"model_type\": \"deepseek_v2\", " EXPERT_SIZES LATENT_SIZES
+                    ", \"q_lora_rank\": null, \"n_shared_experts\": 2, "
+                    "\"first_k_dense_replace\": 0}"},
+    {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " EXPERT_SIZES LATENT_SIZES
+                    ", \"q_lora_rank\": 20, \"n_shared_experts\": 1, "
+                    "\"first_k_dense_replace\": 1}"},
+    {"dbrx", "{\"model_type\": \"dbrx\", \"vocab_size\": 256, \"n_layers\": 3, \"n_heads\": 4, "
+             "\"d_model\": 32, \"max_seq_len\": 4096, \"attn_config\": {\"kv_n_heads\": 2}, "
+             "\"ffn_config\": {\"ffn_hidden_size\": 40, \"moe_num_experts\": 4, \"moe_top_k\": 2, "
+             "\"ffn_act_fn\": {\"name\": \"silu\"}}}"},
+};
+
+static inline Model *plannable_model(const char *name, const char *config)
 {
     g_autoptr(GError) error = NULL;
-    Model *model = model_parse(families[i].config, families[i].name, families[i].name, &error);
+    Model *model = model_parse(config, name, name, &error);
 
     ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
     ck_assert_msg(model_check_plannable(model, &error), "%s", error == NULL ? "" : error->message);
     return model;
+}
+
+static inline Model *family_model(guint i)
+{
+    return plannable_model(families[i].name, families[i].config);
+}
+
+static inline Model *expert_model(guint i)
+{
+    return plannable_model(expert_cases[i].name, expert_cases[i].config);
 }

@@ -37,7 +37,8 @@ static inline void hazards_touch(Hazards *h, const Program *program, const Call 
     const Tensor *tensor = program_tensor(program, operand->tensor);
     const Access access = operand_access(operand, call->first);
     const guint copy = operand_copy(program, call, operand);
-    const guint64 begin = tensor->offset + copy * tensor->stride;
+    const guint64 begin =
+        ((guint64)tensor->tier << 48) + tensor->offset + copy * tensor->stride; /* tiers apart */
     const Touched touched = {.op = op,
                              .tensor = operand->tensor,
                              .copy = copy,

@@ -140,18 +140,21 @@ static inline guint *case_spans(const Program *program, const Case *from)
 static inline char *case_text(const Case *from)
 {
     return g_strdup_printf(
-        "pp %u cp %u %s tp %u%s %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
+        "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
         "recompute "
-        "%s recipe %s in %s%s %s keep %d%d prefetch %u live %u accumulate %d overrides %u",
+        "%s recipe %s in %s%s %s offload %s %s keep %d%d prefetch %u live %u accumulate %d "
+        "overrides %u",
         from->layout.size[AXIS_PP], from->layout.size[AXIS_CP], context_kind_name(from->context),
         from->layout.size[AXIS_TP], from->sequence_parallel ? " sequence" : "",
-        schedule_name(from->schedule.kind), schedule_virtual_stages(&from->schedule),
-        from->schedule.micro_batch, from->workload.seq_len, strategy_name(from->sharding.strategy),
+        layout_ep(&from->layout), schedule_name(from->schedule.kind),
+        schedule_virtual_stages(&from->schedule), from->schedule.micro_batch,
+        from->workload.seq_len, strategy_name(from->sharding.strategy),
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
         from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches,
         recompute_name(from->schedule.recompute), from->workload.recipe->name,
         dtype_name(from->workload.recipe->precision), from->sharding.gather_fp8 ? ", gathered" : "",
-        optimizer_name(from->workload.optimizer), from->sharding.keep_root,
+        optimizer_name(from->workload.optimizer), tier_name(from->sharding.offload.optimizer),
+        tier_name(from->sharding.offload.parameters), from->sharding.keep_root,
         from->sharding.keep_last, from->sharding.prefetch, from->sharding.live_units,
         from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
@@ -179,7 +182,8 @@ static inline Topology *case_gpu_topology(guint nodes, guint megabytes, guint li
     g_autoptr(GError) error = NULL;
     g_autofree char *text = g_strdup_printf(
         "[cluster]\nname = case\nsource = test\nnodes = %u\n[node]\ngpus = 4\ngpu = "
-        "chip\ncpu_memory = 64 GB\n[gpu chip]\nsource = test\nkind = cuda\nfp32 = 10 "
+        "chip\ncpu_memory = 64 GB\nhost_link = 20 GB/s\n[gpu chip]\nsource = test\nkind = "
+        "cuda\nfp32 = 10 "
         "TFLOP/s\nbf16 = 20 TFLOP/s\nmemory = %u MB\nmemory_bandwidth = 1 TB/s\n[network "
         "link]\nkind = nvlink\nspan = 4\nbandwidth = %u MB/s\nlatency = 1 us\n[network "
         "fabric]\nkind = infiniband\nbandwidth = %u kB/s\nlatency = 5 us\n",
@@ -195,7 +199,8 @@ static inline guint draw(GRand *random, guint most)
     return (guint)g_rand_int_range(random, 0, (gint)most + 1);
 }
 
-/* Half of all have one stage; tp, cp and the schedule's fields likewise. */
+/* Half of all have one stage; tp, cp and the schedule's fields likewise; and ep where there are
+ * experts. */
 static inline void draw_axes(GRand *random, Case *made)
 {
     made->layout.size[AXIS_PP] = draw(random, 1) == 0 ? 1 : 1 + draw(random, 2);
@@ -207,6 +212,8 @@ static inline void draw_axes(GRand *random, Case *made)
         made->schedule.kind = (ScheduleKind)draw(random, NUM_SCHEDULES - 1);
     made->schedule.virtual_stages =
         made->schedule.kind == SCHEDULE_INTERLEAVED ? 2 + draw(random, 1) : 1;
+    if (made->model->experts.count > 0)
+        made->layout.ep = 1u << draw(random, 2);
 }
 
 /* Every name in every precision that it has. */
@@ -243,6 +250,10 @@ static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
         s->keep_last = draw(random, 1) == 1;
         s->accumulate_sharded = draw(random, 1) == 1;
         s->gather_fp8 = made.workload.recipe->precision == DTYPE_FP8 && draw(random, 1) == 1;
+        if (made.device == DEVICE_CUDA && draw(random, 2) == 0)
+            s->offload.optimizer = TIER_HOST;
+        if (made.device == DEVICE_CUDA && draw(random, 3) == 0)
+            s->offload.parameters = TIER_HOST;
         s->num_overrides = draw(random, 1) * draw(random, 2);
         for (guint i = 0; i < s->num_overrides; i++) {
             const guint first = draw(random, model->layers);
@@ -354,6 +365,18 @@ static inline guint64 kind_bytes(const Program *program, TensorKind kind)
     for (guint t = 0; t < program->tensors->len; t++)
         if (program_tensor(program, t)->kind == kind)
             bytes += tensor_bytes(program, program_tensor(program, t));
+    return bytes;
+}
+
+/* The same, of those on the device. */
+static inline guint64 device_bytes(const Program *program, TensorKind kind)
+{
+    guint64 bytes = kind_bytes(program, kind);
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (program_tensor(program, t)->kind == kind &&
+            program_tensor(program, t)->tier != TIER_DEVICE)
+            bytes -= tensor_bytes(program, program_tensor(program, t));
     return bytes;
 }
 

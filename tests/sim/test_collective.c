@@ -168,6 +168,23 @@ START_TEST(an_exchange_is_one_message_over_the_level_that_joins_the_group)
 }
 END_TEST
 
+/* 16 ranks on 2 nodes: a half goes over the fabric, which 2 nodes crowd by 3%, 7 of 16 parts over
+ * links meanwhile.  On one node 7 of 8 parts do. */
+START_TEST(all_to_all_uses_every_level_at_once)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
+    const CollectiveContext within = group(&gpus, 8, 1), across = group(&gpus, 16, 1);
+    const double bytes = 160e6;
+
+    ck_assert_double_eq_tol(
+        collective_seconds(VOLUME_ALL_TO_ALL, (guint64)bytes, DTYPE_BF16, &within),
+        1e-6 + bytes * 7 / 8 / 80e9 * ramp(bytes), 1e-12);
+    ck_assert_double_eq_tol(
+        collective_seconds(VOLUME_ALL_TO_ALL, (guint64)bytes, DTYPE_BF16, &across),
+        5e-6 + bytes / 2 / (8e9 / 1.03) * ramp(bytes), 1e-12);
+}
+END_TEST
+
 START_TEST(time_grows_with_bytes_and_with_ranks)
 {
     g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
@@ -295,6 +312,7 @@ int main(void)
     tcase_add_test(nominal, no_bytes_take_the_latency_alone);
     tcase_add_test(nominal, a_group_of_one_is_free_on_a_gpu_and_a_copy_on_a_cpu);
     tcase_add_test(nominal, an_exchange_is_one_message_over_the_level_that_joins_the_group);
+    tcase_add_test(nominal, all_to_all_uses_every_level_at_once);
     tcase_add_test(nominal, time_grows_with_bytes_and_with_ranks);
     tcase_add_test(measured, measured_rows_are_exact);
     tcase_add_test(measured, measured_rows_give_latency_below_and_bandwidth_above);

@@ -512,6 +512,30 @@ START_TEST(more_rows_never_take_less_time)
 }
 END_TEST
 
+/* One group is a plain product; 27 of them at once, of 2 x 2 tiles each, fill A100's 108
+ * multiprocessors, of which one alone leaves most idle. */
+START_TEST(experts_fill_a_gpu_together)
+{
+    g_auto(Topology) gpu = test_topology(DEVICE_CUDA, (char *)"A100");
+    Op plain = {.kind = OP_LINEAR, .dtype = DTYPE_BF16, .dtype_out = DTYPE_BF16};
+    Op grouped = plain;
+
+    gpu.gpu.memory_bytes_per_s = 1e13; /* nothing waits for memory */
+    plain.sizes = (OpSizes){.rows = 512, .in = 4096, .out = 256};
+    grouped.kind = OP_GROUPED_LINEAR;
+    grouped.sizes = plain.sizes;
+    grouped.sizes.groups = 1;
+    const double one = compute_op_seconds(&plain, &gpu, &alone) - LAUNCH_S;
+    ck_assert_double_eq(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S, one);
+    grouped.sizes.groups = 27;
+    grouped.sizes.rows = 27 * 512;
+    const double flops = 2.0 * 27 * 512 * 4096 * 256, k = 4096.0 / (4096 + 128);
+    ck_assert_double_eq_tol(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S,
+                            flops / (271.2e12 * 0.9 * k), 1e-9);
+    ck_assert_double_lt(compute_op_seconds(&grouped, &gpu, &alone) - LAUNCH_S, 14 * one);
+}
+END_TEST
+
 START_TEST(every_op_has_a_name_and_a_class)
 {
     guint count[NUM_OP_CLASSES] = {0};
@@ -520,8 +544,8 @@ START_TEST(every_op_has_a_name_and_a_class)
         ck_assert_ptr_nonnull(op_kind_name(kind));
         count[op_class(kind)]++;
     }
-    ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 4);
-    ck_assert_uint_eq(count[OP_CLASS_GEMM], 5);
+    ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 5);
+    ck_assert_uint_eq(count[OP_CLASS_GEMM], 8);
     ck_assert_uint_eq(count[OP_CLASS_ATTENTION], 2);
     ck_assert_uint_eq(count[OP_CLASS_OPTIMIZER], 4);
     ck_assert_str_eq(op_class_name(op_class(OP_ADAMW)), "optimizer");
@@ -553,6 +577,7 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);
     tcase_add_test(gpu, head_loss_is_three_products_and_a_softmax_for_each_chunk);
     tcase_add_test(gpu, more_rows_never_take_less_time);
+    tcase_add_test(gpu, experts_fill_a_gpu_together);
     tcase_add_test(gpu, every_op_has_a_name_and_a_class);
     return gpu;
 }

@@ -32,7 +32,6 @@ START_TEST(copies_are_aligned_and_lie_inside_the_arena)
         const Case one = case_random_4d(random, model);
         g_autoptr(Program) program = case_build(&one);
 
-        ck_assert_uint_eq(program->arena_bytes[TIER_HOST], 0);
         for (guint t = 0; t < program->tensors->len; t++) {
             const Tensor *tensor = program_tensor(program, t);
 
@@ -41,7 +40,7 @@ START_TEST(copies_are_aligned_and_lie_inside_the_arena)
             if (copies_of(program, t) > 1)
                 ck_assert_uint_eq(tensor->stride % ARENA_ALIGNMENT, 0);
             ck_assert_uint_le(tensor->offset + tensor->stride * copies_of(program, t),
-                              program->arena_bytes[TIER_DEVICE]);
+                              program->arena_bytes[tensor->tier]);
         }
     }
 }
@@ -56,20 +55,24 @@ START_TEST(state_is_never_shared)
     for (guint i = 0; i < 50; i++) {
         const Case one = case_random_4d(random, model);
         g_autoptr(Program) program = case_build(&one);
-        guint64 state_end = 0;
+        guint64 state_end[NUM_TIERS] = {0};
 
         for (guint t = 0; t < program->tensors->len; t++) {
             const Tensor *tensor = program_tensor(program, t);
+            guint64 *end = &state_end[tensor->tier];
 
             if (tensor->persistence != PERSIST_STATE)
                 continue;
-            ck_assert_uint_ge(tensor->offset, state_end);
-            ck_assert_uint_lt(tensor->offset, state_end + ARENA_ALIGNMENT);
-            state_end = tensor->offset + tensor->stride * copies_of(program, t);
+            ck_assert_uint_ge(tensor->offset, *end);
+            ck_assert_uint_lt(tensor->offset, *end + ARENA_ALIGNMENT);
+            *end = tensor->offset + tensor->stride * copies_of(program, t);
         }
-        for (guint t = 0; t < program->tensors->len; t++)
-            if (program_tensor(program, t)->persistence != PERSIST_STATE)
-                ck_assert_uint_ge(program_tensor(program, t)->offset, state_end);
+        for (guint t = 0; t < program->tensors->len; t++) {
+            if (program_tensor(program, t)->persistence == PERSIST_STATE)
+                continue;
+            ck_assert_int_eq(program_tensor(program, t)->tier, TIER_DEVICE);
+            ck_assert_uint_ge(program_tensor(program, t)->offset, state_end[TIER_DEVICE]);
+        }
     }
 }
 END_TEST
@@ -97,7 +100,7 @@ START_TEST(terms_add_up_to_the_arena_and_the_state_is_in_them_whole)
         ck_assert_msg(use.live_peak <= use.total, "%s", text);
         ck_assert_uint_eq(use.term[TERM_FRAMEWORK], 0);
         for (guint t = 0; t < G_N_ELEMENTS(terms); t++)
-            ck_assert_uint_eq(use.term[terms[t]], kind_bytes(program, kinds[t]));
+            ck_assert_uint_eq(use.term[terms[t]], device_bytes(program, kinds[t]));
     }
 }
 END_TEST

@@ -108,6 +108,73 @@ START_TEST(check_proves_random_plans)
 }
 END_TEST
 
+/* Which of the accesses the calls of a step make to any copy of @tensor. */
+static void find_access(const Program *program, guint tensor, gboolean *written, gboolean *is_read)
+{
+    *written = *is_read = FALSE;
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+                const Operand *operand = &segment->ops[i].operands[o];
+
+                *written |= operand->tensor == tensor && operand->access != ACCESS_READ;
+                *is_read |= operand->tensor == tensor && operand->access != ACCESS_WRITE;
+            }
+    }
+}
+
+/* What nobody touches takes no room in the arena, so a bound that counts rings would be wrong. */
+static void assert_rings_are_used(const Case *from)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *text = case_text(from);
+
+    for (guint stage = 0; stage < spec.layout.size[AXIS_PP]; stage++) {
+        g_autoptr(Program) program = program_build(&spec, stage);
+
+        for (guint t = 0; t < program->tensors->len; t++) {
+            const Tensor *tensor = program_tensor(program, t);
+            gboolean written, is_read;
+
+            if (tensor->persistence != PERSIST_STEP || tensor->space == NO_SPACE)
+                continue;
+            find_access(program, t, &written, &is_read);
+            ck_assert_msg(written && is_read, "stage %u of %s: nobody %s %s", stage, text,
+                          written ? "reads" : "writes", tensor->name);
+        }
+    }
+}
+
+/* Over all that decides which tensors a block has. */
+START_TEST(each_tensor_of_a_ring_is_written_and_read)
+{
+    g_autoptr(Model) model = family_model((guint)_i);
+    guint legal = 0;
+
+    for (guint choice = 0; choice < 2 * 3 * 3 * NUM_RECOMPUTES; choice++) {
+        const guint tensor = choice / 2 % 3, context = choice / 6 % 3;
+        Case one = case_of(model, 1, 1, 2);
+
+        one.layout.size[AXIS_PP] = 2;
+        one.layout.size[AXIS_TP] = tensor == 0 ? 1 : 2;
+        one.layout.size[AXIS_CP] = context == 0 ? 1 : 2;
+        one.sequence_parallel = tensor == 2;
+        one.context = context == 2 ? CONTEXT_RING : CONTEXT_ALL_GATHER;
+        one.schedule.kind = choice % 2 == 0 ? SCHEDULE_1F1B : SCHEDULE_ZB_H1;
+        one.schedule.recompute = (Recompute)(choice / 18);
+        sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        assert_rings_are_used(&one);
+        legal++;
+    }
+    ck_assert_uint_ge(legal, 2 * 3 * NUM_RECOMPUTES);
+}
+END_TEST
+
 /* Rotating 2 of 8 values of a head moves a quarter of the bytes. */
 START_TEST(rotation_touches_what_is_rotated)
 {
@@ -167,6 +234,7 @@ int main(void)
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
+    tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0, num);
     tcase_add_test(tcase, rotation_touches_what_is_rotated);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
     suite_add_tcase(suite, tcase);

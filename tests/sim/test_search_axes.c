@@ -179,6 +179,14 @@ static SearchRequest draw_request(GRand *random, const Model *model, const Topol
         .sort = draw(random, 3) == 0 ? SORT_MEMORY : SORT_TIME,
     };
 
+    if (topology->gpu.kind == DEVICE_CUDA && draw(random, 1) == 1) {
+        request.recipe = draw_recipe(random);
+        request.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
+        request.sharding.gather_fp8 =
+            request.recipe->precision == DTYPE_FP8 && draw(random, 1) == 1;
+        request.sharding.offload = (Offload){draw(random, 1) == 0 ? TIER_HOST : TIER_DEVICE,
+                                             draw(random, 1) == 0 ? TIER_HOST : TIER_DEVICE};
+    }
     request.global_batch = request.gpus << draw(random, 1);
     request.fixed[AXIS_CP] = 2 * draw(random, 1);
     return request;

@@ -165,8 +165,10 @@ START_TEST(without_overlap_a_step_is_the_sum_of_its_ops)
     g_autoptr(GRand) random = g_rand_new_with_seed(71);
 
     for (guint i = 0; i < 60; i++) {
-        const Case one = case_random(random, model);
+        Case one = case_random(random, model);
         const guint world = layout_world(&one.layout);
+
+        one.sharding.offload = (Offload){TIER_DEVICE, TIER_DEVICE}; /* a CPU has no other */
         g_autoptr(Topology) topology = case_cpu_topology(world, 10);
         const SimulateContext context = {
             .topology = topology, .ranks_per_node = world, .threads = 1};

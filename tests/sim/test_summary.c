@@ -28,8 +28,8 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
 
 static guint64 program_state_bytes(const Program *program)
 {
-    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
-           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
+    return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
+           device_bytes(program, TENSOR_MASTER) + device_bytes(program, TENSOR_MOMENT);
 }
 
 static void compare_stage(const StageSummary *summary, const Program *program, const char *text)
@@ -151,6 +151,39 @@ START_TEST(they_hold_for_blocks_of_other_families)
 }
 END_TEST
 
+/* By streams of their own: over links as slow as these their sum is longer than the step. */
+START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
+{
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 96, .ffn = 256, .layers = 8, .heads = 4, .kv_heads = 4};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 100);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+    Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 4, 1);
+
+    one.device = DEVICE_CUDA;
+    one.workload.recipe = &recipe_megatron;
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] = (UnitOverride){5, 8, STRATEGY_NO_SHARD, -1};
+    compare(&one, &context);
+}
+END_TEST
+
+START_TEST(they_hold_for_mixtures_of_experts)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    g_autoptr(GRand) random = g_rand_new_with_seed(281 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 3; i++) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+        const SimulateContext context = draw_context(random, &one, &topology);
+
+        compare(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(the_memory_bound_is_not_far_below_the_arena)
 {
     const CaseShape shape = {
@@ -203,6 +236,8 @@ int main(void)
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
+    tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
+    tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);

@@ -41,14 +41,15 @@ START_TEST(every_kind_has_a_name_of_its_own)
 }
 END_TEST
 
-START_TEST(four_kinds_communicate)
+START_TEST(five_kinds_communicate)
 {
     guint count = 0;
 
     for (guint i = 0; i < NUM_OPS; i++)
         count += op_kind_is_communication((OpKind)i) ? 1 : 0;
-    ck_assert_uint_eq(count, 4);
+    ck_assert_uint_eq(count, 5);
     ck_assert(op_kind_is_communication(OP_EXCHANGE));
+    ck_assert(op_kind_is_communication(OP_ALL_TO_ALL));
     ck_assert(!op_kind_is_communication(OP_SGD));
 }
 END_TEST
@@ -75,6 +76,9 @@ static const struct {
     {OP_HEAD_LOSS, 3 * 480},
     {OP_ATTENTION, 6144},
     {OP_ATTENTION_BACKWARD, 2.5 * 6144},
+    {OP_GROUPED_LINEAR, 480},
+    {OP_GROUPED_LINEAR_BACKWARD_INPUT, 480},
+    {OP_GROUPED_LINEAR_BACKWARD_WEIGHT, 480},
     {OP_RMSNORM, 0},
     {OP_ADAMW, 0},
     {OP_ALL_GATHER, 0},
@@ -95,6 +99,21 @@ START_TEST(attention_by_positions_takes_half_of_all_pairs_a_block)
     ck_assert_double_eq(op_flops(&causal), 6144);
     ck_assert_double_eq(op_flops(&forward), 3 * 6144);
     ck_assert_double_eq(op_flops(&backward), 3 * 2.5 * 6144);
+}
+END_TEST
+
+/* Heads of 6 for keys and of 2 for values: 2 * 8 * 8 * 4 pairs. */
+START_TEST(values_may_be_narrower_than_keys)
+{
+    OpSizes narrow = sizes;
+    narrow.value_dim = 2;
+    const Op forward = op_with(OP_ATTENTION, DTYPE_FP32, narrow, "rrrwww");
+    const Op backward = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, narrow, "rrrrrrwwww");
+
+    ck_assert_double_eq(op_flops(&forward), 512 * (6 + 2));
+    ck_assert_double_eq(op_flops(&backward), 512 * (3 * 6 + 2 * 2));
+    ck_assert_double_eq(op_memory_bytes(&forward, 0),
+                        4 * (16 * 4 * 6 + 16 * 2 * 6 + 16 * 2 * 2 + 16 * 4 * 2 + 16 * 4));
 }
 END_TEST
 
@@ -306,8 +325,9 @@ int main(void)
     TCase *tcase = tcase_create("ops");
 
     tcase_add_test(tcase, every_kind_has_a_name_of_its_own);
-    tcase_add_test(tcase, four_kinds_communicate);
+    tcase_add_test(tcase, five_kinds_communicate);
     tcase_add_test(tcase, accumulation_writes_first_and_updates_then);
+    tcase_add_test(tcase, values_may_be_narrower_than_keys);
     tcase_add_test(tcase, attention_by_positions_takes_half_of_all_pairs_a_block);
     tcase_add_test(tcase, moments_without_scales_are_fp32);
     tcase_add_test(tcase, fp8_products_write_what_their_recipe_computes_with);

@@ -1,0 +1,44 @@
+#include "sim/search/cheapest.h"
+
+#include "sim/search/plan_cost.h"
+
+static gint by_money(gconstpointer a, gconstpointer b)
+{
+    const double left = plan_money_per_million(*(Plan *const *)a);
+    const double right = plan_money_per_million(*(Plan *const *)b);
+
+    return left < right ? -1 : left > right;
+}
+
+/* Takes what @one found. */
+static void take_result(SearchResult *all, SearchResult *one)
+{
+    all->candidates += one->candidates;
+    all->feasible += one->feasible;
+    all->seconds += one->seconds;
+    for (guint v = 0; v < NUM_VERDICTS; v++) {
+        all->rejected[v] += one->rejected[v];
+        if (all->example[v] == NULL)
+            all->example[v] = g_steal_pointer(&one->example[v]);
+    }
+    while (one->plans->len > 0)
+        g_ptr_array_add(all->plans, g_ptr_array_steal_index(one->plans, 0));
+    if (all->closest == NULL)
+        all->closest = g_steal_pointer(&one->closest);
+    search_result_free(one);
+}
+
+SearchResult *search_cheapest(const SearchRequest *request)
+{
+    SearchRequest some = *request;
+    SearchResult *all = search(request);
+
+    for (some.gpus = search_gpus(request) / 2; some.gpus > 0; some.gpus /= 2)
+        take_result(all, search(&some));
+    g_ptr_array_sort(all->plans, by_money);
+    if (all->plans->len > request->top)
+        g_ptr_array_set_size(all->plans, (gint)request->top);
+    if (all->plans->len > 0)
+        g_clear_pointer(&all->closest, plan_free);
+    return all;
+}

@@ -1,0 +1,21 @@
+/* What a plan's training costs in failures, money and energy, where its topology says. */
+#pragma once
+
+#include "sim/cost/goodput.h"
+#include "sim/search/plan.h"
+
+typedef struct {
+    guint64 checkpoint_bytes; /* parameters (their master, where there is one) and moments, once */
+    Failures failures;
+    double young_s, daly_s; /* intervals between checkpoints */
+    double useful;          /* share of the time, with Daly's interval */
+    guint replicas; /* that hold all state: when a rank is lost, so many less one are left */
+} PlanGoodput;
+
+/* FALSE where the topology doesn't state both failures and a checkpoint's bandwidth. */
+gboolean plan_goodput(const Plan *plan, PlanGoodput *goodput);
+
+/* Of a million tokens that are trained once and for all: failures and checkpoints included where
+ * they are known.  0 where the topology has no price, no power. */
+double plan_money_per_million(const Plan *plan);
+double plan_kwh_per_million(const Plan *plan);

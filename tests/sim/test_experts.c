@@ -1,0 +1,470 @@
+/* Mixtures of experts and latent attention: parameters, state, volume, work and memory by hand. */
+#include "sim/search/price.h"
+#include "sim/search/search.h"
+#include "tests/sim/family_case.h"
+
+enum { MIXTRAL, QWEN, EVERY_SECOND, LATENT, DEEPSEEK };
+
+/* @tp, cp and ep beside dp_shard; recipe zero on a CPU. */
+static Case expert_case(Model *model, guint shard, guint cp, guint tp, guint ep)
+{
+    Case one = case_of(model, 1, shard, 1);
+
+    one.layout.size[AXIS_CP] = cp;
+    one.layout.size[AXIS_TP] = tp;
+    one.layout.ep = ep;
+    one.sequence_parallel = TRUE;
+    return one;
+}
+
+static guint64 state_bytes(const Program *program)
+{
+    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
+           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
+}
+
+static double program_flops(const Program *program)
+{
+    double flops = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            flops += op_flops(&segment->ops[i]);
+    }
+    return flops;
+}
+
+/* ---- parameters and state ---- */
+
+/* What one rank has of a unit, times the ranks that have other parts. */
+START_TEST(ranks_hold_the_models_parameters_together)
+{
+    static const struct {
+        guint shard, cp, tp, ep;
+    } layouts[] = {{1, 1, 1, 1}, {4, 1, 1, 1}, {4, 1, 1, 4}, {4, 1, 2, 2},
+                   {2, 1, 2, 4}, {1, 2, 2, 4}, {2, 2, 1, 2}};
+    g_autoptr(Model) model = expert_model((guint)_i);
+
+    for (guint l = 0; l < G_N_ELEMENTS(layouts); l++) {
+        const guint tp = layouts[l].tp, ep = layouts[l].ep;
+        const Case one = expert_case(model, layouts[l].shard, layouts[l].cp, tp, ep);
+        g_autoptr(Program) program = case_build(&one);
+        double elements = 0;
+
+        for (guint u = 0; u < program->units->len; u++) {
+            const UnitClass *unit = program_unit(program, u);
+            const gboolean experts = unit->kind == UNIT_EXPERTS;
+
+            ck_assert_uint_eq(unit->map->ranks, experts ? layouts[l].shard * layouts[l].cp * tp / ep
+                                                        : layouts[l].shard * layouts[l].cp);
+            for (guint p = 0; p < unit->map->num_params; p++)
+                elements += (double)(unit->map->params[p].rows * unit->map->params[p].cols) *
+                            unit->count * (experts ? ep : tp) / unit->map->params[p].copies;
+        }
+        ck_assert_double_eq(elements, (double)model_parameters(model));
+    }
+}
+END_TEST
+
+/* Mixtral's case: vocabulary 256, C 32, 4 heads and 2 kv heads of 8, 4 experts of ffn 48, 4 blocks,
+ * over dp_shard 4.  Of each matrix a quarter of the rows; of 2 experts, which 4 / 2 ranks share, a
+ * half.  16 bytes a parameter. */
+START_TEST(state_is_what_is_worked_out_by_hand)
+{
+    const guint64 root = 2 * 64 * 32 + 8;
+    const guint64 sparse = 8 + 8 * 32 + 2 * 4 * 32 + 8 * 32 + 8 + 1 * 32;
+    const guint64 experts = 48 * 32 + 48 * 32 + 32 * 48;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    const Case one = expert_case(model, 4, 1, 1, 2);
+    g_autoptr(Program) program = case_build(&one);
+
+    ck_assert_uint_eq(state_bytes(program), 16 * (root + 4 * (sparse + experts)));
+}
+END_TEST
+
+/* ---- volume ---- */
+
+/* 16 tokens go to 2 experts each as rows of 32 bf16: of 2048 bytes a rank gets 3/4 from the others;
+ * there and back, forward and backward.  Weights, fp32, go there and their gradients back. */
+static const struct {
+    Recompute recompute;
+    guint64 rows, weights; /* times in a block and micro-batch */
+} exchanged[] = {{RECOMPUTE_NONE, 4, 2}, {RECOMPUTE_SELECTIVE, 4, 2}, {RECOMPUTE_FULL, 5, 3}};
+
+START_TEST(rows_go_to_their_experts_and_back)
+{
+    const guint64 rows = 16 * 2 * 32 * 2 * 3 / 4, weights = 16 * 2 * 4 * 3 / 4;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 4, 1, 1, 4);
+    guint64 bytes[NUM_VOLUMES];
+
+    one.schedule.recompute = exchanged[_i].recompute;
+    one.schedule.micro_batches = 3;
+    one.workload.global_batch *= 3;
+    g_autoptr(Program) program = case_build(&one);
+    program_volume(program, bytes);
+    ck_assert_uint_eq(bytes[VOLUME_ALL_TO_ALL],
+                      3 * 4 * (exchanged[_i].rows * rows + exchanged[_i].weights * weights));
+}
+END_TEST
+
+/* With ep 4 the 4 experts' ranks are neighbours and nobody has the same; gathers and reductions are
+ * of all else: (4 - 1) / 4 of each, padded. */
+START_TEST(experts_on_all_ranks_are_not_gathered)
+{
+    const guint64 sparse = 8 + 8 * 32 + 2 * 4 * 32 + 8 * 32 + 8 + 1 * 32, root = 2 * 64 * 32 + 8;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    const Case one = expert_case(model, 4, 1, 1, 4);
+    g_autoptr(Program) program = case_build(&one);
+    guint64 bytes[NUM_VOLUMES];
+
+    program_volume(program, bytes);
+    ck_assert_uint_eq(bytes[VOLUME_ALL_GATHER], 2 * 3 * 2 * (root + 4 * sparse));
+    ck_assert_uint_eq(bytes[VOLUME_REDUCE_SCATTER], 3 * 2 * (root + 4 * sparse));
+}
+END_TEST
+
+static void assert_group(const ProgramSet *set, const char *purpose, guint rank,
+                         const guint *members, guint size)
+{
+    const Group *group = program_set_group(set, purpose, rank);
+
+    ck_assert_ptr_nonnull(group);
+    ck_assert_uint_eq(group->size, size);
+    for (guint i = 0; i < size; i++)
+        ck_assert_uint_eq(group->ranks[i], members[i]);
+}
+
+/* Ranks 8 to 15 are the second replica of dp_shard 2 x cp 2 x tp 2. */
+START_TEST(neighbours_share_experts)
+{
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 2, 2, 2, 4);
+
+    one.layout.size[AXIS_DP_REPLICATE] = 2;
+    one.workload.global_batch *= 2;
+    sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+    g_autoptr(ProgramSet) set = case_compile(&one);
+    assert_group(set, "ep", 5, (const guint[]){4, 5, 6, 7}, 4);
+    assert_group(set, "ep", 8, (const guint[]){8, 9, 10, 11}, 4);
+    assert_group(set, "expert_shard", 5, (const guint[]){1, 5}, 2);
+    assert_group(set, "expert_shard", 15, (const guint[]){11, 15}, 2);
+    assert_group(set, "shard", 5, (const guint[]){1, 3, 5, 7}, 4);
+}
+END_TEST
+
+/* ---- work and memory ---- */
+
+/* The backward pass's scores are computed again: N T H D a block, D of keys. */
+START_TEST(flops_are_the_models_and_the_scores_again)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    const Case one = expert_case(model, 1, 1, 1, 1);
+    g_autoptr(Program) program = case_build(&one);
+    const double scores = model->layers * 16.0 * 8 * 4 * model->head_dim;
+    const double flops = model_step_flops(model, 16, 8);
+
+    ck_assert_double_eq_tol(program_flops(program), flops + scores, 1e-9 * flops);
+}
+END_TEST
+
+/* A GPU's grouped products take 128 rows of each expert; 16 tokens x 2 of 2 ranks are 16 rows of
+ * each of 4. */
+START_TEST(experts_have_room_for_whole_tiles)
+{
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 2, 1, 1, 2);
+    g_autoptr(Program) on_cpu = case_build(&one);
+
+    one.device = DEVICE_CUDA;
+    g_autoptr(Program) on_gpu = case_build(&one);
+    const gint cpu = find_tensor(on_cpu, "sparse.expert_rows");
+    const gint gpu = find_tensor(on_gpu, "sparse.expert_rows");
+    ck_assert_uint_eq(program_tensor(on_cpu, (guint)cpu)->elements, 2 * 16 * 32);
+    ck_assert_uint_eq(program_tensor(on_gpu, (guint)gpu)->elements, 2 * 128 * 32);
+    ck_assert_uint_eq(op_expert_rows(129, DEVICE_CUDA), 256);
+}
+END_TEST
+
+static guint64 space_copy_bytes(const Program *program, const char *space)
+{
+    guint64 bytes = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (strcmp(g_array_index(program->spaces, Space, tensor->space).name, space) == 0)
+            bytes += tensor_copy_bytes(tensor);
+    }
+    return bytes;
+}
+
+/* DeepSeek's case, a token: 4 heads of 8 + 4 for queries and keys and of 6 for values; ranks 20 of
+ * queries, 16 + 4 of keys and values; the first block has an MLP of 48, the others 8 experts of 24,
+ * of which a token visits 2, and a shared one of 24.  fp32: lse 4, rstd of 4 norms; of the router
+ * the weights, twice, and int32 choices. */
+START_TEST(latent_attention_and_experts_save_what_is_worked_out_by_hand)
+{
+    const guint64 attention = 2 * 4 * 12 + 2 * 4 * 6 + 32 + 20 + 20, statistics = 4 + 4;
+    const guint64 dense = 2 * (attention + 2 * 48) + 4 * statistics;
+    const guint64 sparse =
+        2 * (attention + 2 * 24 + 8 + 2 * (32 + 2 * 24)) + 4 * (statistics + 2 + 2 + 2);
+    g_autoptr(Model) model = expert_model(DEEPSEEK);
+    const Case one = expert_case(model, 2, 1, 1, 2);
+    g_autoptr(Program) program = case_build(&one);
+
+    ck_assert_uint_eq(space_copy_bytes(program, "saved"), 16 * dense);
+    ck_assert_uint_eq(space_copy_bytes(program, "sparse_saved"), 16 * sparse);
+    ck_assert_uint_eq(copies_of(program, (guint)find_tensor(program, "q")), 1);
+    ck_assert_uint_eq(copies_of(program, (guint)find_tensor(program, "sparse.q")), 3);
+}
+END_TEST
+
+/* By hand, of 16 tokens in DeepSeek's case: down to 20 and to 16 + 4, up to 4 heads of 12 and of
+ * 8 + 6, out of 4 x 6. */
+START_TEST(latent_projections_cost_their_matrices)
+{
+    const double matrices = 32 * 20 + 32 * 20 + 20 * 48 + 16 * 4 * 14 + 24 * 32;
+    g_autoptr(Model) model = expert_model(DEEPSEEK);
+    const Case one = expert_case(model, 1, 1, 1, 1);
+    g_autoptr(Program) program = case_build(&one);
+    const Segment *forward =
+        program_segment(program, (guint)find_segment(program, "block.forward"));
+    double flops = 0, attention = 0;
+
+    for (guint i = 0; i < forward->num_ops; i++) {
+        if (forward->ops[i].kind == OP_LINEAR)
+            flops += op_flops(&forward->ops[i]);
+        if (forward->ops[i].kind == OP_ATTENTION)
+            attention += op_flops(&forward->ops[i]);
+    }
+    ck_assert_double_eq(flops, 2 * 16 * (matrices + 3 * 32 * 48));
+    ck_assert_double_eq(attention, 2.0 * 16 * 8 * 4 * (12 + 6) / 2);
+}
+END_TEST
+
+/* A row for each choice; 2 experts of 5 x 3. */
+START_TEST(ops_of_experts_move_what_is_worked_out_by_hand)
+{
+    const OpSizes sizes = {.rows = 16, .in = 3, .out = 5, .groups = 2, .top_k = 4};
+    const struct {
+        OpKind kind;
+        guint operands;
+        double bytes;
+    } worked[] = {
+        {OP_ROUTE, 3, 2 * 16 * 3 + 4 * 16 * 4 + 4 * 16 * 4},
+        {OP_PERMUTE, 3, 2 * 16 * 3 + 4 * 16 * 4 + 2 * 64 * 3},
+        {OP_UNPERMUTE, 3, 2 * 64 * 3 + 4 * 16 * 4 + 2 * 16 * 3},
+        {OP_GROUPED_LINEAR, 4, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5)},
+        {OP_SWIGLU, 4, 2 * 3 * 16 * 3 + 4 * 16},
+        {OP_ALL_TO_ALL, 2, 0},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(worked); i++) {
+        Op op = {.kind = worked[i].kind,
+                 .dtype = DTYPE_BF16,
+                 .dtype_out = DTYPE_BF16,
+                 .sizes = sizes,
+                 .num_operands = worked[i].operands};
+
+        ck_assert_msg(op_memory_bytes(&op, 0) == worked[i].bytes, "%s: %g", op_kind_name(op.kind),
+                      op_memory_bytes(&op, 0));
+    }
+}
+END_TEST
+
+/* ---- what is proven, what is refused ---- */
+
+/* What forward leaves in a copy of a ring nobody else writes before backward has read it: check,
+ * which knows no values, would not see it. */
+static void assert_kept(const Program *program, const char *what)
+{
+    static const char *const rings[] = {"saved", "sparse_saved"};
+    const GArray *calls = program->step.calls;
+
+    for (guint s = 1; s < program->spaces->len; s++) {
+        const char *name = g_array_index(program->spaces, Space, s).name;
+        const gboolean sparse = g_str_equal(name, rings[1]);
+        gint owner[4096];
+
+        if (!sparse && !g_str_equal(name, rings[0]))
+            continue;
+        memset(owner, -1, sizeof owner);
+        for (guint c = 0; c < calls->len; c++) {
+            const Call *call = &g_array_index(calls, Call, c);
+            const char *segment = program_segment(program, call->segment)->name;
+            const gboolean forward = g_str_has_suffix(segment, ".forward");
+            const gint own = (gint)(call->unit * 64 + call->micro_batch);
+
+            if (!g_str_has_prefix(segment, sparse ? "sparse." : "block.") ||
+                !(forward || g_str_has_suffix(segment, ".backward")))
+                continue;
+            ck_assert_msg(owner[call->index[s]] == (forward ? -1 : own), "%s: %s of unit %u", what,
+                          segment, call->unit);
+            owner[call->index[s]] = forward ? own : -1;
+        }
+    }
+}
+
+START_TEST(check_proves_random_plans)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    g_autoptr(GRand) random = g_rand_new_with_seed(31 + (guint)_i);
+    guint shared = 0;
+
+    for (guint i = 0; i < 40; i++) {
+        const Case one = case_random_4d(random, model);
+        g_autofree char *text = case_text(&one);
+        g_autoptr(ProgramSet) set = case_compile(&one);
+
+        assert_proven(set, text);
+        for (guint c = 0; c < set->num_classes; c++)
+            assert_kept(set->classes[c], text);
+        shared += layout_ep(&one.layout) > 1;
+    }
+    ck_assert_uint_ge(shared, 5);
+}
+END_TEST
+
+typedef struct {
+    const char *reason;
+    guint model; /* of expert_cases */
+    guint shard, tp, ep;
+    gboolean tokens_whole, no_shard, zb_h1;
+} Refused;
+
+static const Refused refused[] = {
+    {"ep = 3: must divide the model's 4 experts", MIXTRAL, 3, 1, 3, FALSE, FALSE, FALSE},
+    {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE, FALSE},
+    {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE, FALSE},
+    {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE, FALSE},
+    {"latent attention needs sequence parallelism", DEEPSEEK, 2, 2, 1, TRUE, FALSE, FALSE},
+    {"schedule zb_h1 is not there for a mixture of experts", QWEN, 2, 1, 1, FALSE, FALSE, TRUE},
+};
+
+START_TEST(what_does_not_go_with_experts_is_refused)
+{
+    const Refused *r = &refused[_i];
+    g_autoptr(Model) model = expert_model(r->model);
+    Case one = expert_case(model, r->shard, 1, r->tp, r->ep);
+    g_autofree char *reason = NULL;
+
+    one.sequence_parallel = !r->tokens_whole;
+    if (r->no_shard)
+        one.sharding.strategy = STRATEGY_NO_SHARD;
+    if (r->zb_h1) {
+        one.layout.size[AXIS_PP] = 2;
+        one.schedule.kind = SCHEDULE_ZB_H1;
+        one.sharding.accumulate_sharded = FALSE;
+    }
+    ck_assert_int_ne(case_verdict(&one, &reason), VERDICT_OK);
+    ck_assert_msg(strstr(reason, r->reason) != NULL, "%s", reason);
+}
+END_TEST
+
+START_TEST(a_model_without_experts_has_no_ep)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case one = expert_case(model, 2, 1, 1, 2);
+    g_autofree char *reason = NULL;
+
+    ck_assert_int_eq(case_verdict(&one, &reason), VERDICT_EXPERTS);
+    ck_assert_str_eq(reason, "ep = 2: the model has no experts");
+}
+END_TEST
+
+/* ---- search and plan files ---- */
+
+static SearchRequest request_for(const Model *model, const Topology *topology)
+{
+    return (SearchRequest){
+        .model = model,
+        .topology = topology,
+        .gpus = 8,
+        .global_batch = 8,
+        .seq_len = 64,
+        .recipe = &recipe_zero,
+        .strategy = -1,
+        .micro_batch = 1,
+        .recompute = RECOMPUTE_NONE,
+        .schedule = SCHEDULE_1F1B,
+        .context = CONTEXT_RING,
+        .fixed = {[AXIS_PP] = 1, [AXIS_CP] = 1},
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .top = 1000,
+    };
+}
+
+START_TEST(search_tries_every_ep_and_a_plan_file_has_it)
+{
+    g_autoptr(Model) model = expert_model(QWEN);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    const SearchRequest request = request_for(model, topology);
+    SearchRequest fixed = request;
+    g_autoptr(SearchResult) all = search(&request);
+    guint found[9] = {0};
+
+    for (guint p = 0; p < all->plans->len; p++)
+        found[layout_ep(&((Plan *)g_ptr_array_index(all->plans, p))->layout)]++;
+    for (guint ep = 1; ep <= 8; ep++)
+        ck_assert_msg((found[ep] > 0) == (8 % ep == 0), "ep %u: %u plans", ep, found[ep]);
+    guint i = 0;
+    while (layout_ep(&((Plan *)g_ptr_array_index(all->plans, i))->layout) != 4)
+        i++;
+    g_autofree char *text = plan_print(g_ptr_array_index(all->plans, i));
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    g_autofree char *again = plan_print(read), *layout = plan_layout_text(read);
+    ck_assert_str_eq(again, text);
+    ck_assert_ptr_nonnull(strstr(layout, " ep=4"));
+
+    fixed.fixed_ep = 4;
+    g_autoptr(SearchResult) some = search(&fixed);
+    ck_assert_uint_eq(some->plans->len, found[4]);
+}
+END_TEST
+
+START_TEST(plans_without_ep_do_not_name_it)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+
+    request.top = 1;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->plans->len, 1);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    ck_assert_ptr_null(strstr(text, "\"ep\""));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("experts");
+    TCase *tcase = tcase_create("experts");
+    const int num = G_N_ELEMENTS(expert_cases);
+
+    tcase_set_timeout(tcase, 300);
+    tcase_add_loop_test(tcase, ranks_hold_the_models_parameters_together, 0, num);
+    tcase_add_test(tcase, state_is_what_is_worked_out_by_hand);
+    tcase_add_loop_test(tcase, rows_go_to_their_experts_and_back, 0, G_N_ELEMENTS(exchanged));
+    tcase_add_test(tcase, experts_on_all_ranks_are_not_gathered);
+    tcase_add_test(tcase, neighbours_share_experts);
+    tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
+    tcase_add_test(tcase, experts_have_room_for_whole_tiles);
+    tcase_add_test(tcase, latent_attention_and_experts_save_what_is_worked_out_by_hand);
+    tcase_add_test(tcase, latent_projections_cost_their_matrices);
+    tcase_add_test(tcase, ops_of_experts_move_what_is_worked_out_by_hand);
+    tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
+    tcase_add_loop_test(tcase, what_does_not_go_with_experts_is_refused, 0, G_N_ELEMENTS(refused));
+    tcase_add_test(tcase, a_model_without_experts_has_no_ep);
+    tcase_add_test(tcase, search_tries_every_ep_and_a_plan_file_has_it);
+    tcase_add_test(tcase, plans_without_ep_do_not_name_it);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}

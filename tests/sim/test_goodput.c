@@ -1,0 +1,303 @@
+#include "sim/base/data_dirs.h"
+#include "sim/search/cheapest.h"
+#include "sim/search/plan_cost.h"
+#include "sim/search/plan_json.h"
+#include "tests/suite.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- formulas ---- */
+
+/* sqrt(2 x 300 s x 1 day) = 7200 s. */
+START_TEST(youngs_interval_is_the_worked_value)
+{
+    const Failures failures = {.checkpoint = 300, .mtbf = 86400};
+
+    ck_assert_double_eq_tol(goodput_young_s(&failures), 7200, 1e-9);
+}
+END_TEST
+
+/* Daly 2006, captions of figures 3, 4 and 5: checkpoints of 5 minutes. */
+static const struct {
+    double mtbf_minutes, minutes, digits;
+} published[] = {{24 * 60, 117, 0.5}, {6 * 60, 57, 0.5}, {15, 9.1, 0.05}};
+
+START_TEST(dalys_interval_is_what_he_published)
+{
+    const Failures failures = {.checkpoint = 300, .mtbf = 60 * published[_i].mtbf_minutes};
+
+    ck_assert_double_eq_tol(goodput_daly_s(&failures) / 60, published[_i].minutes,
+                            published[_i].digits);
+}
+END_TEST
+
+START_TEST(checkpoints_longer_than_two_mtbf_leave_one_mtbf_between_them)
+{
+    const Failures failures = {.checkpoint = 1000, .mtbf = 500};
+    const Failures longer = {.checkpoint = 5000, .mtbf = 500};
+
+    ck_assert_double_eq(goodput_daly_s(&failures), 500);
+    ck_assert_double_eq(goodput_daly_s(&longer), 500);
+}
+END_TEST
+
+START_TEST(without_failures_only_checkpoints_are_lost)
+{
+    const Failures failures = {.checkpoint = 10, .restart = 1000, .mtbf = 1e12};
+
+    ck_assert_double_eq_tol(goodput_useful(&failures, 90), 0.9, 1e-6);
+}
+END_TEST
+
+/* 1000 s of work with a checkpoint of 100 s, MTBF 1000 s, restart 50 s:
+ * 1 / (e^0.05 (e^1.1 - 1)) = 1 / (1.051271 x 2.004166) = 0.474626 */
+START_TEST(the_useful_share_is_the_worked_value)
+{
+    const Failures failures = {.checkpoint = 100, .restart = 50, .mtbf = 1000};
+
+    ck_assert_double_eq_tol(goodput_useful(&failures, 1000), 0.474626, 1e-6);
+}
+END_TEST
+
+START_TEST(no_interval_is_much_better_than_dalys)
+{
+    for (double mtbf = 100; mtbf < 1e7; mtbf *= 3) {
+        const Failures failures = {.checkpoint = 60, .restart = 30, .mtbf = mtbf};
+        const double best = goodput_useful(&failures, goodput_daly_s(&failures));
+
+        for (double interval = 1; interval < 1e6; interval *= 1.1)
+            ck_assert_double_le(goodput_useful(&failures, interval), best * 1.005);
+        ck_assert(best > 0 && best < 1);
+    }
+}
+END_TEST
+
+/* ---- plans ---- */
+
+static const char failing[] = "[cluster]\nname = c\nsource = s\nnodes = 8\n[node]\ngpus = 4\ngpu = "
+                              "g\n[gpu g]\nsource = s\nkind = cuda\nfp32 = 10 TFLOP/s\nbf16 = 20 "
+                              "TFLOP/s\nmemory = 80 GB\nmemory_bandwidth = 1 TB/s\n[network n]\n"
+                              "kind = k\nbandwidth = 10 GB/s\nlatency = 1 us\n"
+                              "[cost]\nprice_per_gpu_hour = 2\ncurrency = EUR\npower_per_gpu = 500 "
+                              "W\n[reliability]\ngpu_mtbf = 2000000 s\nnode_mtbf = 1000000 s\n"
+                              "checkpoint_bandwidth = 100 MB/s\nrestart = 120 s\n";
+
+static Topology *parse_topology(const char *text)
+{
+    g_autoptr(GError) error = NULL;
+    Topology *topology = topology_parse(text, "t", "topologies", &error);
+
+    ck_assert_msg(topology != NULL, "%s", error == NULL ? "" : error->message);
+    return topology;
+}
+
+static SearchRequest request_on(const Model *model, const Topology *topology)
+{
+    return (SearchRequest){
+        .model = model,
+        .topology = topology,
+        .seq_len = 64,
+        .recipe = &recipe_zero,
+        .strategy = -1,
+        .micro_batch = 1,
+        .recompute = -1,
+        .schedule = -1,
+        .context = -1,
+        .fixed = {1, 1, 0, 1, 1},
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .top = 3,
+    };
+}
+
+static Model *tiny(void)
+{
+    g_autofree char *models = data_dir("models");
+    g_autoptr(GError) error = NULL;
+    Model *model = model_load("tiny-1m", models, &error);
+
+    ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
+    return model;
+}
+
+/* 8 GPUs on 2 nodes: 8 / 2e6 + 2 / 1e6 = 6e-6 failures a second.  fp32 master and two moments. */
+START_TEST(failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    SearchRequest request = request_on(model, topology);
+    PlanGoodput run;
+
+    request.gpus = 8;
+    g_autoptr(SearchResult) result = search(&request);
+    Plan *plan = g_ptr_array_index(result->plans, 0);
+    const guint64 bytes = 12 * model_parameters(model);
+
+    ck_assert(plan_goodput(plan, &run));
+    ck_assert_double_eq_tol(run.failures.mtbf, 1 / 6e-6, 1e-3);
+    ck_assert_double_eq(run.failures.restart, 120);
+    ck_assert_uint_eq(run.checkpoint_bytes, bytes);
+    ck_assert_double_eq_tol(run.failures.checkpoint, (double)bytes / 8e8, 1e-12);
+    ck_assert_uint_eq(run.replicas, 1);
+    plan->layout.size[AXIS_DP_REPLICATE] = 4;
+    ck_assert(plan_goodput(plan, &run));
+    ck_assert_uint_eq(run.replicas, 4);
+    plan->workload.recipe = &recipe_fsdp2; /* the fp32 shard is the master */
+    plan->workload.optimizer = OPTIMIZER_SGD;
+    ck_assert(plan_goodput(plan, &run));
+    ck_assert_uint_eq(run.checkpoint_bytes, 4 * model_parameters(model));
+}
+END_TEST
+
+/* 2000 tokens/s a GPU: 500 GPU-seconds a million; at 2 EUR an hour 0.2778 EUR, at 500 W 0.06944
+ * kWh; over the useful share. */
+START_TEST(money_and_energy_are_those_of_the_time_with_what_is_lost)
+{
+    g_autoptr(Topology) topology = parse_topology(failing);
+    g_autoptr(Model) model = tiny();
+    Plan plan = {.model = model,
+                 .topology = topology,
+                 .gpus = 8,
+                 .ranks_per_node = 4,
+                 .workload = {.recipe = &recipe_zero},
+                 .layout = {.size = {1, 1, 8, 1, 1}},
+                 .prediction = {.tokens_per_second_per_gpu = 2000}};
+    PlanGoodput run;
+
+    ck_assert(plan_goodput(&plan, &run));
+    ck_assert_double_lt(run.useful, 1);
+    ck_assert_double_eq_tol(plan_money_per_million(&plan), 500.0 * 2 / 3600 / run.useful, 1e-12);
+    ck_assert_double_eq_tol(plan_kwh_per_million(&plan), 500.0 * 500 / 3.6e6 / run.useful, 1e-12);
+    topology->reliability = (Reliability){.gpu_mtbf_s = 1e6}; /* no checkpoint's bandwidth */
+    ck_assert(!plan_goodput(&plan, &run));
+    ck_assert_double_eq_tol(plan_money_per_million(&plan), 500.0 * 2 / 3600, 1e-12);
+}
+END_TEST
+
+/* 54 days x 16,384 / 419 interruptions are 3.09 hours on 16,384 GPUs; and "more than 90%". */
+START_TEST(llama_3_is_interrupted_every_three_hours_and_useful_for_90_percent)
+{
+    g_autofree char *topologies = data_dir("topologies");
+    g_autofree char *models = data_dir("models");
+    g_autoptr(Topology) meta = topology_load("meta-24k-h100", topologies, NULL);
+    g_autoptr(Model) model = model_load("llama-3.1-405b", models, NULL);
+    const Plan plan = {.model = model,
+                       .topology = meta,
+                       .gpus = 16384,
+                       .ranks_per_node = 8,
+                       .workload = {.recipe = &recipe_zero},
+                       .layout = {.size = {16, 1, 128, 1, 8}}};
+    PlanGoodput run;
+
+    ck_assert(plan_goodput(&plan, &run));
+    ck_assert_double_eq_tol(run.failures.mtbf / 3600, 54.0 * 24 / 419, 1e-4);
+    ck_assert_double_eq_tol(run.failures.checkpoint, 12 * 405.853e9 / 2e12, 0.01);
+    ck_assert(run.useful > 0.90 && run.useful < 1);
+}
+END_TEST
+
+START_TEST(a_topology_says_what_it_costs_and_prints_the_same)
+{
+    g_autoptr(Topology) topology = parse_topology(failing);
+    g_autofree char *text = topology_print(topology);
+    g_autoptr(Topology) again = parse_topology(text);
+    g_autofree char *text_again = topology_print(again);
+
+    ck_assert_str_eq(text_again, text);
+    ck_assert_double_eq(again->cost.price_per_gpu_hour, 2);
+    ck_assert_double_eq(again->cost.power_per_gpu_w, 500);
+    ck_assert_str_eq(again->cost.currency, "EUR");
+    ck_assert_double_eq(again->reliability.gpu_mtbf_s, 2e6);
+    ck_assert_double_eq(again->reliability.node_mtbf_s, 1e6);
+    ck_assert_double_eq(again->reliability.checkpoint_bytes_per_s, 1e8);
+    ck_assert_double_eq(again->reliability.restart_s, 120);
+}
+END_TEST
+
+START_TEST(unknown_keys_of_cost_and_reliability_are_refused)
+{
+    static const char *const wrong[][2] = {{"power_per_gpu", "power"}, {"node_mtbf", "node_mtfb"}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_auto(GStrv) parts = g_strsplit(failing, wrong[i][0], 2);
+        g_autofree char *text = g_strjoinv(wrong[i][1], parts);
+        g_autoptr(GError) error = NULL;
+
+        ck_assert_ptr_null(topology_parse(text, "t", "topologies", &error));
+        ck_assert_msg(strstr(error->message, wrong[i][1]) != NULL, "%s", error->message);
+    }
+}
+END_TEST
+
+/* Communication costs more on more ranks, so one GPU's tokens are the cheapest. */
+START_TEST(the_cheapest_token_is_looked_for_on_fewer_gpus_too)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    SearchRequest request = request_on(model, topology);
+
+    request.sort = SORT_COST;
+    request.top = 4;
+    g_autoptr(SearchResult) result = search_cheapest(&request);
+    double before = 0;
+
+    ck_assert_uint_eq(result->plans->len, 4);
+    for (guint i = 0; i < result->plans->len; i++) {
+        const double money = plan_money_per_million(g_ptr_array_index(result->plans, i));
+
+        ck_assert_double_ge(money, before);
+        before = money;
+    }
+    request.gpus = 32;
+    g_autoptr(SearchResult) all = search(&request);
+    const Plan *best = g_ptr_array_index(result->plans, 0);
+    ck_assert_uint_lt(best->gpus, 32);
+    ck_assert_double_lt(plan_money_per_million(best),
+                        plan_money_per_million(g_ptr_array_index(all->plans, 0)));
+    ck_assert_uint_gt(result->candidates, all->candidates);
+}
+END_TEST
+
+/* What follows from the rest of the plan is printed, and found again. */
+START_TEST(a_plan_with_costs_reads_back_as_it_was_printed)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    SearchRequest request = request_on(model, topology);
+    g_autoptr(GError) error = NULL;
+
+    request.gpus = 8;
+    g_autoptr(SearchResult) result = search(&request);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    g_autofree char *again = plan_print(read);
+    ck_assert_str_eq(again, text);
+    ck_assert_ptr_nonnull(strstr(text, "\"useful_fraction\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"currency\" : \"EUR\""));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("goodput");
+    TCase *tcase = tcase_create("goodput");
+
+    tcase_add_test(tcase, youngs_interval_is_the_worked_value);
+    tcase_add_loop_test(tcase, dalys_interval_is_what_he_published, 0, G_N_ELEMENTS(published));
+    tcase_add_test(tcase, checkpoints_longer_than_two_mtbf_leave_one_mtbf_between_them);
+    tcase_add_test(tcase, without_failures_only_checkpoints_are_lost);
+    tcase_add_test(tcase, the_useful_share_is_the_worked_value);
+    tcase_add_test(tcase, no_interval_is_much_better_than_dalys);
+    tcase_add_test(tcase, failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint);
+    tcase_add_test(tcase, money_and_energy_are_those_of_the_time_with_what_is_lost);
+    tcase_add_test(tcase, llama_3_is_interrupted_every_three_hours_and_useful_for_90_percent);
+    tcase_add_test(tcase, a_topology_says_what_it_costs_and_prints_the_same);
+    tcase_add_test(tcase, unknown_keys_of_cost_and_reliability_are_refused);
+    tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);
+    tcase_add_test(tcase, a_plan_with_costs_reads_back_as_it_was_printed);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
