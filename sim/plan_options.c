@@ -601,6 +601,17 @@ static gboolean check_cluster(const PlanInputs *inputs, guint gpus, GError **err
     return TRUE;
 }
 
+/* Both the layout of today and the others are predicted for the framework whose file that is;
+ * accelerate's and axolotl's runs are PyTorch's FSDP, as torchtitan's. */
+static const Framework *config_framework(const Config *config, const Topology *topology)
+{
+    const Framework *own = framework_from_name(config->framework);
+
+    if (topology->gpu.kind != DEVICE_CUDA)
+        return NULL;
+    return own != NULL ? own : framework_from_name("torchtitan");
+}
+
 /* What the file says where the command line says nothing. */
 static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
@@ -613,6 +624,8 @@ static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **e
     inputs->config = config_load(o->from, error);
     if (inputs->config == NULL)
         return FALSE;
+    if (o->framework == NULL)
+        inputs->request.framework = config_framework(inputs->config, inputs->topology);
     if (o->optimizer == NULL && inputs->config->optimizer >= 0)
         inputs->request.optimizer = (Optimizer)inputs->config->optimizer;
     if (!plan_config_workload(inputs->config, o->from, recipe_is_open, &inputs->request, error))
