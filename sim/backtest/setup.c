@@ -241,12 +241,12 @@ static guint virtual_stages(const Record *record, const Usage *usage, guint laye
 {
     const guint most = MIN(layers, MAX_CHUNKS) / record->pp;
 
-    if (record->pp == 1)
+    if (record->pp == 1 || most == 0)
         return 1;
-    if (record->vpp != 0) /* two layers less than chunks: each then has twice as many */
-        return record->vpp <= most
-                   ? record->vpp
-                   : MAX(1, record->vpp / ((record->vpp + most - 1) / MAX(most, 1)));
+    if (record->vpp > most) /* two layers less than chunks: each has twice as many, half of them */
+        return MAX(1, record->vpp / ((record->vpp + most - 1) / most));
+    if (record->vpp != 0)
+        return record->vpp;
     if (strstr(record->software, "Interleaved") != NULL)
         return MIN(2, most);
     return usage->interleaves && layers % record->pp == 0 ? most : 1;

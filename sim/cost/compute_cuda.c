@@ -20,13 +20,14 @@ typedef struct {
 /* gemm_fraction: best of a shape search, ml-engineering (stas00), "MAMF" tables: A100 SXM 271.2 of
  *   312, A100 PCIe 252.9 of 312, H100 SXM 794.5 of 989, B200 1745 of 2250, GB200 1822 of 2500, B300
  *   1769 of 2250, MI300X 668.4 of 1307 TFLOP/s.
- * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6 of 1979, B200 3432.5 of 4500, GB200 3615.6
- * of 5000, B300 3353.3 of 4500 TFLOP/s. sustained_clock: one factor a GPU over published training
- * runs (Megatron, NeMo, torchtitan). k_fill_bytes: A100 128, H100 230 elements of bf16, twice that
- * of fp8, so bytes; the second from products with K 512 ... 7168 in DeepGEMM's README. attention:
- * FlashAttention-2 (Dao, arXiv 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al.,
- * arXiv 2407.08608, fig. 5); later GPUs are taken to reach H100's fractions. First match counts, so
- * the longer name stands first; the last row is for every other GPU. */
+ * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6, H200 1453.4, GH200 1535 of 1979 (one row
+ * here: their mean), B200 3432.5 of 4500, GB200 3615.6 of 5000, B300 3353.3 of 4500 TFLOP/s.
+ * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
+ * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
+ * products with K 512 ... 7168 in DeepGEMM's README. attention: FlashAttention-2 (Dao, arXiv
+ * 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al., arXiv 2407.08608, fig. 5);
+ * later GPUs are taken to reach H100's fractions. First match counts, so the longer name stands
+ * first; the last row is for every other GPU. */
 static const GpuFamily families[] = {
     {.names = {"a100-pcie"},
      .multiprocessors = 108,
@@ -53,6 +54,7 @@ static const GpuFamily families[] = {
     {.names = {"h100-sxm-96gb"}, /* 500 of 700 W */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.64,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,
@@ -60,7 +62,7 @@ static const GpuFamily families[] = {
     {.names = {"h100", "h200", "h800"}, /* GH200 too */
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
-     .fp8_fraction = 1402.6 / 1979,
+     .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
      .attention_forward = 0.40,

@@ -1,17 +1,8 @@
 /* Runs a step on virtual clocks, one a stream: the first interpreter of DESIGN 2. */
 #pragma once
 
-#include "sim/cost/compute.h"
+#include "sim/cost/durations.h"
 #include "sim/program/compile.h"
-
-/* Where programs run. */
-typedef struct {
-    const Topology *topology;
-    guint ranks_per_node;        /* of the job */
-    guint threads;               /* of a rank */
-    gboolean free_communication; /* it takes no time: what is left are waits for other stages */
-    const Framework *framework;  /* NULL: fsdp-run */
-} SimulateContext;
 
 /* Seconds of a steady step. */
 typedef struct {
@@ -48,8 +39,3 @@ guint *program_spans(const Program *program, const ProgramSpec *spec);
 
 /* Whether communication can run beside compute on this node. */
 gboolean simulate_overlaps(const SimulateContext *context);
-
-/* Seconds of each op of each segment: by segment, then op; free with simulate_durations_free(). */
-double **simulate_durations(const Program *program, const SimulateContext *context,
-                            const guint *spans);
-void simulate_durations_free(double **durations, const Program *program);

@@ -45,13 +45,13 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     probe.sketch = program_sketch(spec, place == STAGE_FIRST ? 0 : pp - 1);
     probe.program = probe.sketch->program;
     g_autofree guint *spans = program_spans(probe.program, spec);
-    probe.durations = simulate_durations(probe.program, context, spans);
+    probe.durations = durations_new(probe.program, context, spans);
     return probe;
 }
 
 static void probe_clear(Probe *probe)
 {
-    simulate_durations_free(probe->durations, probe->program);
+    durations_free(probe->durations, probe->program);
     sketch_free(probe->sketch);
     g_free(probe->model);
 }

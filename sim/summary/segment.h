@@ -9,7 +9,7 @@ enum { MAX_RUN = 4 };
 
 typedef struct {
     const Program *program;
-    double **durations; /* simulate_durations() */
+    double **durations; /* durations_new() */
     guint segments[MAX_RUN], num;
     gint watched; /* unit class whose weights and gradients paths and peaks are about; NO_UNIT: that
                      of the first op that has any */

@@ -174,14 +174,14 @@ START_TEST(without_overlap_a_step_is_the_sum_of_its_ops)
             .topology = topology, .ranks_per_node = world, .threads = 1};
         g_autoptr(Program) program = case_build(&one);
         g_autofree guint *spans = case_spans(program, &one);
-        double **durations = simulate_durations(program, &context, spans);
+        double **durations = durations_new(program, &context, spans);
         const StepTime time = simulate_program(program, &context, spans);
         double sums[2];
 
         sum_durations(program, durations, sums);
         ck_assert_double_eq_tol(time.step_s, sums[0] + sums[1], 1e-9 * time.step_s);
         ck_assert_double_eq_tol(time.exposed_s, sums[1], 1e-9 * time.step_s);
-        simulate_durations_free(durations, program);
+        durations_free(durations, program);
     }
 }
 END_TEST
@@ -211,7 +211,7 @@ START_TEST(with_overlap_a_step_lies_between_its_longest_stream_and_the_sum)
         const SimulateContext context = wide_context(&one, &topology);
         g_autoptr(Program) program = case_build(&one);
         g_autofree guint *spans = case_spans(program, &one);
-        double **durations = simulate_durations(program, &context, spans);
+        double **durations = durations_new(program, &context, spans);
         const StepTime time = simulate_program(program, &context, spans);
         double sums[2];
 
@@ -222,7 +222,7 @@ START_TEST(with_overlap_a_step_lies_between_its_longest_stream_and_the_sum)
         ck_assert_double_eq_tol(time.exposed_s, time.step_s - sums[0], 1e-9 * time.step_s);
         ck_assert_double_ge(time.step_s, sums[0] * (1 - 1e-9));
         ck_assert_double_le(time.step_s, (sums[0] + sums[1]) * (1 + 1e-9));
-        simulate_durations_free(durations, program);
+        durations_free(durations, program);
     }
 }
 END_TEST

@@ -104,13 +104,13 @@ static double segment_s(const Case *from, const char *name)
     g_autoptr(Program) program = program_build(&spec, 1);
     g_autofree guint *spans = case_spans(program, from);
     const gint segment = find_segment(program, name);
-    double **durations = simulate_durations(program, &context, spans);
+    double **durations = durations_new(program, &context, spans);
     double sum = 0;
 
     ck_assert_int_ge(segment, 0);
     for (guint i = 0; i < program_segment(program, (guint)segment)->num_ops; i++)
         sum += durations[segment][i];
-    simulate_durations_free(durations, program);
+    durations_free(durations, program);
     return sum;
 }
 

@@ -1,0 +1,264 @@
+#include "sim/cost/durations.h"
+
+#include "sim/cost/collective.h"
+
+#include <string.h>
+
+static guint64 unit_elements(const Program *program, const Op *op)
+{
+    const UnitMap *map;
+    guint64 most = 0;
+
+    if (op->unit == NO_UNIT)
+        return 0;
+    map = program_unit(program, (guint)op->unit)->map;
+    for (guint p = 0; p < map->num_params; p++) /* rank 0 holds the most of each */
+        most += unit_map_span(map, p, 0).elements;
+    return most;
+}
+
+static guint64 message_bytes(const Program *program, const Op *op)
+{
+    guint64 sent = 0, received = 0;
+
+    for (guint i = 0; i < op->num_operands; i++) {
+        const guint64 bytes = tensor_copy_bytes(program_tensor(program, op->operands[i].tensor));
+
+        if (op->operands[i].access == ACCESS_READ)
+            sent += bytes;
+        else
+            received += bytes;
+    }
+    return MAX(sent, received);
+}
+
+/* Bytes of the whole buffer that a collective is about. */
+static guint64 buffer_bytes(const Program *program, const Op *op)
+{
+    const guint64 element_bytes = dtype_bytes(op->dtype);
+    const Tensor *tensor = program_tensor(program, op->operands[0].tensor);
+
+    if (op->kind == OP_EXCHANGE)
+        return message_bytes(program, op);
+    if (op->unit == NO_UNIT)
+        return op->sizes.elements * element_bytes;
+    const UnitMap *map = program_unit(program, (guint)op->unit)->map;
+    if (op->kind != OP_ALL_REDUCE)
+        return map->full_elements * element_bytes;
+    if (op->operands[0].param != WHOLE_TENSOR)
+        return map->pieces[op->operands[0].param].chunk * element_bytes;
+    return (tensor->part == PART_WHOLE && map->ranks > 1 ? map->shard_elements : tensor->elements) *
+           element_bytes;
+}
+
+const Framework *durations_framework(const SimulateContext *context)
+{
+    return context->topology->gpu.kind == DEVICE_CUDA ? framework_or_default(context->framework)
+                                                      : framework_default();
+}
+
+static const char *stream_purpose(const Program *program, guint stream)
+{
+    const Stream *s = program_stream(program, stream);
+
+    return s->kind == STREAM_COMMUNICATION
+               ? g_array_index(program->groups, GroupRef, s->group).purpose
+               : "";
+}
+
+/* Of a program's tokens, those that the residual stream has on this rank of its tp group; FALSE
+ * when all. */
+static gboolean splits_tokens(const Program *program)
+{
+    guint64 rows = 0, local = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, "labels") == 0)
+            rows = program_tensor(program, t)->elements;
+    for (guint s = 0; s < program->segments->len && local == 0; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+            const Op *op = &program_segment(program, s)->ops[i];
+
+            if (op->kind == OP_RMSNORM || op->kind == OP_LAYERNORM)
+                local = op->sizes.rows;
+        }
+    return local < rows;
+}
+
+static guint group_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
+/* Parts of a message between stages, of which each rank of a tp group sends its own. */
+static guint message_parts(const Program *program, const Op *op, const Framework *framework)
+{
+    if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
+        strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
+        return 1;
+    return group_ranks(program, "tp");
+}
+
+/* Broadcasts of all ranks' parts, each with a fixed cost, over as many units as there are. */
+static double broadcast_seconds(const Program *program, const Op *op, const Framework *framework)
+{
+    guint units = 0;
+
+    if (op->kind != OP_ALL_GATHER || op->unit == NO_UNIT)
+        return 0;
+    for (guint u = 0; u < program->units->len; u++)
+        units += program_unit(program, u)->count;
+    return framework->broadcast_s * op_group_size(program, op) / units;
+}
+
+static double communication_seconds(const Program *program, const Op *op,
+                                    const SimulateContext *context, const guint *spans)
+{
+    const guint group = program_stream(program, op->stream)->group;
+    const double share = framework_exposed(durations_framework(context),
+                                           stream_purpose(program, op->stream), op->kind);
+    const CollectiveContext where = {
+        .topology = context->topology,
+        .ranks = op_group_size(program, op),
+        .span = spans[group],
+        .ranks_per_node = context->ranks_per_node,
+    };
+
+    const guint64 bytes =
+        buffer_bytes(program, op) / message_parts(program, op, durations_framework(context));
+    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
+           broadcast_seconds(program, op, durations_framework(context));
+}
+
+/* Adds time to the stream of compute: spread over its ops. */
+static void stand_still(const Segment *segment, double seconds, double *durations)
+{
+    guint computes = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        computes += segment->ops[i].stream == COMPUTE_STREAM ? 1 : 0;
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].stream == COMPUTE_STREAM)
+            durations[i] += seconds / computes;
+}
+
+static double all_seconds(const Segment *segment, const double *durations)
+{
+    double seconds = 0;
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        seconds += durations[i];
+    return seconds;
+}
+
+static gboolean has_products(const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (segment->ops[i].kind == OP_LINEAR)
+            return TRUE;
+    return FALSE;
+}
+
+/* A block that is recomputed in full, its last product too: as long as its forward pass. */
+static void repeat_forward(const Program *program, guint again, double **durations)
+{
+    static const char *const suffix = ".recompute";
+    const Segment *segment = program_segment(program, again);
+
+    if (!g_str_has_suffix(segment->name, suffix) || !has_products(segment))
+        return;
+    g_autofree char *unit = g_strndup(segment->name, strlen(segment->name) - strlen(suffix));
+    g_autofree char *name = g_strconcat(unit, ".forward", NULL);
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *forward = program_segment(program, s);
+
+        if (strcmp(forward->name, name) == 0)
+            stand_still(
+                segment,
+                MAX(0, all_seconds(forward, durations[s]) - all_seconds(segment, durations[again])),
+                durations[again]);
+    }
+}
+
+/* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
+ * of compute stands still for the rest. */
+static void wait_for_host(const Segment *segment, const Framework *framework, double *durations)
+{
+    const gboolean forward = g_str_has_suffix(segment->name, ".forward") ||
+                             g_str_has_suffix(segment->name, ".recompute");
+    const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
+    const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
+    const gboolean is_block =
+        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
+
+    if (host_s > 0 && is_pass && is_block)
+        stand_still(segment, MAX(0, host_s - all_seconds(segment, durations)), durations);
+}
+
+/**
+ * copy_seconds: one way between the device and another tier.
+ *
+ *     t = a + S / B
+ *
+ *     a, B  latency and bandwidth that the topology states for one GPU     S  bytes
+ *
+ * Both directions at once don't slow each other; ranks of a node don't either.
+ */
+static double copy_seconds(const Program *program, const Op *op, const Topology *topology)
+{
+    const Tensor *from = program_tensor(program, op->operands[0].tensor);
+    const Tensor *to = program_tensor(program, op->operands[1].tensor);
+    MemoryTier memory;
+
+    if (!topology_memory(topology, from->tier != TIER_DEVICE ? from->tier : to->tier, &memory))
+        g_assert_not_reached(); /* a plan's tiers are looked up before */
+    return memory.latency_s + (double)tensor_copy_bytes(from) / memory.bytes_per_s;
+}
+
+static double op_seconds(const Program *program, const Op *op, const SimulateContext *context,
+                         const guint *spans)
+{
+    const ComputeContext compute = {
+        .busy = context->ranks_per_node,
+        .threads = context->threads,
+        .cores = context->topology->gpus_per_node,
+        .unit_elements = unit_elements(program, op),
+        .context_ranks = group_ranks(program, "cp"),
+        .framework = durations_framework(context),
+    };
+
+    if (op->stream != COMPUTE_STREAM && context->free_communication)
+        return 0;
+    if (op->kind == OP_COPY)
+        return copy_seconds(program, op, context->topology);
+    return op_kind_is_communication(op->kind) ? communication_seconds(program, op, context, spans)
+                                              : compute_op_seconds(op, context->topology, &compute);
+}
+
+double **durations_new(const Program *program, const SimulateContext *context, const guint *spans)
+{
+    double **durations = g_new(double *, program->segments->len);
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        durations[s] = g_new(double, segment->num_ops + 1);
+        for (guint i = 0; i < segment->num_ops; i++)
+            durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
+        wait_for_host(segment, durations_framework(context), durations[s]);
+    }
+    for (guint s = 0; durations_framework(context)->recomputes_all && s < program->segments->len;
+         s++)
+        repeat_forward(program, s, durations);
+    return durations;
+}
+
+void durations_free(double **durations, const Program *program)
+{
+    for (guint s = 0; s < program->segments->len; s++)
+        g_free(durations[s]);
+    g_free(durations);
+}

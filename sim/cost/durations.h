@@ -1,0 +1,21 @@
+/* Seconds of every op of a program, as its framework runs it. */
+#pragma once
+
+#include "sim/cost/compute.h"
+#include "sim/program/program.h"
+
+/* Where programs run. */
+typedef struct {
+    const Topology *topology;
+    guint ranks_per_node;        /* of the job */
+    guint threads;               /* of a rank */
+    gboolean free_communication; /* it takes no time: what is left are waits for other stages */
+    const Framework *framework;  /* NULL: fsdp-run */
+} SimulateContext;
+
+/* By segment, then op; @spans: by group of the program, consecutive ranks that it spreads over. */
+double **durations_new(const Program *program, const SimulateContext *context, const guint *spans);
+void durations_free(double **durations, const Program *program);
+
+/* That of the context; on a CPU fsdp-run. */
+const Framework *durations_framework(const SimulateContext *context);
