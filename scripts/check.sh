@@ -138,7 +138,7 @@ check_cudasim_tcp() {
         run_simulated build "$program" fifo asc 1
         run_simulated build "$program" lifo desc 1
         for seed in $(seq $((${SEEDS:-8} / 2))); do
-            run_simulated build "$program" random random "$seed"
+            RANKS=$((seed % 2 * 2 + 2)) run_simulated build "$program" random random "$seed"
         done
     done
 }
