@@ -47,7 +47,7 @@ PROGRAMS := $(BUILD)/fsdp-plan $(BUILD)/fsdp-run $(BUILD)/fsdp-report
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 BENCHES  := $(BENCH_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
+.PHONY: all bundle check-bundle deps demo check check-all check-unit check-mpi check-e2e check-tsan lint bench bench-peers install clean help
 .PHONY: tests benches no-libraries FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -168,6 +168,16 @@ bench: ## medians of the kernels, collectives and searches, and the machine
 bench-peers: ## tokens/s beside PyTorch's, where python3 (or PYTHON) has it
 	$(MAKE) all build/tests/bench/bench_executor
 	scripts/bench_peers.sh
+
+# Instructions that every x86-64 server has had for ten years.
+BUNDLE_ARCH := x86-64-v3
+bundle: ## build/bundle, a folder that runs on other x86-64 Linuxes with nothing installed (CUDA=1)
+	$(MAKE) BUILD=build/portable ARCH=$(BUNDLE_ARCH) \
+	    LDFLAGS='-Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN/../lib' all $(if $(CUDA),gpu-tests)
+	scripts/bundle.sh build/portable build/bundle
+
+check-bundle: bundle ## that folder, where there is nothing else but a C library and a shell
+	tests/bundle/run.sh build/bundle
 
 install: all ## into PREFIX (DESTDIR is honoured): programs, models, topologies
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/fsdp

@@ -21,7 +21,7 @@ $(BUILD)/%.cuda.o: %.cu Makefile exec/cuda/cuda.mk
 CUDA_HOST := $(patsubst %.c,$(BUILD)/%.pic.o,$(wildcard exec/cuda/*.c))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lcublasLt -lnccl \
              -lstdc++ -ldl -lrt -lpthread
-$(BUILD)/fsdp-run: LDFLAGS += -rdynamic
+$(BUILD)/fsdp-run: override LDFLAGS += -rdynamic
 $(BUILD)/exec/cuda/%.pic.o: LOCAL += -fPIC $(CONFIG)
 $(BUILD)/%.pic.o: %.c Makefile exec/cuda/cuda.mk $(BUILD)/config
 	@mkdir -p $(@D)

@@ -69,16 +69,30 @@ static void job_clear(Job *job)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Job, job_clear)
 
+/* The one beside this program, as in a bundle, which has the library that goes with it; else that
+ * of PATH.  NULL: there is none. */
+static char *find_mpirun(void)
+{
+    g_autofree char *program = g_file_read_link("/proc/self/exe", NULL);
+    g_autofree char *folder = g_path_get_dirname(program == NULL ? "." : program);
+    char *beside = g_build_filename(folder, "mpirun", NULL);
+
+    if (g_file_test(beside, G_FILE_TEST_IS_EXECUTABLE))
+        return beside;
+    g_free(beside);
+    return g_find_program_in_path("mpirun");
+}
+
 gboolean launch_has_mpirun(void)
 {
-    g_autofree char *path = g_find_program_in_path("mpirun");
+    g_autofree char *path = find_mpirun();
 
     return path != NULL;
 }
 
 static gboolean job_prepare(Job *job, GError **error)
 {
-    job->mpirun = g_find_program_in_path("mpirun");
+    job->mpirun = find_mpirun();
     if (job->mpirun == NULL)
         return fail(error, ERROR_RUNTIME,
                     "mpirun is not in PATH: a plan of %u ranks needs Open MPI (Debian: apt install "
@@ -104,6 +118,7 @@ static char **mpirun_command(const Job *job, const char *program, int argc, char
         {"orte_execute_quiet", "1"},       /* fsdp-run says what happened */
         {"orte_default_hostfile", "none"}, /* this machine only, whatever else is allocated */
         {"ras", "^slurm,gridengine,tm,alps,loadleveler,lsf"},
+        {"plm", "isolated"},            /* else it would not start where there is no ssh */
         {"odls_base_num_threads", "0"}, /* ranks are forked by the main thread: PR_SET_PDEATHSIG */
         {"mpi_yield_when_idle", "1"},
         {"pml", "ob1"},

@@ -127,6 +127,7 @@ Runtime *runtime_open(const RuntimeOptions *options, GError **error)
     runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
     if (!do_alone(runtime, open_comm, error))
         return NULL;
+    runtime->options.rendezvous = NULL; /* it was borrowed */
     const gboolean staged = device_queues(runtime->device) != NULL && runtime->comm->size > 1 &&
                             !runtime->comm->ops->takes_device_memory;
     runtime->transport = g_strdup_printf(

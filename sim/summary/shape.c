@@ -2,18 +2,27 @@
 
 #include <string.h>
 
-BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
+static BlockCounts count_blocks(const Model *model, LayerRange range)
 {
-    const LayerRange range =
-        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
     BlockCounts counts = {{range.count, 0}};
 
-    for (guint i = 0; spec->model->experts.count > 0 && i < range.count; i++)
-        if (model_is_sparse(spec->model, range.first + i)) {
+    for (guint i = 0; model->experts.count > 0 && i < range.count; i++)
+        if (model_is_sparse(model, range.first + i)) {
             counts.of[BLOCK_DENSE]--;
             counts.of[BLOCK_SPARSE]++;
         }
     return counts;
+}
+
+BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
+{
+    return count_blocks(spec->model, schedule_chunk(&spec->schedule, spec->model->layers,
+                                                    spec->layout.size[AXIS_PP], chunk));
+}
+
+BlockCounts blocks_before(const ProgramSpec *spec, guint block)
+{
+    return count_blocks(spec->model, (LayerRange){0, block});
 }
 
 static void note_size(StageShape *shape, BlockCounts layers)
@@ -92,6 +101,7 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->first_layers = first.count;
     shape->first_of_kind = chunk_blocks(spec, stage);
     shape->layers_before = first.first;
+    shape->before_of_kind = blocks_before(spec, first.first);
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
     for (guint chunk = stage; chunk < chunks; chunk += pp)

@@ -28,8 +28,9 @@ typedef struct {
     guint first_layers;                               /* in its first chunk */
     BlockCounts of_kind, most_of_kind, first_of_kind; /* the same by kind */
     guint layers_before;                              /* in the first chunks of the stages before */
-    GArray *sizes;                                    /* EqualChunks */
-    guint units[NUM_STRATEGIES];                      /* blocks by strategy */
+    BlockCounts before_of_kind;
+    GArray *sizes;               /* EqualChunks */
+    guint units[NUM_STRATEGIES]; /* blocks by strategy */
     guint kept_units[NUM_STRATEGIES];
     GArray *kept; /* KeptUnits */
     Strategy root_strategy, first_strategy;
@@ -37,6 +38,7 @@ typedef struct {
 } StageShape;
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk);
+BlockCounts blocks_before(const ProgramSpec *spec, guint block); /* of the whole model */
 
 StageShape *stage_shape_new(const ProgramSpec *spec, guint stage);
 void stage_shape_free(StageShape *shape);

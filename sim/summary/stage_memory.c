@@ -112,12 +112,25 @@ static guint64 root_beside_blocks(const Stage *stage)
     return bytes;
 }
 
+/* Whole weights of the other unit of blocks with experts, while those are at work: they stay for
+ * the step under shard_grad_op, and in backward from where all of a block is computed again. */
+static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean backward)
+{
+    const Strategy strategy = stage->shape->first_strategy;
+    const gboolean again = backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
+
+    if (kind != BLOCK_SPARSE || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
+        return 0;
+    return gathered_copies(stage, UNITS_SPARSE, strategy) *
+           stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
+}
+
 /* From a pass's second block on, the gradients of the one before are still being reduced. */
 static guint64 backward_bytes(const Stage *stage, BlockKind kind, const ActivationRings *rings,
                               const UnitRings *units)
 {
     const PassCost *backward = &stage->cost->block[kind].backward;
-    const guint64 alive = rings->residual + rings->gradient;
+    const guint64 alive = rings->residual + rings->gradient + beside_experts(stage, kind, TRUE);
     const gboolean reduced = stage->shape->uniform && stage->shape->most_layers > 1;
     SegmentPeak peak = backward->peak;
 
@@ -133,10 +146,11 @@ static guint64 forward_bytes(const Stage *stage, BlockKind kind, const Activatio
                              const UnitRings *units)
 {
     const PassCost *forward = &stage->cost->block[kind].forward;
+    const guint64 alive = rings->residual + beside_experts(stage, kind, FALSE);
 
     if (rings->alone[kind])
-        return rings->residual + most(&forward->alone_peak, units);
-    return rings->residual + rings->saved[kind] + most(&forward->peak, units);
+        return alive + most(&forward->alone_peak, units);
+    return alive + rings->saved[kind] + most(&forward->peak, units);
 }
 
 /* Between forward and backward: blocks that stay gathered are there. */

@@ -185,25 +185,37 @@ static double weights_pass_s(const Stage *stage, guint layers)
     return layers * stage->cost->block[BLOCK_DENSE].weights.path.stream_s;
 }
 
-/* Of blocks of other stages, of whatever kind: the shortest. */
-typedef struct {
-    double forward_s, backward_s, entry_s;
-} LeastPass;
+/* ---- blocks of other stages ---- */
 
-static LeastPass least_pass(const Stage *stage)
+static double forward_blocks_s(const Stage *stage, const BlockCounts *blocks)
 {
-    LeastPass least = {INFINITY, INFINITY, INFINITY};
+    double seconds = 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        seconds += blocks->of[k] * stage->cost->block[k].forward.path.whole_s;
+    return seconds;
+}
+
+/* Of @chunks chunks, the first block of each of which is only waited for from where its gradient
+ * comes: of whichever kind that is. */
+static double backward_blocks_s(const Stage *stage, const BlockCounts *blocks, double chunks)
+{
+    double seconds = 0, earlier_s = 0;
 
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const BlockCost *block = &stage->cost->block[k];
+        const SegmentPath *path = &stage->cost->block[k].backward.path;
 
-        if (!model_has_blocks(stage->spec->model, (BlockKind)k))
-            continue;
-        least.forward_s = MIN(least.forward_s, block->forward.path.whole_s);
-        least.backward_s = MIN(least.backward_s, block->backward.path.whole_s);
-        least.entry_s = MIN(least.entry_s, block->backward.path.entry_s);
+        seconds += blocks->of[k] * path->whole_s;
+        earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
     }
-    return least;
+    return seconds - chunks * earlier_s;
+}
+
+static BlockCounts counts_less(BlockCounts counts, const BlockCounts *less)
+{
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        counts.of[k] -= less->of[k];
+    return counts;
 }
 
 /* ---- a step ---- */
@@ -279,34 +291,71 @@ static double first_forward_s(const Stage *stage)
 /* The root's norm comes first; only where its reduction comes last does it wait for that. */
 static double norms_s(const Stage *stage, gboolean root_last)
 {
-    const UnitCost *block = stage_block(stage, stage->shape->first_strategy);
+    const Strategy strategy = stage->shape->first_strategy;
+    double seconds = root_last ? stage_root(stage)->norm.all_s : 0;
 
-    return stage->shape->layers * block->norm.all_s +
-           (root_last ? stage_root(stage)->norm.all_s : 0);
+    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+        seconds += stage_num_units(stage, (BlockUnits)u, strategy) *
+                   stage_unit(stage, (BlockUnits)u, strategy)->norm.all_s;
+    return seconds;
 }
 
-/* From the last backward to the clip: the last unit's reduction, then all norms.  Or, where
- * reductions take longer than backward, those of the last pass, less what backward they hide. */
+/* From the last backward to when the first chunk's last gradients are reduced: by how much their
+ * reductions, one after the other, take longer than the pass that hides them.  Experts have a
+ * stream of their own, so the root's reduction does not come behind theirs. */
+static double late_reductions_s(const Stage *stage, gboolean root_last)
+{
+    const StageShape *shape = stage->shape;
+    const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
+    const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
+    const BlockCost *block = &stage->cost->block[sparse ? BLOCK_SPARSE : BLOCK_DENSE];
+    const SegmentPath *path = apart ? &block->weights.path : &block->backward.path;
+    const UnitCost *unit =
+        stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
+    const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
+    const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
+                                  : backward_pass_s(stage, &shape->first_of_kind);
+    const double chain = path->gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
+
+    if (!root_last || sparse)
+        return chain + unit->reduce_last.replicate_s;
+    const UnitCost *root = stage_root(stage);
+    return chain + root->reduce_last.shard_s - stage->cost->embed_backward.path.stream_s +
+           root->reduce_last.replicate_s;
+}
+
+/* Of the first chunk's first block, of whichever kind it is. */
+static double first_block_reduce_s(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    double least_s = INFINITY;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const BlockUnits units = k == BLOCK_SPARSE ? UNITS_SPARSE : UNITS_DENSE;
+
+        if (shape->first_of_kind.of[k] > 0)
+            least_s =
+                MIN(least_s, stage_unit(stage, units, shape->first_strategy)->reduce_last.all_s);
+    }
+    return least_s;
+}
+
+/* From the last backward to the clip: the last unit's reduction, or those of the last pass; then
+ * all norms. */
 static double end_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
-    const UnitCost *block = stage_block(stage, shape->first_strategy), *root = stage_root(stage);
+    const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
     const gboolean root_last = stage_has_embedding(shape) && !apart;
-    const UnitCost *last = root_last ? root : block;
-    const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
-                                  : backward_pass_s(stage, &shape->first_of_kind);
-    const BlockCost *dense = &stage->cost->block[BLOCK_DENSE];
-    const SegmentPath *path = apart ? &dense->weights.path : &dense->backward.path;
-    double chain =
-        path->gradients_until_s + shape->first_layers * block->reduce_last.shard_s - hidden_s;
+    const double last_s =
+        root_last ? stage_root(stage)->reduce_last.all_s : first_block_reduce_s(stage);
 
-    if (!shape->uniform || (root_last && shape->root_strategy != shape->first_strategy))
+    if ((!shape->uniform && !sparse) ||
+        (root_last && shape->root_strategy != shape->first_strategy))
         return stage->scalars->norm_s;
-    if (root_last)
-        chain += root->reduce_last.shard_s - stage->cost->embed_backward.path.stream_s;
-    return MAX(last->reduce_last.all_s, chain + last->reduce_last.replicate_s) +
-           norms_s(stage, root_last) + stage->scalars->norm_s;
+    return MAX(last_s, late_reductions_s(stage, root_last)) + norms_s(stage, root_last) +
+           stage->scalars->norm_s;
 }
 
 /* Back to the first stage: a chunk each, the first block of which is only waited for from where
@@ -314,12 +363,10 @@ static double end_s(const Stage *stage)
 static double back_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
-    const LeastPass least = least_pass(stage);
     const double before = shape->stage;
     const double weights = weights_pass_s(first, first->shape->first_layers);
 
-    return before * (stage->exchange_s + least.entry_s) +
-           (shape->layers_before - before) * least.backward_s +
+    return before * stage->exchange_s + backward_blocks_s(stage, &shape->before_of_kind, before) +
            first->cost->embed_backward.path.stream_s + weights + end_s(first);
 }
 
@@ -353,14 +400,14 @@ static double way_s(const Stage *stage, const Stage *first)
 {
     const ProgramSpec *spec = stage->spec;
     const guint chunks = schedule_chunks(&spec->schedule, spec->layout.size[AXIS_PP]);
-    const guint last =
-        schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunks - 1)
-            .count;
+    const BlockCounts last = chunk_blocks(spec, chunks - 1);
 
     if (chunks == 1)
         return 0;
+    const BlockCounts before = counts_less(blocks_before(spec, spec->model->layers - all_of(&last)),
+                                           &first->shape->first_of_kind);
     return first_forward_s(first) + (chunks - 1) * stage->exchange_s +
-           (spec->model->layers - last - first->shape->first_layers) * least_pass(stage).forward_s;
+           forward_blocks_s(stage, &before);
 }
 
 /* Reductions of every micro-batch, one after the other, from the first backward on. */
@@ -387,24 +434,24 @@ static double last_chunk_s(const Stage *stage, const Stage *first)
 {
     const ProgramSpec *spec = stage->spec;
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    const LeastPass least = least_pass(stage);
     const BlockCounts layers = chunk_blocks(spec, chunks - 1);
+    const BlockCounts before = blocks_before(spec, spec->model->layers - all_of(&layers));
     const double each_s = forward_pass_s(stage, &layers) + stage->cost->head.path.stream_s +
                           backward_pass_s(stage, &layers);
 
-    return way_s(stage, first) + stage->micro_batches * each_s +
-           (chunks - 1) * (stage->exchange_s + least.entry_s - least.backward_s) +
-           (spec->model->layers - all_of(&layers)) * least.backward_s +
+    return way_s(stage, first) + stage->micro_batches * each_s + (chunks - 1) * stage->exchange_s +
+           backward_blocks_s(stage, &before, chunks - 1) +
            first->cost->embed_backward.path.stream_s + end_s(first);
 }
 
 /* When the first micro-batch comes from the stage before. */
 static double arrival_s(const Stage *stage, const Stage *first)
 {
-    const guint between = stage->shape->layers_before - first->shape->first_layers;
+    const BlockCounts between =
+        counts_less(stage->shape->before_of_kind, &first->shape->first_of_kind);
 
     return first_forward_s(first) + stage->shape->stage * stage->exchange_s +
-           between * least_pass(stage).forward_s;
+           forward_blocks_s(stage, &between);
 }
 
 double stage_path_s(const Stage *stage, const Stage *first)

@@ -169,7 +169,7 @@ says 2 'nobody waits at 127.0.0.1, port [0-9]+, as rank 0 of this job, within 2 
 # ---- stopped and killed ----
 
 trains() {
-    grep -q '^step *2/' "$tmp/$name.$1out"
+    grep -qs '^step *2/' "$tmp/$name.$1out"
 }
 
 # forever NAME RANKS: up to where all train.
@@ -192,19 +192,27 @@ for victim in 0 1 3; do
     done
 done
 
-# Those that fsdp-run has started itself.
-name=killed-by-hand status=0
-"${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 100000 --db "$tmp/$name.db" \
-    >"$tmp/$name.out" 2>"$tmp/$name.err" </dev/null &
-runner=$!
-wait_for 60 trains '' || die "$name: no second step: $(<"$tmp/$name.err")"
-mapfile -t pids < <(pgrep -P "$runner")
-[ "${#pids[@]}" -eq 4 ] || complain "$name: ${#pids[@]} ranks"
-kill -KILL "${pids[2]}"
-wait "$runner" || status=$?
-[ "$status" -eq 3 ] || complain "$name: status $status, not 3: $(<"$tmp/$name.err")"
-grep -Eq "^fsdp-run: .*\(pid ${pids[2]} on host .*\) died" "$tmp/$name.err" ||
-    complain "$name: not named: $(<"$tmp/$name.err")"
-pgrep -f "$tmp/$name.db" >/dev/null && complain "$name: left $(pgrep -af "$tmp/$name.db")"
+# ended_by NAME SIGNAL PATTERN: one of those that fsdp-run has started itself, with that signal; all
+# end, with a line of that pattern, where %p is its pid.
+ended_by() {
+    local status=0
+    name=$1
+    "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 100000 --watchdog 2 \
+        --db "$tmp/$name.db" >"$tmp/$name.out" 2>"$tmp/$name.err" </dev/null &
+    runner=$!
+    wait_for 60 trains '' || die "$name: no second step: $(<"$tmp/$name.err")"
+    mapfile -t pids < <(pgrep -P "$runner")
+    [ "${#pids[@]}" -eq 4 ] || complain "$name: ${#pids[@]} ranks"
+    kill "-$2" "${pids[2]}"
+    wait "$runner" || status=$?
+    [ "$status" -eq 3 ] || complain "$name: status $status, not 3: $(<"$tmp/$name.err")"
+    grep -Eq "^fsdp-run: .*${3//%p/${pids[2]}}" "$tmp/$name.err" ||
+        complain "$name: no \"$3\" in: $(<"$tmp/$name.err")"
+    pgrep -f "$tmp/$name.db" >/dev/null && complain "$name: left $(pgrep -af "$tmp/$name.db")"
+    return 0
+}
+
+ended_by killed-by-hand KILL '\(pid %p on host .*\) died'
+ended_by held-up-by-hand STOP 'watchdog: no progress for 2 s, held up by'
 
 finish "ranks meet without MPI"

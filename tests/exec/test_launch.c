@@ -601,7 +601,7 @@ END_TEST
 
 START_TEST(an_mpirun_that_fails_is_told_apart_from_ranks_that_do)
 {
-    g_setenv("OMPI_MCA_plm", "nonsense", TRUE);
+    g_setenv("OMPI_MCA_state", "nonsense", TRUE);
     Running job = start("maps", "-");
 
     ck_assert_int_eq(finish(&job), 3);

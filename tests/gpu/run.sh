@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in under 8 minutes: every kernel against plain loops, trainings in all
-# layouts against the CPU, by MPI and by NCCL, and a run of fsdp-run.  run.sh, from anywhere; the
-# tests are those that otherwise run on the simulated device.  Nothing is skipped in silence.
+# layouts against the CPU, by MPI and by NCCL, with it and without, steps as graphs, and a run of
+# fsdp-run.  run.sh, from anywhere; the tests are those that otherwise run on the simulated device.  In
+# a bundle (make CUDA=1 bundle) it takes what is there instead of building.  Nothing is skipped in
+# silence.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,7 +16,13 @@ if [ "$gpus" -eq 0 ]; then
     exit 77
 fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-make CUDA=1 all gpu-tests
+if [ -e Makefile ]; then
+    make CUDA=1 all gpu-tests
+    bin=build tests=build/tests/gpu data=models
+else
+    bin=bin tests=tests/gpu data=share/fsdp/models
+    PATH=$PWD/bin:$PATH
+fi
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
@@ -33,11 +41,17 @@ check() {
     fi
 }
 
-for program in build/tests/gpu/test_*; do
-    [[ $program == *_mpi ]] || check "$(basename "$program")" env CK_FORK=no "$program"
-done
+fitting=
 for ranks in 1 2 4; do
-    ranked=(mpirun --oversubscribe --bind-to none -np "$ranks" build/tests/gpu/test_train_mpi)
+    [ "$ranks" -gt "$gpus" ] || fitting+=" $ranks"
+done
+for program in "$tests"/test_*; do
+    [[ $program == *_mpi || $program == *.* ]] ||
+        check "$(basename "$program")" env CK_FORK=no RANKS="$fitting" "$program"
+done
+echo "(programs *_tcp: with$fitting ranks)"
+for ranks in 1 2 4; do
+    ranked=(mpirun --oversubscribe --bind-to none -np "$ranks" "$tests/test_train_mpi")
     check "training, $ranks ranks, MPI" "${ranked[@]}"
     if [ "$ranks" -le "$gpus" ]; then
         check "training, $ranks ranks, NCCL" env NCCL=1 "${ranked[@]}"
@@ -45,10 +59,12 @@ for ranks in 1 2 4; do
         echo "SKIP training, $ranks ranks, NCCL: $gpus GPUs"
     fi
 done
-build/fsdp-plan search --model small-10m --topology dgx-h100 --gpus 1 --global-batch 8 \
+"$bin/fsdp-plan" search --model small-10m --topology dgx-h100 --gpus 1 --global-batch 8 \
     --seq-len 256 -o "$tmp/plan" >/dev/null
-check "fsdp-run" build/fsdp-run "$tmp/plan" --data models/text/shakespeare.txt --steps 20 \
-    --db "$tmp/runs.db"
+for mode in off on auto; do
+    check "fsdp-run, graphs $mode" "$bin/fsdp-run" "$tmp/plan" --data "$data/text/shakespeare.txt" \
+        --steps 20 --cuda-graph "$mode" --db "$tmp/runs.db"
+done
 
 echo "$((SECONDS - begin)) s, $failures failed"
 [ "$failures" -eq 0 ]

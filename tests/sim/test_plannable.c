@@ -151,7 +151,8 @@ static void assert_rings_are_used(const Case *from)
 /* Over all that decides which tensors a block has. */
 START_TEST(each_tensor_of_a_ring_is_written_and_read)
 {
-    g_autoptr(Model) model = family_model((guint)_i);
+    const guint index = (guint)_i, num = G_N_ELEMENTS(families);
+    g_autoptr(Model) model = index < num ? family_model(index) : expert_model(index - num);
     guint legal = 0;
 
     for (guint choice = 0; choice < 2 * 3 * 3 * NUM_RECOMPUTES; choice++) {
@@ -234,7 +235,8 @@ int main(void)
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
-    tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0, num);
+    tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0,
+                        num + (int)G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, rotation_touches_what_is_rotated);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
     suite_add_tcase(suite, tcase);
