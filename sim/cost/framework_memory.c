@@ -5,10 +5,18 @@
 #include <math.h>
 #include <string.h>
 
+/* "q" of blocks, "sparse.q" of those with experts. */
+static gboolean is_named(const Tensor *tensor, const char *name)
+{
+    const char *dot = strrchr(tensor->name, '.');
+
+    return strcmp(dot == NULL ? tensor->name : dot + 1, name) == 0;
+}
+
 static Tensor *find_tensor(const Program *program, const char *name)
 {
     for (guint t = 0; t < program->tensors->len; t++)
-        if (strcmp(program_tensor(program, t)->name, name) == 0)
+        if (is_named(program_tensor(program, t), name))
             return program_tensor(program, t);
     return NULL;
 }
@@ -41,20 +49,35 @@ static gboolean is_fp8(const Program *program)
     return find_op(program, OP_LINEAR)->dtype == DTYPE_FP8;
 }
 
-/* What is kept grows with `mid`, which lives from forward to backward (recomputed: in backward
- * only), the scores with their statistics. */
+/* Of one copy; 0 where there is no such tensor. */
+static double elements_of(const Program *program, const char *name)
+{
+    const Tensor *tensor = find_tensor(program, name);
+
+    return tensor == NULL ? 0 : (double)tensor->elements;
+}
+
+/* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
+ * the scores with their statistics.  Left out: what experts keep beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
     const Op *attention = find_op(program, OP_ATTENTION);
-    Tensor *mid = find_tensor(program, "mid"), *lse = find_tensor(program, "lse");
-    const Tensor *up = find_tensor(program, "up"), *q = find_tensor(program, "q");
     const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
-
     const double width = is_fp8(program) ? 0.5 : 1;
-    grow(mid, width * (saved->hidden * (double)mid->elements + saved->ffn * (double)up->elements) +
-                  saved->attention * (double)q->elements);
-    grow(lse, saved->score * keys * (double)lse->elements);
+    const double products =
+        saved->hidden * elements_of(program, "residual") + saved->ffn * elements_of(program, "up");
+
+    const double kept = width * products + saved->attention * elements_of(program, "q");
+    const double scores = saved->score * keys * elements_of(program, "lse");
+    for (guint t = 0; t < program->tensors->len; t++) {
+        Tensor *tensor = program_tensor(program, t);
+
+        if (is_named(tensor, "q"))
+            grow(tensor, kept);
+        else if (is_named(tensor, "lse"))
+            grow(tensor, scores);
+    }
 }
 
 static void grow_logits(const Framework *framework, const Program *program)

@@ -34,6 +34,11 @@ refused "$tmp/trust.csv" 'trust.csv:2: column "trust" = "utmost": must be high, 
 "$build/fsdp-plan" estimate -m llama-3.1-8b -t dgx-h100 --layout dp_shard=8 --framework torchtitan \
     --micro-batch 1 -s full_shard --recompute full >"$tmp/estimate" || complain "estimate --framework"
 grep -q 'prediction for framework torchtitan' "$tmp/estimate" || complain "estimate names no framework"
+# Blocks with experts, halves in parallel: what a framework keeps is found in them too.
+for model in qwen3-30b-a3b pythia-1b; do
+    "$build/fsdp-plan" estimate -m "$model" -t dgx-h100 --layout dp_shard=64 --framework megatron \
+        --micro-batch 1 -s full_shard --recompute full >"$tmp/estimate" || complain "estimate $model"
+done
 for bad in none megatron; do
     status=0
     topology=dgx-h100

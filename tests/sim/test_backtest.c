@@ -5,6 +5,7 @@
 #include "sim/backtest/setup.h"
 #include "sim/base/error.h"
 #include "sim/cost/framework.h"
+#include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "tests/suite.h"
 
@@ -411,6 +412,80 @@ START_TEST(a_framework_without_differences_changes_nothing)
 }
 END_TEST
 
+/* The row's plan, priced for @framework. */
+static Prediction priced_for(const Framework *framework)
+{
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+
+    plan->framework = framework;
+    plan_price_quickly(plan);
+    return plan->prediction;
+}
+
+/* Two layers; a second forward and two backward is far more than their kernels take. */
+START_TEST(a_layer_takes_as_long_as_the_host_issues_it)
+{
+    Framework slow = *framework_default();
+    const Prediction own = priced_for(&slow);
+
+    slow.host_forward_s = 1;
+    slow.host_backward_s = 2;
+    const Prediction with_host = priced_for(&slow);
+    ck_assert_double_ge(with_host.step_seconds, 2 * (1 + 2));
+    ck_assert_double_le(with_host.step_seconds, 2 * (1 + 2) + own.step_seconds);
+}
+END_TEST
+
+START_TEST(traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was)
+{
+    Framework exposed = *framework_default();
+    const Prediction own = priced_for(&exposed);
+
+    exposed.gather_exposed = exposed.reduce_exposed = 1;
+    const Prediction longer = priced_for(&exposed);
+    ck_assert_double_gt(longer.step_seconds, own.step_seconds);
+    ck_assert_double_eq_tol(longer.time_seconds[OP_CLASS_GEMM], own.time_seconds[OP_CLASS_GEMM],
+                            1e-12);
+    ck_assert_double_eq_tol(longer.exposed_communication_seconds -
+                                own.exposed_communication_seconds,
+                            longer.step_seconds - own.step_seconds, 1e-12);
+}
+END_TEST
+
+/* Nothing of the row's model is padded: all of its sizes are multiples of 8. */
+START_TEST(state_of_a_framework_is_bytes_a_parameter)
+{
+    Framework keeps = *framework_default();
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+    const Prediction own = priced_for(&keeps);
+
+    keeps.whole_bytes = 2;
+    keeps.shard_bytes = 8;
+    const Prediction more = priced_for(&keeps);
+    const guint64 parameters = model_parameters(plan->model);
+    ck_assert_uint_eq(more.memory_total - own.memory_total, 2 * parameters + 8 * parameters / 8);
+    ck_assert_uint_eq(more.memory_bytes[TERM_GRADIENTS] - own.memory_bytes[TERM_GRADIENTS],
+                      more.memory_total - own.memory_total);
+}
+END_TEST
+
+/* 2048 tokens x 1024 x 4 bytes for each of two blocks. */
+START_TEST(what_blocks_keep_beside_is_there_once_a_block)
+{
+    Framework keeps = *framework_default();
+    const Prediction own = priced_for(&keeps);
+
+    keeps.saved.hidden = 4;
+    const Prediction more = priced_for(&keeps);
+    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS] - own.memory_bytes[TERM_ACTIVATIONS],
+                      2 * 2048 * 1024 * 4);
+}
+END_TEST
+
 static Suite *backtest_suite(void)
 {
     Suite *suite = suite_create("backtest");
@@ -434,6 +509,10 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, only_groups_of_four_are_choices);
     tcase_add_test(test, the_json_has_the_keys_of_the_design);
     tcase_add_test(test, a_framework_without_differences_changes_nothing);
+    tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
+    tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
+    tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
+    tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
     suite_add_tcase(suite, test);
     return suite;
 }
