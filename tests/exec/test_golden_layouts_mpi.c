@@ -40,7 +40,7 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Case, case_clear)
 static Layout layout_of(JsonObject *run)
 {
     JsonObject *sizes = json_object_get_object_member(run, "layout");
-    Layout layout;
+    Layout layout = {0};
 
     for (guint axis = 0; axis < NUM_AXES; axis++)
         layout.size[axis] = (guint)json_object_get_int_member(sizes, axis_name((Axis)axis));

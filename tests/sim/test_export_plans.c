@@ -51,7 +51,7 @@ static const char *const *mesh_keys(const char *framework)
 static Layout read_mesh(const char *framework, Settings *settings, guint world)
 {
     const char *const *keys = mesh_keys(framework);
-    Layout layout;
+    Layout layout = {0};
 
     for (guint axis = 0; axis < NUM_AXES; axis++)
         layout.size[axis] = keys[axis] == NULL ? 1 : (guint)number_or(settings, keys[axis], 1);
