@@ -59,7 +59,7 @@ $(SIMULATED_RUN): $(BUILD)/exec/run_main.o $(BUILD)/tests/cuda/simulated_plug_in
 	$(Q)$(call CUDASIM_LINK,$(STORE_LIBS) $(SIM_LIBS) $(EXEC_LIBS))
 
 .PHONY: check-cudasim cudasim cudasim-tests
-cudasim-tests: $(CUDASIM_TEST) $(CUDA_TEST) $(SIMULATED_RUN)
+cudasim-tests: $(CUDASIM_TEST) $(CUDA_TEST) $(SIMULATED_RUN) $(PROGRAMS)
 cudasim:
 ifneq ($(CUDA_HEADERS),)
 	$(MAKE) BUILD=build cudasim-tests
