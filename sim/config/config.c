@@ -9,6 +9,20 @@
 
 /* ---- what readers share ---- */
 
+const Meaning reader_zero_stages[] = {
+    {"0", STRATEGY_NO_SHARD},
+    {"1", STRATEGY_SHARD_OPTIMIZER},
+    {"2", STRATEGY_SHARD_GRAD_OP},
+    {"3", STRATEGY_FULL_SHARD},
+    {NULL, 0},
+};
+
+const Meaning reader_rotations[] = {
+    {"allgather", CONTEXT_ALL_GATHER},
+    {"alltoall", CONTEXT_RING},
+    {NULL, 0},
+};
+
 enum { MOST = 1 << 30 };
 
 /* TOML and YAML allow 500_000. */

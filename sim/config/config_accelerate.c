@@ -36,23 +36,9 @@ static const Meaning reshards[] = {
     {"HYBRID_SHARD", STRATEGY_HYBRID_SHARD}, {NULL, 0},
 };
 
-static const Meaning zero_stages[] = {
-    {"0", STRATEGY_NO_SHARD},
-    {"1", STRATEGY_SHARD_OPTIMIZER},
-    {"2", STRATEGY_SHARD_GRAD_OP},
-    {"3", STRATEGY_FULL_SHARD},
-    {NULL, 0},
-};
-
 enum { MIXED_NO, MIXED_BF16, MIXED_FP16, MIXED_FP8 };
 static const Meaning precisions[] = {
     {"no", MIXED_NO}, {"bf16", MIXED_BF16}, {"fp16", MIXED_FP16}, {"fp8", MIXED_FP8}, {NULL, 0}};
-
-static const Meaning contexts[] = {
-    {"allgather", CONTEXT_ALL_GATHER},
-    {"alltoall", CONTEXT_RING},
-    {NULL, 0},
-};
 
 static gboolean read_fsdp(const Reader *reader, GError **error)
 {
@@ -80,7 +66,7 @@ static gboolean read_deepspeed(const Reader *reader, GError **error)
         return flat_refuse(reader->flat, file, "given itself: its choices stand there", error);
     reader_note(reader, "offload_optimizer_device", "none", "priced without offload");
     reader_note(reader, "offload_param_device", "none", "priced without offload");
-    return reader_word(reader, "zero_stage", zero_stages, &config->strategy, error);
+    return reader_word(reader, "zero_stage", reader_zero_stages, &config->strategy, error);
 }
 
 /* parallelism_config: an axis that it does not name is 1. */
@@ -99,7 +85,7 @@ static gboolean read_axes(const Reader *reader, GError **error)
            reader_uint(reader, "parallelism_config_dp_shard_size", &axis[AXIS_DP_SHARD], error) &&
            reader_uint(reader, "parallelism_config_cp_size", &axis[AXIS_CP], error) &&
            reader_uint(reader, "parallelism_config_tp_size", &axis[AXIS_TP], error) &&
-           reader_word(reader, "parallelism_config_cp_comm_strategy", contexts,
+           reader_word(reader, "parallelism_config_cp_comm_strategy", reader_rotations,
                        &reader->config->context, error);
 }
 

@@ -3,14 +3,6 @@
 
 #include "sim/base/error.h"
 
-static const Meaning stages[] = {
-    {"0", STRATEGY_NO_SHARD},
-    {"1", STRATEGY_SHARD_OPTIMIZER},
-    {"2", STRATEGY_SHARD_GRAD_OP},
-    {"3", STRATEGY_FULL_SHARD},
-    {NULL, 0},
-};
-
 static const Meaning optimizers[] = {
     {"AdamW", OPTIMIZER_ADAMW},
     {"Adam", OPTIMIZER_ADAMW},
@@ -43,7 +35,8 @@ gboolean config_read_deepspeed(const Reader *reader, GError **error)
     config->axis[AXIS_DP_REPLICATE] = config->axis[AXIS_CP] = 1;
     config->axis[AXIS_TP] = config->axis[AXIS_PP] = 1;
     config->strategy = STRATEGY_NO_SHARD;
-    if (!reader_word(reader, "zero_optimization.stage", stages, &config->strategy, error) ||
+    if (!reader_word(reader, "zero_optimization.stage", reader_zero_stages, &config->strategy,
+                     error) ||
         !reader_word(reader, "optimizer.type", optimizers, &config->optimizer, error) ||
         !reader_uint(reader, "train_batch_size", &config->global_batch, error) ||
         !reader_uint(reader, "train_micro_batch_size_per_gpu", &config->micro_batch, error) ||

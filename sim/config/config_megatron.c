@@ -21,14 +21,6 @@ static const Meaning sharding[] = {
     {NULL, 0},
 };
 
-static const Meaning zero_stages[] = {
-    {"0", STRATEGY_NO_SHARD},
-    {"1", STRATEGY_SHARD_OPTIMIZER},
-    {"2", STRATEGY_SHARD_GRAD_OP},
-    {"3", STRATEGY_FULL_SHARD},
-    {NULL, 0},
-};
-
 static const Meaning contexts[] = {
     {"p2p", CONTEXT_RING},
     {"all_gather", CONTEXT_ALL_GATHER},
@@ -113,7 +105,7 @@ static gboolean read_strategy(const Reader *reader, GError **error)
                                                                       : STRATEGY_NO_SHARD;
     if (fully)
         config->strategy = STRATEGY_FULL_SHARD;
-    return reader_word(reader, "zero_stage", zero_stages, &config->strategy, error) &&
+    return reader_word(reader, "zero_stage", reader_zero_stages, &config->strategy, error) &&
            reader_word(reader, "data_parallel_sharding_strategy", sharding, &config->strategy,
                        error);
 }

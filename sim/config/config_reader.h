@@ -16,6 +16,9 @@ typedef struct {
     gint value;
 } Meaning;
 
+/* ZeRO's stages by number, and how PyTorch's context parallelism rotates keys and values. */
+extern const Meaning reader_zero_stages[], reader_rotations[];
+
 /* Both leave *out where the file says nothing of @name. */
 gboolean reader_uint(const Reader *reader, const char *name, guint *out, GError **error);
 gboolean reader_word(const Reader *reader, const char *name, const Meaning *meanings, gint *out,

@@ -26,12 +26,6 @@ static const Meaning schedules[] = {
     {NULL, 0},
 };
 
-static const Meaning contexts[] = {
-    {"allgather", CONTEXT_ALL_GATHER},
-    {"alltoall", CONTEXT_RING},
-    {NULL, 0},
-};
-
 static const Meaning optimizers[] = {
     {"AdamW", OPTIMIZER_ADAMW}, {"Adam", OPTIMIZER_ADAMW}, {NULL, 0}};
 
@@ -130,9 +124,9 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
         !reader_word(reader, "activation_checkpoint.mode", recomputes, &config->recompute, error) ||
         !reader_word(reader, "optimizer.name", optimizers, &config->optimizer, error))
         return FALSE;
-    if (config->axis[AXIS_CP] > 1 &&
-        (config->context = CONTEXT_ALL_GATHER,
-         !reader_word(reader, "context_parallel_rotate_method", contexts, &config->context, error)))
+    if (config->axis[AXIS_CP] > 1 && (config->context = CONTEXT_ALL_GATHER,
+                                      !reader_word(reader, "context_parallel_rotate_method",
+                                                   reader_rotations, &config->context, error)))
         return FALSE;
     config->recipe = precision == PARAM_BF16 ? &recipe_fsdp2 : &recipe_fp32;
     if (names_float8(reader))

@@ -230,29 +230,39 @@ START_TEST(a_reduction_of_gradients_of_which_one_was_not_written_is_caught)
 }
 END_TEST
 
-START_TEST(a_predicate_that_another_stream_may_still_write_is_caught)
+/* One stream sums a scalar; on the other an op computes that knows nothing of it: *op. */
+static ProgramSet *set_with_a_sum(const char *name, guint *scalar, Op **op)
 {
-    g_autoptr(ProgramSet) set = program_set_new(1);
+    ProgramSet *set = program_set_new(1);
     Program *program = program_new();
     const guint rank = 0;
-    const guint flag = program_add_tensor(program, "flag", TENSOR_SCALAR, DTYPE_FP64, 0, 1);
     const guint data = program_add_tensor(program, "data", TENSOR_GRADIENT, DTYPE_FP64, 0, 1);
     const guint stream = program_add_stream(program, "shard.reduce", STREAM_COMMUNICATION,
                                             program_add_group(program, "shard", 1));
     const guint segment = program_add_segment(program, "segment");
-    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
 
-    op->sizes.elements = 1;
-    op_add_operand(op, flag, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    op = segment_add_op(program, segment, OP_CAST, COMPUTE_STREAM, DTYPE_FP64);
-    op->predicate = (gint)flag;
-    op_add_operand(op, data, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    *scalar = program_add_tensor(program, name, TENSOR_SCALAR, DTYPE_FP64, 0, 1);
+    *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
+    (*op)->sizes.elements = 1;
+    op_add_operand(*op, *scalar, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    *op = segment_add_op(program, segment, OP_CAST, COMPUTE_STREAM, DTYPE_FP64);
+    op_add_operand(*op, data, ACCESS_UPDATE, 0, WHOLE_TENSOR);
     call_list_add(&program->step, segment, 0, 0);
     program_place(program);
     program_set_add_class(set, program);
     program_set_add_group(set, "shard", &rank, 1);
+    return set;
+}
+
+START_TEST(a_predicate_that_another_stream_may_still_write_is_caught)
+{
+    guint flag;
+    Op *op;
+    g_autoptr(ProgramSet) set = set_with_a_sum("flag", &flag, &op);
+
+    op->predicate = (gint)flag;
     assert_caught(set, "flag[0] is read while another stream may still write it");
-    order_add_waits(program);
+    order_add_waits(set->classes[0]);
     assert_proven(set, "with waits");
 }
 END_TEST
@@ -260,27 +270,13 @@ END_TEST
 /* Nothing on the rank needs the sum but the host, which looks when the rank's compute is done. */
 START_TEST(a_scalar_that_the_host_may_read_too_early_is_caught)
 {
-    g_autoptr(ProgramSet) set = program_set_new(1);
-    Program *program = program_new();
-    const guint rank = 0;
-    const guint sum = program_add_tensor(program, "sum", TENSOR_SCALAR, DTYPE_FP64, 0, 1);
-    const guint data = program_add_tensor(program, "data", TENSOR_GRADIENT, DTYPE_FP64, 0, 1);
-    const guint stream = program_add_stream(program, "shard.reduce", STREAM_COMMUNICATION,
-                                            program_add_group(program, "shard", 1));
-    const guint segment = program_add_segment(program, "segment");
-    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
+    guint sum;
+    Op *op;
+    g_autoptr(ProgramSet) set = set_with_a_sum("sum", &sum, &op);
 
-    op->sizes.elements = 1;
-    op_add_operand(op, sum, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    op = segment_add_op(program, segment, OP_CAST, COMPUTE_STREAM, DTYPE_FP64);
-    op_add_operand(op, data, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    call_list_add(&program->step, segment, 0, 0);
-    program_place(program);
-    program_set_add_class(set, program);
-    program_set_add_group(set, "shard", &rank, 1);
     assert_caught(set, "sum is read by the host while another stream may still write it");
     op_add_operand(op, sum, ACCESS_READ, 0, WHOLE_TENSOR);
-    order_add_waits(program);
+    order_add_waits(set->classes[0]);
     assert_proven(set, "with a reader");
 }
 END_TEST

@@ -111,6 +111,15 @@ static Case draw_case(GRand *random, Model *model)
     }
 }
 
+static void compare_drawn(GRand *random, Model *model)
+{
+    g_autoptr(Topology) topology = NULL;
+    Case one = draw_case(random, model);
+    const SimulateContext context = draw_context(random, &one, &topology);
+
+    compare(&one, &context);
+}
+
 /* Random models too: a bound that holds for one shape only would drop the best of another. */
 START_TEST(state_and_volume_are_exact_and_the_bounds_hold)
 {
@@ -127,11 +136,8 @@ START_TEST(state_and_volume_are_exact_and_the_bounds_hold)
             .tied = draw(random, 1) == 1,
         };
         g_autoptr(Model) model = case_model(&shape);
-        g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
-        const SimulateContext context = draw_context(random, &one, &topology);
 
-        compare(&one, &context);
+        compare_drawn(random, model);
     }
 }
 END_TEST
@@ -141,13 +147,8 @@ START_TEST(they_hold_for_blocks_of_other_families)
     g_autoptr(Model) model = family_model((guint)_i);
     g_autoptr(GRand) random = g_rand_new_with_seed(181 + (guint)_i);
 
-    for (guint i = 0; i < layouts_of_a_group() / 6; i++) {
-        g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
-        const SimulateContext context = draw_context(random, &one, &topology);
-
-        compare(&one, &context);
-    }
+    for (guint i = 0; i < layouts_of_a_group() / 6; i++)
+        compare_drawn(random, model);
 }
 END_TEST
 
@@ -174,13 +175,8 @@ START_TEST(they_hold_for_mixtures_of_experts)
     g_autoptr(Model) model = expert_model((guint)_i);
     g_autoptr(GRand) random = g_rand_new_with_seed(281 + (guint)_i);
 
-    for (guint i = 0; i < layouts_of_a_group() / 3; i++) {
-        g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
-        const SimulateContext context = draw_context(random, &one, &topology);
-
-        compare(&one, &context);
-    }
+    for (guint i = 0; i < layouts_of_a_group() / 3; i++)
+        compare_drawn(random, model);
 }
 END_TEST
 
