@@ -1,23 +1,16 @@
 /* This program is also the job it tests: `test_launch_local job MODE` starts ranks of itself, which
  * meet without MPI. */
-#include "exec/base/process.h"
 #include "exec/comm/comm_tcp.h"
 #include "exec/launch/launch.h"
 #include "exec/launch/launch_local.h"
 #include "sim/base/error.h"
-#include "tests/suite.h"
+#include "tests/exec/launch_job.h"
 
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define RANKS       3
-#define THREADS     2
-#define END_S       10.0 /* what must be gone is gone within this */
-#define JOB_LIMIT_S 30.0 /* a job that its test has lost ends by itself */
+#define END_S 10.0 /* what must be gone is gone within this */
 
 /* ---- The job ---- */
 
@@ -83,29 +76,6 @@ static int job_main(int argc, char **argv)
 
 /* ---- Starting and watching it ---- */
 
-typedef struct {
-    GPid pid; /* the process that started the ranks */
-    int out, err;
-    pid_t rank[RANKS];
-    char told[2048]; /* standard error, once it has ended */
-} Running;
-
-static gboolean is_alive(pid_t pid)
-{
-    g_autofree char *path = g_strdup_printf("/proc/%d/stat", pid);
-    g_autofree char *stat = NULL;
-
-    if (!g_file_get_contents(path, &stat, NULL, NULL))
-        return FALSE;
-    return strstr(stat, ") Z ") == NULL && strstr(stat, ") X ") == NULL;
-}
-
-static void reset_signals(gpointer unused)
-{
-    (void)unused;
-    signal(SIGINT, SIG_DFL); /* a test run in the background has it ignored */
-}
-
 static Running start(const char *mode, const char *word)
 {
     Running job = {0};
@@ -116,21 +86,6 @@ static Running start(const char *mode, const char *word)
                                        reset_signals, NULL, &job.pid, NULL, &job.out, &job.err,
                                        NULL));
     return job;
-}
-
-/* A line of at most @bytes - 1 characters within 20 s; "" at the end of the output. */
-static void read_line(int fd, char *line, gsize bytes)
-{
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
-    gsize n = 0;
-
-    while (n + 1 < bytes) {
-        ck_assert_int_eq(poll(&ready, 1, 20000), 1);
-        if (read(fd, line + n, 1) != 1 || line[n] == '\n')
-            break;
-        n++;
-    }
-    line[n] = '\0';
 }
 
 /* Waits until all ranks have said who they are. */
@@ -151,26 +106,6 @@ static void await_ranks(Running *job)
         ck_assert_str_eq(blas, "1");
         job->rank[rank] = pid;
     }
-}
-
-/* Waits for the starting process, and returns its exit status (128 + signal). */
-static int finish(Running *job)
-{
-    const double end_s = clock_s() + 20.0;
-    gsize told = 0;
-    gssize n;
-    int status = 0;
-    pid_t ended;
-
-    while ((ended = waitpid(job->pid, &status, WNOHANG)) == 0 && clock_s() < end_s)
-        g_usleep(5000);
-    ck_assert_int_eq(ended, job->pid);
-    if (WIFEXITED(status)) /* else others may still hold the pipe */
-        while ((n = read(job->err, job->told + told, sizeof job->told - 1 - told)) > 0)
-            told += (gsize)n;
-    close(job->out);
-    close(job->err);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 static void assert_nothing_left(const Running *job)
