@@ -59,6 +59,9 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WA
 /* The axes larger than 1 with what goes with them: "pp=4 interleaved x2 dp_shard=8 cp=2 ring". */
 char *plan_layout_text(const Plan *plan);
 
+/* ERROR_INPUT when fsdp-run has no means for it yet: the field, its value, what is trained. */
+gboolean plan_check_trainable(const Plan *plan, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 ProgramSpec plan_spec(const Plan *plan);
 Choice plan_choice(const Plan *plan);
 
