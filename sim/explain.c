@@ -2,6 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/explain_cost.h"
+#include "sim/explain_memory.h"
 #include "sim/explain_run.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
@@ -42,6 +43,15 @@ static gboolean double_batch(Plan *plan)
     return TRUE;
 }
 
+static gboolean double_micro_batch(Plan *plan)
+{
+    if (plan->schedule.micro_batches % 2 != 0)
+        return FALSE;
+    plan->schedule.micro_batch *= 2;
+    plan->schedule.micro_batches /= 2;
+    return TRUE;
+}
+
 static gboolean halve_micro_batch(Plan *plan)
 {
     if (plan->schedule.micro_batch % 2 != 0)
@@ -53,7 +63,8 @@ static gboolean halve_micro_batch(Plan *plan)
 
 static gboolean double_chunks(Plan *plan)
 {
-    if (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED)
+    if (plan->layout.size[AXIS_PP] == 1 ||
+        (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED))
         return FALSE;
     plan->schedule.kind = SCHEDULE_INTERLEAVED;
     plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
@@ -63,18 +74,75 @@ static gboolean double_chunks(Plan *plan)
 
 static gboolean split_backward(Plan *plan)
 {
-    if (plan->schedule.kind != SCHEDULE_1F1B)
+    if (plan->layout.size[AXIS_PP] == 1 || plan->schedule.kind != SCHEDULE_1F1B)
         return FALSE;
     plan->schedule.kind = SCHEDULE_ZB_H1;
-    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
+    return TRUE;
+}
+
+static gboolean recompute_less(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_NONE)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_NONE;
+    return TRUE;
+}
+
+static gboolean recompute_attention(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_SELECTIVE)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_SELECTIVE;
+    return TRUE;
+}
+
+static gboolean recompute_all(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_FULL)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_FULL;
+    return TRUE;
+}
+
+/* Kept whole from forward to backward, or not. */
+static gboolean gather_once(Plan *plan)
+{
+    if (plan->sharding.strategy != STRATEGY_FULL_SHARD)
+        return FALSE;
+    plan->sharding.strategy = STRATEGY_SHARD_GRAD_OP;
+    return TRUE;
+}
+
+static gboolean gather_twice(Plan *plan)
+{
+    if (plan->sharding.strategy != STRATEGY_SHARD_GRAD_OP &&
+        plan->sharding.strategy != STRATEGY_SHARD_OPTIMIZER)
+        return FALSE;
+    plan->sharding.strategy = STRATEGY_FULL_SHARD;
+    return TRUE;
+}
+
+static gboolean prefetch_more(Plan *plan)
+{
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD)
+        return FALSE;
+    plan->sharding.prefetch++;
+    plan->sharding.live_units++;
     return TRUE;
 }
 
 static const Change changes[] = {
     {"twice the batch", double_batch},
+    {"twice the micro-batch", double_micro_batch},
     {"half the micro-batch", halve_micro_batch},
     {"twice the chunks a stage", double_chunks},
     {"zb_h1", split_backward},
+    {"recompute none", recompute_less},
+    {"recompute selective", recompute_attention},
+    {"recompute full", recompute_all},
+    {"shard_grad_op", gather_once},
+    {"full_shard", gather_twice},
+    {"one unit more ahead", prefetch_more},
 };
 
 /* The plan with that change, priced; NULL where it is none, or illegal. */
@@ -85,6 +153,7 @@ static Plan *change_plan(const Plan *plan, const Change *change)
 
     if (changed == NULL || !change->apply(changed))
         return NULL;
+    sharding_normalise(&changed->sharding, &changed->layout, &changed->schedule);
     const Choice choice = plan_choice(changed);
     if (legality_check(&choice, NULL) != VERDICT_OK)
         return NULL;
@@ -92,14 +161,13 @@ static Plan *change_plan(const Plan *plan, const Change *change)
     return g_steal_pointer(&changed);
 }
 
-/* What makes the bubble smaller, each alone. */
+/* Each alone, by the speed and the memory that it would have. */
 static void print_changes(const Plan *plan)
 {
     const double own = plan->prediction.tokens_per_second;
+    const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
 
-    if (plan->layout.size[AXIS_PP] == 1)
-        return;
-    g_print("\none change against the bubble, simulated:\n");
+    g_print("\none change, simulated:\n");
     for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
         g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
 
@@ -108,9 +176,11 @@ static void print_changes(const Plan *plan)
         g_autofree char *memory = bytes_text(changed->prediction.memory_total);
         g_autofree char *micro = g_strdup_printf("(%u x %u)", changed->schedule.micro_batches,
                                                  changed->schedule.micro_batch);
-        g_print("  %-25s %-10s %+6.1f%% tokens/s, bubble %.1f%%, %s%s\n", changes[i].name, micro,
-                100 * (changed->prediction.tokens_per_second / own - 1),
-                100 * changed->prediction.bubble_fraction, memory,
+        g_autofree char *bubble =
+            pipeline ? g_strdup_printf(", bubble %.1f%%", 100 * changed->prediction.bubble_fraction)
+                     : g_strdup("");
+        g_print("  %-25s %-10s %+6.1f%% tokens/s%s, %s%s\n", changes[i].name, micro,
+                100 * (changed->prediction.tokens_per_second / own - 1), bubble, memory,
                 changed->reasons->len > 0 ? ": does not fit" : "");
     }
 }
@@ -186,6 +256,7 @@ gboolean explain_print(const Plan *plan, GError **error)
     if (set == NULL)
         return FALSE;
     table_print_plan(plan);
+    explain_memory_print(plan, set);
     explain_cost_print(plan, set);
     explain_run_print(plan);
     print_bound(plan);

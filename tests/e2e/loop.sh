@@ -96,6 +96,8 @@ awk '
 timeout 60 "$build/fsdp-report" "$db" >"$tmp/table" || complain "fsdp-report"
 timeout 120 "$build/fsdp-report" "$db" --html "$tmp/html" >/dev/null || complain "fsdp-report --html"
 timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || complain "explain"
+grep -q "optimiser step .* GB\|optimiser step .* MB" "$tmp/explained" || complain "explain: what the optimiser needs"
+grep -q "recompute full .* tokens/s" "$tmp/explained" || complain "explain: what one change gains"
 timeout 60 "$build/fsdp-plan" trace "$tmp/4-full.plan" -o "$tmp/trace" || complain "trace"
 for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"
