@@ -1,6 +1,7 @@
 #include "sim/explain.h"
 
 #include "sim/base/text.h"
+#include "sim/explain_change.h"
 #include "sim/explain_cost.h"
 #include "sim/explain_memory.h"
 #include "sim/explain_run.h"
@@ -28,170 +29,13 @@ static void print_bound(const Plan *plan)
                 p->step_seconds);
 }
 
-/* ---- one change ---- */
-
-/* A change to a copy of the plan; FALSE where there is nothing to change. */
-typedef struct {
-    const char *name;
-    gboolean (*apply)(Plan *plan);
-} Change;
-
-static gboolean double_batch(Plan *plan)
-{
-    plan->workload.global_batch *= 2;
-    plan->schedule.micro_batches *= 2;
-    return TRUE;
-}
-
-static gboolean double_micro_batch(Plan *plan)
-{
-    if (plan->schedule.micro_batches % 2 != 0)
-        return FALSE;
-    plan->schedule.micro_batch *= 2;
-    plan->schedule.micro_batches /= 2;
-    return TRUE;
-}
-
-static gboolean halve_micro_batch(Plan *plan)
-{
-    if (plan->schedule.micro_batch % 2 != 0)
-        return FALSE;
-    plan->schedule.micro_batch /= 2;
-    plan->schedule.micro_batches *= 2;
-    return TRUE;
-}
-
-static gboolean double_chunks(Plan *plan)
-{
-    if (plan->layout.size[AXIS_PP] == 1 ||
-        (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED))
-        return FALSE;
-    plan->schedule.kind = SCHEDULE_INTERLEAVED;
-    plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
-    plan->schedule.chunk_layers = NULL;
-    return TRUE;
-}
-
-static gboolean split_backward(Plan *plan)
-{
-    if (plan->layout.size[AXIS_PP] == 1 || plan->schedule.kind != SCHEDULE_1F1B)
-        return FALSE;
-    plan->schedule.kind = SCHEDULE_ZB_H1;
-    return TRUE;
-}
-
-static gboolean recompute_less(Plan *plan)
-{
-    if (plan->schedule.recompute == RECOMPUTE_NONE)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_NONE;
-    return TRUE;
-}
-
-static gboolean recompute_attention(Plan *plan)
-{
-    if (plan->schedule.recompute == RECOMPUTE_SELECTIVE)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_SELECTIVE;
-    return TRUE;
-}
-
-static gboolean recompute_all(Plan *plan)
-{
-    if (plan->schedule.recompute == RECOMPUTE_FULL)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_FULL;
-    return TRUE;
-}
-
-/* Kept whole from forward to backward, or not. */
-static gboolean gather_once(Plan *plan)
-{
-    if (plan->sharding.strategy != STRATEGY_FULL_SHARD)
-        return FALSE;
-    plan->sharding.strategy = STRATEGY_SHARD_GRAD_OP;
-    return TRUE;
-}
-
-static gboolean gather_twice(Plan *plan)
-{
-    if (plan->sharding.strategy != STRATEGY_SHARD_GRAD_OP &&
-        plan->sharding.strategy != STRATEGY_SHARD_OPTIMIZER)
-        return FALSE;
-    plan->sharding.strategy = STRATEGY_FULL_SHARD;
-    return TRUE;
-}
-
-static gboolean prefetch_more(Plan *plan)
-{
-    if (plan->sharding.strategy == STRATEGY_NO_SHARD)
-        return FALSE;
-    plan->sharding.prefetch++;
-    plan->sharding.live_units++;
-    return TRUE;
-}
-
-static const Change changes[] = {
-    {"twice the batch", double_batch},
-    {"twice the micro-batch", double_micro_batch},
-    {"half the micro-batch", halve_micro_batch},
-    {"twice the chunks a stage", double_chunks},
-    {"zb_h1", split_backward},
-    {"recompute none", recompute_less},
-    {"recompute selective", recompute_attention},
-    {"recompute full", recompute_all},
-    {"shard_grad_op", gather_once},
-    {"full_shard", gather_twice},
-    {"one unit more ahead", prefetch_more},
-};
-
-/* The plan with that change, priced; NULL where it is none, or illegal. */
-static Plan *change_plan(const Plan *plan, const Change *change)
-{
-    g_autofree char *text = plan_print(plan);
-    g_autoptr(Plan) changed = plan_parse(text, "plan", NULL);
-
-    if (changed == NULL || !change->apply(changed))
-        return NULL;
-    sharding_normalise(&changed->sharding, &changed->layout, &changed->schedule);
-    const Choice choice = plan_choice(changed);
-    if (legality_check(&choice, NULL) != VERDICT_OK)
-        return NULL;
-    plan_price(changed);
-    return g_steal_pointer(&changed);
-}
-
-/* Each alone, by the speed and the memory that it would have. */
-static void print_changes(const Plan *plan)
-{
-    const double own = plan->prediction.tokens_per_second;
-    const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
-
-    g_print("\none change, simulated:\n");
-    for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
-        g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
-
-        if (changed == NULL)
-            continue;
-        g_autofree char *memory = bytes_text(changed->prediction.memory_total);
-        g_autofree char *micro = g_strdup_printf("(%u x %u)", changed->schedule.micro_batches,
-                                                 changed->schedule.micro_batch);
-        g_autofree char *bubble =
-            pipeline ? g_strdup_printf(", bubble %.1f%%", 100 * changed->prediction.bubble_fraction)
-                     : g_strdup("");
-        g_print("  %-25s %-10s %+6.1f%% tokens/s%s, %s%s\n", changes[i].name, micro,
-                100 * (changed->prediction.tokens_per_second / own - 1), bubble, memory,
-                changed->reasons->len > 0 ? ": does not fit" : "");
-    }
-}
-
 /* ---- other choices ---- */
 
-static SearchRequest request_of(const Plan *plan)
+static SearchRequest request_of(const Plan *plan, const Topology *topology)
 {
     return (SearchRequest){
         .model = plan->model,
-        .topology = plan->topology,
+        .topology = topology,
         .gpus = plan->gpus,
         .global_batch = plan->workload.global_batch,
         .seq_len = plan->workload.seq_len,
@@ -237,6 +81,41 @@ static void print_others(const Plan *plan, const SearchResult *result)
     }
 }
 
+/* What would be fastest if memory were no limit; NULL: what was found already. */
+static Plan *fastest_of_any_size(const Plan *plan, const Plan *best)
+{
+    g_autofree char *text = topology_print(plan->topology);
+    g_autoptr(Topology) larger = topology_parse(text, plan->topology->name, "", NULL);
+    SearchRequest request = request_of(plan, larger);
+
+    larger->gpu.memory_bytes = G_GUINT64_CONSTANT(1) << 50;
+    request.top = 1;
+    g_autoptr(SearchResult) result = search(&request);
+    if (result->plans->len == 0 || same_choice(best, g_ptr_array_index(result->plans, 0)))
+        return NULL;
+    Plan *fastest = g_ptr_array_steal_index(result->plans, 0);
+    fastest->topology->gpu.memory_bytes = plan->topology->gpu.memory_bytes;
+    plan_price(fastest);
+    return fastest;
+}
+
+static void print_larger(const Plan *plan, const Plan *best)
+{
+    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best);
+
+    if (fastest == NULL) {
+        g_print("\nno layout would be faster with more memory\n");
+        return;
+    }
+    g_autofree char *layout = plan_layout_text(fastest);
+    g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
+    g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
+            layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
+            fastest->schedule.micro_batch, recompute_name(fastest->schedule.recompute),
+            100 * (fastest->prediction.step_seconds / plan->prediction.step_seconds - 1), needs);
+    explain_change_print_mend(fastest, plan);
+}
+
 static void print_refused(const SearchResult *result)
 {
     for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
@@ -251,7 +130,7 @@ static void print_refused(const SearchResult *result)
 gboolean explain_print(const Plan *plan, GError **error)
 {
     g_autoptr(ProgramSet) set = plan_compile(plan, error);
-    const SearchRequest request = request_of(plan);
+    const SearchRequest request = request_of(plan, plan->topology);
 
     if (set == NULL)
         return FALSE;
@@ -260,10 +139,11 @@ gboolean explain_print(const Plan *plan, GError **error)
     explain_cost_print(plan, set);
     explain_run_print(plan);
     print_bound(plan);
-    print_changes(plan);
+    explain_change_print(plan);
     g_autoptr(SearchResult) result = search(&request);
     print_others(plan, result);
     g_print("\nof %" G_GUINT64_FORMAT " candidates, refused:\n", result->candidates);
     print_refused(result);
+    print_larger(plan, result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : plan);
     return TRUE;
 }

@@ -98,6 +98,7 @@ timeout 120 "$build/fsdp-report" "$db" --html "$tmp/html" >/dev/null || complain
 timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || complain "explain"
 grep -q "optimiser step .* GB\|optimiser step .* MB" "$tmp/explained" || complain "explain: what the optimiser needs"
 grep -q "recompute full .* tokens/s" "$tmp/explained" || complain "explain: what one change gains"
+grep -q "faster with more memory\|with more memory" "$tmp/explained" || complain "explain: what more memory gains"
 timeout 60 "$build/fsdp-plan" trace "$tmp/4-full.plan" -o "$tmp/trace" || complain "trace"
 for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"
