@@ -81,6 +81,9 @@ awk '
         if ($5 == "null" || $4 != $5) { print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     }
     $3 ~ /^communication_bytes\./ && $4 > 0 { moved++ }
+    $3 ~ /^communication_bytes\./ { bytes[$1, $2, substr($3, 21)] = $5 }
+    $3 ~ /^communication_seconds\./ && bytes[$1, $2, substr($3, 23)] > 0 && !($4 > 0 && $5 > 0) {
+        print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     $3 == "arena_bytes.device" && !($5 <= $4 && $5 >= 0.98 * $4) {
         print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     $3 == "memory_bytes.total" && !($5 > 0) { print "no total of run", $1; bad = 1 }
