@@ -253,7 +253,8 @@ START_TEST(bf16_sums_within_a_node_are_rounded_once)
     g_autoptr(GError) error = NULL;
 
     case_store(DTYPE_BF16, buffer, 0, world->rank == 0 ? 256 : 1);
-    gboolean ok = world->comm->ops->all_reduce(world, buffer, &run, 1, DTYPE_BF16, &error);
+    gboolean ok =
+        world->comm->ops->all_reduce(world, buffer, &run, 1, DTYPE_BF16, REDUCE_SUM, &error);
     double got = case_load(DTYPE_BF16, buffer, 0);
     g_assert(world->size <= G_N_ELEMENTS(want));
     if (world->shared && got != want[world->size - 1])
