@@ -149,6 +149,8 @@ static ncclDataType_t type_of(DType dtype)
         return ncclFloat32;
     case DTYPE_FP64:
         return ncclFloat64;
+    case DTYPE_FP8: /* codes are moved only */
+        return ncclUint8;
     default:
         g_assert(dtype == DTYPE_INT32);
         return ncclInt32;
