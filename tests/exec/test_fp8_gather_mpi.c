@@ -264,6 +264,29 @@ START_TEST(matrices_move_exactly_half_of_the_bytes)
 }
 END_TEST
 
+/* As after a load, which restores parameters and no scales: they are found at a step's start. */
+START_TEST(no_scale_outlives_a_step)
+{
+    const LayoutTask with = task();
+    Parts parts;
+    const ProgramSpec spec = spec_of(&trials[1], under_test.ranks, TRUE, &parts);
+    g_autoptr(LayoutRun) plain = layout_run_new(under_test.runtime, &spec, &with);
+    g_autoptr(LayoutRun) forgetful = layout_run_new(under_test.runtime, &spec, &with);
+    gboolean ok = TRUE;
+
+    for (guint i = 0; i < 4; i++) {
+        float *amax = layout_tensor(forgetful, "amax", 0);
+
+        for (guint64 e = 0; e < program_scales(&spec); e++)
+            amax[e] = 1e6f;
+        layout_step(plain, FALSE);
+        layout_step(forgetful, FALSE);
+        ok &= plain->loss[i] == forgetful->loss[i] && plain->norm[i] == forgetful->norm[i];
+    }
+    mpi_verdict(under_test.runtime, ok);
+}
+END_TEST
+
 /* Races, reads of what is dead, members that differ: nothing found, and no bit changes. */
 START_TEST(check_mode_finds_nothing)
 {
@@ -301,6 +324,7 @@ static Suite *fp8_suite(void)
     tcase_add_test(tcase, losses_stay_within_two_percent_of_those_of_bf16_gathers);
     tcase_add_test(tcase, bytes_in_the_transport_are_those_of_the_program);
     tcase_add_test(tcase, matrices_move_exactly_half_of_the_bytes);
+    tcase_add_test(tcase, no_scale_outlives_a_step);
     tcase_add_test(tcase, check_mode_finds_nothing);
     suite_add_tcase(suite, tcase);
     return suite;

@@ -26,7 +26,7 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
     return (SimulateContext){.topology = *topology, .ranks_per_node = world, .threads = 1};
 }
 
-static guint64 program_state_bytes(const Program *program)
+static guint64 state_by_kind(const Program *program)
 {
     return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
            device_bytes(program, TENSOR_MASTER) + device_bytes(program, TENSOR_MOMENT);
@@ -41,7 +41,7 @@ static void compare_stage(const StageSummary *summary, const Program *program, c
         ck_assert_msg(summary->volume_bytes[v] == bytes[v],
                       "%s: %s %" G_GUINT64_FORMAT ", program %" G_GUINT64_FORMAT, text,
                       volume_name((Volume)v), summary->volume_bytes[v], bytes[v]);
-    ck_assert_msg(summary->state_bytes == program_state_bytes(program), "%s", text);
+    ck_assert_msg(summary->state_bytes == state_by_kind(program), "%s", text);
     ck_assert_msg(summary->floor_bytes <= program->arena_bytes[TIER_DEVICE],
                   "%s: floor %" G_GUINT64_FORMAT ", arena %" G_GUINT64_FORMAT, text,
                   summary->floor_bytes, program->arena_bytes[TIER_DEVICE]);
@@ -152,6 +152,28 @@ START_TEST(they_hold_for_blocks_of_other_families)
 }
 END_TEST
 
+/* Largest magnitudes, their reduction, codes and what they become again. */
+START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
+{
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 48, .ffn = 100, .layers = 5, .heads = 4, .kv_heads = 2};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(GRand) random = g_rand_new_with_seed(281 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 6;) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+
+        one.sharding.gather_fp8 = TRUE;
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        const SimulateContext context = draw_context(random, &one, &topology);
+        compare(&one, &context);
+        i++;
+    }
+}
+END_TEST
+
 /* By streams of their own: over links as slow as these their sum is longer than the step. */
 START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 {
@@ -233,6 +255,7 @@ int main(void)
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
+    tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
