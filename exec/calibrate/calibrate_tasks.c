@@ -54,6 +54,9 @@ static const OpKind memory_bound[] = {OP_EMBED,
                                       OP_COUNT_VALID,
                                       OP_ACCUMULATE,
                                       OP_CAST,
+                                      OP_AMAX,
+                                      OP_QUANTISE,
+                                      OP_DEQUANTISE,
                                       OP_SQUARED_NORM,
                                       OP_ADAMW,
                                       OP_SGD};
@@ -85,6 +88,9 @@ static const char *const operand_roles[NUM_OPS] = {
     [OP_COUNT_VALID] = "iS",
     [OP_ACCUMULATE] = "wU",
     [OP_CAST] = "co",
+    [OP_AMAX] = "cS",
+    [OP_QUANTISE] = "cco",
+    [OP_DEQUANTISE] = "cco",
     [OP_SQUARED_NORM] = "cS",
     [OP_CLIP] = "hsSSSSs",
     [OP_ADAMW] = "UcUUhs",
@@ -101,7 +107,8 @@ static gboolean is_optimizer(OpKind kind)
 
 static gboolean is_unit_op(OpKind kind)
 {
-    return is_optimizer(kind) || kind == OP_SQUARED_NORM;
+    return is_optimizer(kind) || kind == OP_SQUARED_NORM ||
+           (kind >= OP_AMAX && kind <= OP_DEQUANTISE);
 }
 
 char *op_task_roles(const Op *op)

@@ -322,7 +322,7 @@ static void run_amax(CudaDevice *device, const Launch *launch)
     const Op *op = launch->op;
 
     if (!launch_adds(launch, 1))
-        cuda_zero(launch->operand[1], op->sizes.rows * NUM_PARAM_ROLES * sizeof(float),
+        cuda_zero(launch->operand[1], op->sizes.chunk * NUM_PARAM_ROLES * sizeof(float),
                   stream_of(device, launch));
     for (guint p = 0; p < launch->map->num_params; p++) {
         const ShardSpan span = unit_map_span(launch->map, p, launch->map_rank);

@@ -113,7 +113,7 @@ void cpu_amax(guint threads, const Launch *launch)
     float *row = amax_row(launch);
 
     if (!launch_adds(launch, 1))
-        memset(launch->operand[1], 0, launch->op->sizes.rows * NUM_PARAM_ROLES * sizeof *row);
+        memset(launch->operand[1], 0, launch->op->sizes.chunk * NUM_PARAM_ROLES * sizeof *row);
     for (guint p = 0; p < map->num_params; p++) {
         const ShardSpan span = unit_map_span(map, p, launch->map_rank);
         guint32 most[AMAX_RUNS];

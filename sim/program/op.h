@@ -75,9 +75,8 @@ typedef enum {
     OP_ACCUMULATE,   /* r src(elements)  u dst(elements), both op->dtype: dst += src, summed in fp32
                       */
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
-    OP_AMAX,         /* r parameter of a unit  a amax fp32(N, NUM_PARAM_ROLES): max |w| of this
-                        rank's elements of each matrix, in the row of the call's unit, N of the
-                        model; the first
+    OP_AMAX,         /* r parameter of a unit  a amax fp32(units, NUM_PARAM_ROLES): max |w| of this
+                        rank's elements of each matrix, in the row of the call's unit; the first
                         zeroes all rows.  Nothing is 0, NaN is above all */
     OP_QUANTISE,     /* r parameter of a unit  r amax  w codes fp8  [w vectors op->dtype_out]: of
                         each matrix e4m3(w s), s = 448 / max(amax, AMAX_LEAST), saturated; what is
@@ -169,7 +168,8 @@ typedef struct {
     guint64 value_dim;     /* attention: of values, where it is not head_dim; else 0 */
     guint64 groups, top_k; /* experts; 0 elsewhere */
     guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys;
-                         adamw: elements of a moment that share a scale, 0 where moments are fp32 */
+                         adamw: elements of a moment that share a scale, 0 where moments are fp32;
+                         amax: units of the model */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
     double eps;       /* norms */
     double seen;      /* attention: of all causal pairs, those in the model's windows; 0 = all */

@@ -225,7 +225,7 @@ static void build_amax(Builder *builder, guint index)
     Op *op = unit_op(builder, segment, OP_AMAX, COMPUTE_STREAM, index);
 
     op->dtype = op->dtype_out = builder->spec->workload->recipe->stored;
-    op->sizes.rows = builder->program->unit_refs->len;
+    op->sizes.chunk = builder->program->unit_refs->len;
     operand(op, (guint)program_unit(builder->program, index)->parameter, ACCESS_READ);
     operand(op, builder->amax, ACCESS_ACCUMULATE);
     builder->classes[index].amax = (gint)segment;

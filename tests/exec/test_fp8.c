@@ -93,7 +93,7 @@ static void fill_shard(KernelCase *c, guint operand)
 
 static KernelCase unit_case(OpKind kind, const UnitMap *map, guint rank, DType dtype)
 {
-    KernelCase c = kernel_case(kind, dtype, (OpSizes){.rows = ROWS});
+    KernelCase c = kernel_case(kind, dtype, (OpSizes){.chunk = ROWS});
 
     c.map = map;
     c.map_rank = rank;

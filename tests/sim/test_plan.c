@@ -233,7 +233,7 @@ static const struct {
     {"workload.global_batch", "0 7 1073741825"},
     {"workload.seq_len", "0 1073741825"},
     {"workload.precision", "\"fp32\" \"fp12\" \"int32\""},
-    {"sharding.gather_dtype", "\"fp32\" \"fp8\" \"\""},
+    {"sharding.gather_dtype", "\"fp32\" \"fp16\" \"\""},
     {"workload.recipe", "\"fp32\" \"megatron\""},
     {"workload.optimizer", "\"adam\""},
     {"layout.dp_replicate", "0 3 -2"},
