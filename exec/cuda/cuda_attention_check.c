@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { CHECK_BATCH = 2, CHECK_SEQ = 192 };
+/* What all memory holds before: what an engine takes for 0 or leaves out becomes NaN. */
+enum { NAN_BYTE = 0xff };
 
 /* Of the mean square.  bf16 rounds results to 2^-16 of it, and probabilities on the way. */
 static const double BOUND = 1e-3;
@@ -68,7 +70,8 @@ static gboolean allocate(Check *check, GError **error)
 
     for (guint a = 0; a < NUM_ARRAYS; a++)
         bytes += padded(bytes_of(check, a)) * (a < NUM_INPUTS ? 1 : 2);
-    if (!cuda_ok(cudaMalloc((void **)&check->memory, bytes), "cudaMalloc", error))
+    if (!cuda_ok(cudaMalloc((void **)&check->memory, bytes), "cudaMalloc", error) ||
+        !cuda_ok(cudaMemset(check->memory, NAN_BYTE, bytes), "cudaMemset", error))
         return FALSE;
     guint8 *at = check->memory;
     for (guint a = 0; a < NUM_ARRAYS; a++) {

@@ -21,6 +21,7 @@ gpu_plan() {
 
 gpu_plan "$tmp/1.plan" --gpus 1
 precision=bf16 gpu_plan "$tmp/bf16.plan" --gpus 1
+precision=bf16 gpu_plan "$tmp/bf16-2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/4.plan" --gpus 4 --strategy shard_grad_op --fix dp_shard=2,tp=2
 plan "$tmp/cpu.plan" --gpus 2 --global-batch 4 --seq-len 32
@@ -142,6 +143,15 @@ paste <(losses "$tmp/attention-auto.out") <(losses "$tmp/attention-own.out") | a
     far($2, $1) { exit 1 }' || complain "cuDNN's attention trains another model"
 grep -q 'attention *own kernels (cuDNN: it is used for bf16, and here fp32 gives fp32)' \
     "$tmp/1.err" || complain "why there is no cuDNN is not said: $(<"$tmp/1.err")"
+# A cuDNN that is wrong on rank 1 is used by no rank.
+wrong_on_1="CUDASIM_CUDNN_SCALE=1.%r"
+launch attention-differs 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --steps 3 --json
+ended 0 120
+grep -q "attention *own kernels (cuDNN: another rank can't use it)" "$tmp/$name.0.err" ||
+    complain "rank 0 does not follow rank 1: $(<"$tmp/$name.0.err")"
+launch attention-asked 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --attention cudnn
+ended 3 120
+says 0 "attention cudnn: another rank can't use it"
 
 # ---- what can't be ----
 

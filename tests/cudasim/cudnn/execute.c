@@ -19,6 +19,7 @@ typedef struct {
     gint64 num_arguments;
     gint64 uids[MOST_ARGUMENTS];
     void *data[MOST_ARGUMENTS];
+    gsize bytes[MOST_ARGUMENTS]; /* in device memory */
     float by_value[MOST_ARGUMENTS];
     void *workspace;
     gint64 workspace_bytes;
@@ -325,9 +326,9 @@ static int take_tensor(GraphOp *op, const FakeDescriptor *tensor)
         return FAKE_SUCCESS;
     }
     g_autofree Storage *s = storage_new(tensor);
+    op->bytes[i] = (gsize)s->span * cs_number_bytes(s->type);
     if ((guintptr)op->data[i] % (gsize)fake_int(tensor, DNN_TENSOR_BYTE_ALIGNMENT) != 0 ||
-        !cs_memory_is_device(op->data[i]) ||
-        !cs_memory_is_inside(op->data[i], (gsize)s->span * cs_number_bytes(s->type)))
+        !cs_memory_is_device(op->data[i]) || !cs_memory_is_inside(op->data[i], op->bytes[i]))
         return fake_fail(FAKE_BAD_PARAM, "tensor %" G_GINT64_FORMAT " is no such memory", uid);
     return FAKE_SUCCESS;
 }
@@ -353,6 +354,25 @@ static int take_arguments(GraphOp *op)
     return FAKE_SUCCESS;
 }
 
+/* An engine may write results and workspace at any time. */
+static int check_apart(const GraphOp *op)
+{
+    for (gint64 i = 0; i < op->num_arguments; i++) {
+        const guint8 *from = op->data[i], *to = from + op->bytes[i];
+
+        for (gint64 j = 0; j <= i; j++) {
+            const gboolean own = j == i; /* against the workspace */
+            const guint8 *other = own ? op->workspace : op->data[j];
+            const gsize bytes = own ? (gsize)op->workspace_bytes : op->bytes[j];
+
+            if (from < other + bytes && other < to)
+                return fake_fail(FAKE_BAD_PARAM, "tensor %" G_GINT64_FORMAT " overlaps another",
+                                 op->uids[i]);
+        }
+    }
+    return FAKE_SUCCESS;
+}
+
 static int take_pack(GraphOp *op, const FakeDescriptor *pack)
 {
     gint64 uids, data;
@@ -368,7 +388,8 @@ static int take_pack(GraphOp *op, const FakeDescriptor *pack)
     if (!cs_memory_is_device(op->workspace) ||
         !cs_memory_is_inside(op->workspace, (gsize)op->workspace_bytes))
         return fake_fail(FAKE_BAD_PARAM, "the workspace is no such memory");
-    return take_arguments(op);
+    const int status = take_arguments(op);
+    return status != FAKE_SUCCESS ? status : check_apart(op);
 }
 
 int cudnnBackendExecute(DnnHandle handle, DnnDescriptor plan, DnnDescriptor variant_pack);
