@@ -101,7 +101,8 @@ static gboolean fill(const Check *check, GError **error)
                      "cudaMemcpy", error))
             return FALSE;
     }
-    return TRUE;
+    /* Other streams wait for nothing that the default one does. */
+    return cuda_ok(cudaDeviceSynchronize(), "cudaDeviceSynchronize", error);
 }
 
 static CudaAttentionSizes own_sizes(const Check *check)

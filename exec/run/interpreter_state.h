@@ -42,3 +42,6 @@ struct Interpreter {
     double step_start_s;
     guint64 step;
 };
+
+/* Where the operands of a call's op lie. */
+void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch);

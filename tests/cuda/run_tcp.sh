@@ -126,6 +126,22 @@ timeout 120 "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 3 --json 
     >"$tmp/by-hand.out" 2>"$tmp/by-hand.err" || complain "by hand: status $?: $(<"$tmp/by-hand.err")"
 same_losses "$tmp/by-hand.out"
 
+# The simulated NCCL says 10 us and 50 GB/s of what a rank has: of groups of 2, all that it receives.
+timeout 60 "$build/fsdp-report" "$tmp/db" >"$tmp/by-hand.report"
+grep -q 'NCCL estimates' "$tmp/by-hand.report" || complain "no estimates: $(<"$tmp/by-hand.report")"
+timeout 60 "$build/fsdp-report" "$tmp/db" --json >"$tmp/by-hand.json"
+for kind in all_gather reduce_scatter; do
+    awk -v kind="$kind" '
+        /"rank"/ { rank = $3 + 0 }
+        /"term"/ { term = $3; gsub(/[",]/, "", term) }
+        /"measured"/ && rank == 1 && term == "communication_bytes." kind { bytes = $3 + 0 }
+        /"estimated"/ && rank == 1 && term == "communication_seconds." kind { seconds = $3 + 0 }
+        END {
+            ops = (seconds - bytes / 50e9) / 10e-6
+            exit !(ops > 3 && ops - int(ops + 0.5) < 0.01 && int(ops + 0.5) - ops < 0.01)
+        }' "$tmp/by-hand.json" || complain "estimated $kind: $(grep -A6 "_seconds.$kind" "$tmp/by-hand.json")"
+done
+
 # Attention: cuDNN (of the simulated device) where it can, which the record says.
 for by in auto own; do
     name="attention-$by"
