@@ -5,6 +5,8 @@
 
 #include "sim/base/error.h"
 
+#include <string.h>
+
 struct CudaLibraryAttention {
     Cudnn *cudnn;
     DnnHandle handle;
@@ -84,10 +86,8 @@ static const CudnnAttention *find(const CudaLibraryAttention *library, const Op 
 
     for (guint i = 0; i < library->shapes->len; i++) {
         const CudnnAttention *attention = library->shapes->pdata[i];
-        const CudnnAttentionShape *has = cudnn_attention_shape(attention);
 
-        if (has->batch == wanted.batch && has->seq == wanted.seq && has->heads == wanted.heads &&
-            has->kv_heads == wanted.kv_heads && has->head_dim == wanted.head_dim)
+        if (memcmp(cudnn_attention_shape(attention), &wanted, sizeof wanted) == 0)
             return attention;
     }
     return NULL;
