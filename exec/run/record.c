@@ -50,6 +50,14 @@ static char *graphs_line(Record *record)
     return g_strdup_printf("  %-15s%s\n", "cuda graphs", graphs);
 }
 
+static char *attention_line(const Record *record)
+{
+    const char *attention = interpreter_attention(record->interpreter);
+
+    return attention == NULL ? g_strdup("")
+                             : g_strdup_printf("  %-15s%s\n", "attention", attention);
+}
+
 /* @effective: what the run will do. */
 static gboolean add_run(Record *record, const char *effective, GError **error)
 {
@@ -106,7 +114,8 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
     if (is_root(record)) {
         g_autofree char *run = effective_text(plan, options, interpreter_runtime(interpreter));
         g_autofree char *graphs = graphs_line(record);
-        g_autofree char *effective = g_strconcat(run, graphs, NULL);
+        g_autofree char *attention = attention_line(record);
+        g_autofree char *effective = g_strconcat(run, attention, graphs, NULL);
 
         failed = options->db_path != NULL && !open_store(record, effective, error);
         if (!failed)
