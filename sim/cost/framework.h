@@ -37,6 +37,9 @@ typedef struct Framework {
     double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */
     double host_backward_s;
+    double host_sparse_forward_s; /* the same of a block with experts */
+    double host_sparse_backward_s;
+    gboolean sends_once;    /* a token goes once to each node, rank with experts that it visits */
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
                                it */

@@ -80,10 +80,19 @@ static void grow_saved(const Framework *framework, const Program *program)
     }
 }
 
+/* The head's: routers have logits too. */
+static Tensor *find_logits(const Program *program)
+{
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, "logits") == 0)
+            return program_tensor(program, t);
+    return NULL;
+}
+
 static void grow_logits(const Framework *framework, const Program *program)
 {
     const Op *head = find_op(program, OP_HEAD_LOSS);
-    Tensor *logits = find_tensor(program, "logits");
+    Tensor *logits = find_logits(program);
 
     if (head == NULL || framework->logit_held_bytes == 0)
         return;
