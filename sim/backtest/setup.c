@@ -382,5 +382,6 @@ gboolean setup_recomputes(const Record *record)
 
 gboolean setup_halves(const Record *record)
 {
-    return usage_of(record)->halves_selective && record->recompute == RECOMPUTE_SELECTIVE;
+    return usage_of(record)->halves_selective &&
+           (record->recompute == RECOMPUTE_SELECTIVE || record->recompute == UNKNOWN);
 }

@@ -54,6 +54,11 @@
 
 #define DRIVER .process_bytes = 3.5e9
 
+/* Of logits in fp32: log-softmax' output, its gradient and what that becomes (the cast logits are
+ * free by then).  Between tensor-parallel matrices DTensor gathers the norms' outputs before the
+ * products, which keep what they read. */
+#define TORCHTITAN_KEEPS .logit_held_bytes = 12, .keeps_gathered = TRUE
+
 static const Framework frameworks[] = {
     {
         .name = "fsdp-run",
@@ -189,7 +194,7 @@ static const Framework frameworks[] = {
         .attention = ATTENTION_FLASH_2,
         .context_plain = TRUE,
         DRIVER,
-        .logit_held_bytes = 10,
+        TORCHTITAN_KEEPS,
         .transient_share = 0.1,
         .saved = {.hidden = 4, .ffn = 2, .attention = 4},
     },
@@ -202,7 +207,7 @@ static const Framework frameworks[] = {
         .attention = ATTENTION_FLASH_2,
         .context_plain = TRUE,
         DRIVER,
-        .logit_held_bytes = 10,
+        TORCHTITAN_KEEPS,
         .transient_share = 0.1,
         .saved = {.hidden = 4, .ffn = 2, .attention = 4},
     },

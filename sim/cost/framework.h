@@ -59,6 +59,8 @@ typedef struct Framework {
     gboolean gathers_logits; /* of the tp group: each rank holds all of them */
     double transient_share;  /* buffers that come and go, of all that is not state */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
+    gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,
+                                between which tokens are split */
     SavedBytes saved;
 } Framework;
 

@@ -589,6 +589,49 @@ START_TEST(what_blocks_keep_beside_is_there_once_a_block)
 }
 END_TEST
 
+/* Two ranks, each with a half of 2048 tokens x 1024 between matrices: the other half too, 4 bytes,
+ * in two blocks. */
+START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework keeps = *framework_default();
+
+    keeps.saved.hidden = 4;
+    const Prediction half = text_priced_for(text, &keeps);
+    keeps.keeps_gathered = TRUE;
+    const Prediction whole = text_priced_for(text, &keeps);
+    ck_assert_uint_eq(whole.memory_bytes[TERM_ACTIVATIONS] - half.memory_bytes[TERM_ACTIVATIONS],
+                      2 * 1024 * 1024 * 4);
+}
+END_TEST
+
+/* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
+ * that recomputes all; torchtitan's where the table says nothing. */
+START_TEST(selective_of_torchtitan_is_between_none_and_all)
+{
+    static const char *const kinds[] = {"none", "full", "selective", ""};
+    double step_s[G_N_ELEMENTS(kinds)], memory_gb[G_N_ELEMENTS(kinds)];
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        g_autofree char *text = with(row, "recompute_kind", kinds[i]);
+        g_autoptr(Csv) csv = table(text);
+        g_autoptr(GArray) read = records(csv);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+        const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+        step_s[i] = outcome->step_s;
+        memory_gb[i] = outcome->memory_gb;
+    }
+    ck_assert_double_gt(step_s[1], step_s[0]);
+    ck_assert_double_lt(memory_gb[1], memory_gb[0]);
+    for (guint i = 2; i < G_N_ELEMENTS(kinds); i++) {
+        ck_assert_double_eq_tol(step_s[i], (step_s[0] + step_s[1]) / 2, 1e-12);
+        ck_assert_double_eq_tol(memory_gb[i], (memory_gb[0] + 2 * memory_gb[1]) / 3, 1e-9);
+    }
+}
+END_TEST
+
 static Suite *backtest_suite(void)
 {
     Suite *suite = suite_create("backtest");
@@ -606,6 +649,8 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
+    tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
+    tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
     tcase_add_test(test, tokens_per_second_give_the_step_where_it_is_not_printed);
     tcase_add_loop_test(test, a_fabric_in_words_is_what_one_gpu_has, 0, G_N_ELEMENTS(fabrics));
     tcase_add_loop_test(test, a_row_that_lacks_what_is_needed_is_skipped_with_the_reason, 0,
