@@ -10,8 +10,8 @@
 Plan *setup_plan(const Record *record, const char *topologies_dir, double *share, char **reason);
 
 /* Whether the framework's "selective" keeps every other product of a block (torchtitan, whose
- * configurations say so where the table is silent), which no plan says: between plans that recompute
- * nothing and all. */
+ * configurations say so where the table is silent), which no plan says: between plans that
+ * recompute nothing and all. */
 gboolean setup_halves(const Record *record);
 
 /* Whether a run that would not have fitted was recomputed, though the table does not say so. */
