@@ -515,6 +515,19 @@ START_TEST(a_layer_with_experts_waits_for_the_host_once)
 }
 END_TEST
 
+/* Attention's part of a block is shorter than these, the block with its experts longer. */
+START_TEST(experts_count_against_what_the_host_takes)
+{
+    Framework slow = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &slow);
+
+    slow.host_sparse_forward_s = 0.04 * own.step_seconds;
+    slow.host_sparse_backward_s = 0.08 * own.step_seconds;
+    const Prediction with_host = text_priced_for(sparse_row, &slow);
+    ck_assert_double_eq_tol(with_host.step_seconds, own.step_seconds, 1e-12);
+}
+END_TEST
+
 /* Eight rows of a token among eight ranks: 1 - (7/8)^8 = 66% of them go. */
 START_TEST(rows_that_are_sent_once_take_less_time)
 {
@@ -647,6 +660,7 @@ static Suite *backtest_suite(void)
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
                         G_N_ELEMENTS(published));
     tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
+    tcase_add_test(test, experts_count_against_what_the_host_takes);
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
