@@ -6,7 +6,7 @@
 typedef struct {
     const char *word, *type; /* of the name; model_type of a block as that model's */
     guint experts, top_k, ffn, shared_ffn;
-    guint dense, dense_ffn; /* blocks before them that have none, and their MLP */
+    guint dense, dense_ffn; /* first blocks, that have none, and their MLP */
     guint heads, kv_heads, head_dim;
     guint q_rank, kv_rank; /* latent attention; parts of a head are as DeepSeek has them */
 } ExpertShape;
