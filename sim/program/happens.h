@@ -27,10 +27,16 @@ void happens_begin(Happens *happens, guint64 instance);
 /* @instance waits for @event. */
 void happens_join(Happens *happens, guint64 instance, guint64 event);
 
+/* By stream: the last position that is done before @instance starts. */
+static inline const guint32 *happens_known(const Happens *happens, guint64 instance)
+{
+    return happens->clock + instance * happens->num_streams;
+}
+
 /* TRUE when @a is done before @b starts; FALSE for a == b. */
 static inline gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
 {
-    return happens->clock[b * happens->num_streams + happens->stream[a]] >= happens->position[a];
+    return happens_known(happens, b)[happens->stream[a]] >= happens->position[a];
 }
 
 /* The event of a wait made by a call of repetition @step; FALSE when it lies before the first one.

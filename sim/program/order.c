@@ -154,12 +154,16 @@ void pass_order(Builder *builder)
 
 /* ---- waits by dataflow ---- */
 
-enum { NO_INSTANCE = 0 }; /* instances are stored plus one */
-
-/* Who touched one copy of a tensor last: its writer, and its readers since, one a stream. */
+/* An op that ran: its instance, and its place on its stream. */
 typedef struct {
-    guint64 writer;
-    guint64 reader[MAX_STREAMS];
+    guint64 instance;
+    guint32 position, stream;
+} Event;
+
+/* Who touched one copy of a tensor last: its writer, and its readers since, by stream. */
+typedef struct {
+    Event writer;    /* position 0: nobody */
+    guint32 readers; /* streams, as bits */
 } Touch;
 
 typedef struct {
@@ -167,6 +171,7 @@ typedef struct {
     Happens *happens;
     guint *first_copy; /* by tensor */
     Touch *touches;    /* by tensor copy */
+    Event *readers;    /* by tensor copy and stream, where its bit is set */
     GArray **waits;    /* by call: Wait */
     guint step;
 } Waiter;
@@ -195,44 +200,50 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
     g_array_append_val(waiter->waits[call], wait);
 }
 
-static void depend(Waiter *waiter, guint call, guint op, guint64 instance, guint64 event_plus_one)
+static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
 {
-    if (event_plus_one == NO_INSTANCE || event_plus_one - 1 == instance)
+    const Happens *happens = waiter->happens;
+
+    if (event->instance == own->instance ||
+        happens_known(happens, own->instance)[event->stream] >= event->position)
         return;
-    if (happens_before(waiter->happens, event_plus_one - 1, instance))
-        return;
-    add_wait(waiter, call, op, event_plus_one - 1);
-    happens_join(waiter->happens, instance, event_plus_one - 1);
+    add_wait(waiter, call, op, event->instance);
+    happens_join(waiter->happens, own->instance, event->instance);
 }
 
-static Touch *touch_of(const Waiter *waiter, const Call *call, const Operand *operand)
+static guint copy_of(const Waiter *waiter, const Call *call, const Operand *operand)
 {
-    return &waiter->touches[waiter->first_copy[operand->tensor] +
-                            operand_copy(waiter->program, call, operand)];
+    return waiter->first_copy[operand->tensor] + operand_copy(waiter->program, call, operand);
 }
 
-static void depend_operand(Waiter *waiter, guint c, guint i, guint64 instance,
+static void depend_operand(Waiter *waiter, guint c, guint i, const Event *own,
                            const Operand *operand)
 {
     const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
-    const Touch *touch = touch_of(waiter, call, operand);
+    const guint copy = copy_of(waiter, call, operand);
+    const Touch *touch = &waiter->touches[copy];
 
-    depend(waiter, c, i, instance, touch->writer);
+    if (touch->writer.position != 0)
+        depend(waiter, c, i, own, &touch->writer);
     if (operand->access == ACCESS_READ)
         return;
-    for (guint s = 0; s < waiter->program->streams->len; s++)
-        depend(waiter, c, i, instance, touch->reader[s]);
+    for (guint32 left = touch->readers; left != 0; left &= left - 1) {
+        const guint stream = (guint)__builtin_ctz(left);
+
+        depend(waiter, c, i, own, &waiter->readers[copy * waiter->happens->num_streams + stream]);
+    }
 }
 
-static void record_operand(Waiter *waiter, guint c, guint64 instance, const Operand *operand,
-                           guint stream)
+static void record_operand(Waiter *waiter, guint c, const Event *own, const Operand *operand)
 {
-    Touch *touch = touch_of(waiter, &g_array_index(waiter->program->step.calls, Call, c), operand);
+    const guint copy =
+        copy_of(waiter, &g_array_index(waiter->program->step.calls, Call, c), operand);
 
     if (operand->access == ACCESS_READ) {
-        touch->reader[stream] = instance + 1;
+        waiter->touches[copy].readers |= 1u << own->stream;
+        waiter->readers[copy * waiter->happens->num_streams + own->stream] = *own;
     } else {
-        *touch = (Touch){.writer = instance + 1};
+        waiter->touches[copy] = (Touch){.writer = *own};
     }
 }
 
@@ -245,6 +256,7 @@ static void visit_op(Waiter *waiter, guint c, guint i)
     const guint64 start =
         waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c];
     const Operand predicate = {.tensor = (guint)op->predicate, .access = ACCESS_READ};
+    const Event own = {start + i, waiter->happens->position[start + i], op->stream};
 
     happens_begin(waiter->happens, start + i);
     for (guint w = 0; w < op->num_waits; w++)
@@ -257,13 +269,13 @@ static void visit_op(Waiter *waiter, guint c, guint i)
             happens_join(waiter->happens, start + i, event);
     }
     if (op->predicate != NO_TENSOR)
-        depend_operand(waiter, c, i, start + i, &predicate);
+        depend_operand(waiter, c, i, &own, &predicate);
     for (guint o = 0; o < op->num_operands; o++)
-        depend_operand(waiter, c, i, start + i, &op->operands[o]);
+        depend_operand(waiter, c, i, &own, &op->operands[o]);
     if (op->predicate != NO_TENSOR)
-        record_operand(waiter, c, start + i, &predicate, op->stream);
+        record_operand(waiter, c, &own, &predicate);
     for (guint o = 0; o < op->num_operands; o++)
-        record_operand(waiter, c, start + i, &op->operands[o], op->stream);
+        record_operand(waiter, c, &own, &op->operands[o]);
 }
 
 static guint *count_copies(const Program *program, guint *total)
@@ -299,8 +311,9 @@ void order_add_waits(Program *program)
     guint copies;
     g_autofree guint *first_copy = count_copies(program, &copies);
     g_autofree Touch *touches = g_new0(Touch, copies);
+    g_autofree Event *readers = g_new(Event, copies * program->streams->len);
     g_autofree GArray **waits = g_new0(GArray *, num_calls);
-    Waiter waiter = {program, happens, first_copy, touches, waits, 0};
+    Waiter waiter = {program, happens, first_copy, touches, readers, waits, 0};
 
     for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
         for (guint c = 0; c < num_calls; c++) {

@@ -13,10 +13,10 @@ enum { STEPS = 2 }; /* the step followed by itself */
 /* One lifetime of one tensor copy. */
 typedef struct {
     guint tensor;
-    guint64 start;             /* instance, plus one */
-    guint64 last[MAX_STREAMS]; /* its newest access, by stream, plus one */
-    guint compared;            /* with that many lifetimes: all that had started */
-    gboolean consumed;         /* read as a whole: the next write, even of a part, starts anew */
+    guint64 start;     /* instance, plus one */
+    guint first_last;  /* its newest access, as its place on each stream that touches the tensor */
+    guint compared;    /* with that many lifetimes: all that had started */
+    gboolean consumed; /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
 
 /* The streams whose ops touch a tensor. */
@@ -25,15 +25,25 @@ typedef struct {
     guint8 stream[MAX_STREAMS];
 } Touching;
 
+/* An operand that may share memory. */
+typedef struct {
+    guint op;    /* of the segment */
+    guint touch; /* which of the streams that touch its tensor the op is on */
+    const Operand *operand;
+} Use;
+
 typedef struct {
     const Program *program;
     Happens *happens;
     guint num_tensors;
     Touching *touching;     /* by tensor */
+    GArray *uses;           /* Use, segment after segment */
+    guint *first_use;       /* by segment; one past the end too */
     guint *first_copy;      /* by tensor; one past the end too */
     GArray *lifetimes;      /* Lifetime, in the order of starts */
+    GArray *lasts;          /* guint32: Lifetime.first_last points here */
     guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
-    guint64 *newest_access; /* by tensor x stream, of any copy, plus one */
+    guint32 *newest_access; /* by tensor x stream that touches it, of any copy: a place there */
     guint64 *newest_start;  /* by tensor: its newest lifetime's start, plus one */
     guint8 *conflicts;      /* num_tensors squared */
     guint **apart;          /* by tensor: those that it did not conflict with when last looked at */
@@ -53,51 +63,53 @@ static void conflict(Placer *placer, guint a, guint b)
     placer->conflicts[b * placer->num_tensors + a] = 1;
 }
 
-static gboolean lifetime_over(const Placer *placer, guint tensor, const Lifetime *lifetime,
-                              guint64 instance)
+/* Whether accesses at those places of the streams that touch @tensor (0: none) are done before
+ * @instance. */
+static gboolean are_over(const Placer *placer, guint tensor, const guint32 *last, guint64 instance)
 {
     const Touching *touching = &placer->touching[tensor];
+    const guint32 *known = happens_known(placer->happens, instance);
 
-    for (guint i = 0; i < touching->num; i++) {
-        const guint64 last = lifetime->last[touching->stream[i]];
-
-        if (last != 0 && !happens_before(placer->happens, last - 1, instance))
+    for (guint i = 0; i < touching->num; i++)
+        if (last[i] > known[touching->stream[i]])
             return FALSE;
-    }
     return TRUE;
 }
 
-/* Positions on a stream are in order, so its newest access of any copy stands for all of them. */
+/* Places on a stream are in order, so its newest access of any copy stands for all of them. */
 static gboolean all_over(const Placer *placer, guint tensor, guint64 instance)
 {
-    const Touching *touching = &placer->touching[tensor];
-    const guint64 *newest = &placer->newest_access[tensor * MAX_STREAMS];
+    return are_over(placer, tensor, &placer->newest_access[tensor * MAX_STREAMS], instance);
+}
 
-    for (guint i = 0; i < touching->num; i++) {
-        const guint64 at = newest[touching->stream[i]];
+/* The tensor no longer counts as apart from the @i-th of those. */
+static void meet(Placer *placer, guint tensor, guint i)
+{
+    conflict(placer, tensor, placer->apart[tensor][i]);
+    placer->apart[tensor][i] = placer->apart[tensor][--placer->num_apart[tensor]];
+}
 
-        if (at != 0 && !happens_before(placer->happens, at - 1, instance))
-            return FALSE;
-    }
-    return TRUE;
+static gboolean is_conflict(const Placer *placer, guint a, guint b)
+{
+    return placer->conflicts[a * placer->num_tensors + b] != 0;
 }
 
 /* A lifetime of @tensor starts: whatever is not over by then conflicts. */
 static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 instance)
 {
-    const Lifetime lifetime = {
-        .tensor = tensor, .start = instance + 1, .compared = placer->lifetimes->len + 1};
+    const Lifetime lifetime = {.tensor = tensor,
+                               .start = instance + 1,
+                               .first_last = placer->lasts->len,
+                               .compared = placer->lifetimes->len + 1};
 
     for (guint i = placer->num_apart[tensor]; i-- > 0;) {
-        const guint t = placer->apart[tensor][i];
-        const gboolean together = placer->conflicts[tensor * placer->num_tensors + t] != 0;
+        const guint other = placer->apart[tensor][i];
 
-        if (!together && all_over(placer, t, instance))
-            continue;
-        conflict(placer, tensor, t);
-        placer->apart[tensor][i] = placer->apart[tensor][--placer->num_apart[tensor]];
+        if (is_conflict(placer, tensor, other) || !all_over(placer, other, instance))
+            meet(placer, tensor, i);
     }
     g_array_append_val(placer->lifetimes, lifetime);
+    g_array_set_size(placer->lasts, placer->lasts->len + placer->touching[tensor].num);
     placer->newest[placer->first_copy[tensor] + copy] = placer->lifetimes->len;
     placer->newest_start[tensor] = instance + 1;
 }
@@ -105,6 +117,11 @@ static void start_lifetime(Placer *placer, guint tensor, guint copy, guint64 ins
 static Lifetime *lifetime_at(const Placer *placer, guint i)
 {
     return &g_array_index(placer->lifetimes, Lifetime, i);
+}
+
+static guint32 *lasts_of(const Placer *placer, const Lifetime *lifetime)
+{
+    return &g_array_index(placer->lasts, guint32, lifetime->first_last);
 }
 
 /* NULL: it has not lived yet. */
@@ -120,37 +137,35 @@ static void continue_lifetime(Placer *placer, Lifetime *lifetime)
 {
     const guint starts = placer->lifetimes->len, tensor = lifetime->tensor;
 
-    if (starts - lifetime->compared < placer->num_tensors) {
-        for (guint i = lifetime->compared; i < starts; i++)
-            if (lifetime_at(placer, i)->tensor != tensor)
-                conflict(placer, tensor, lifetime_at(placer, i)->tensor);
-    } else {
-        for (guint t = 0; t < placer->num_tensors; t++)
-            if (t != tensor && placer->newest_start[t] > lifetime->start)
-                conflict(placer, tensor, t);
-    }
+    if (starts == lifetime->compared)
+        return;
     lifetime->compared = starts;
+    for (guint i = placer->num_apart[tensor]; i-- > 0;) {
+        const guint other = placer->apart[tensor][i];
+
+        if (is_conflict(placer, tensor, other) || placer->newest_start[other] > lifetime->start)
+            meet(placer, tensor, i);
+    }
 }
 
-static void visit_operand(Placer *placer, const Call *call, const Op *op, guint64 instance,
-                          const Operand *operand)
+static void visit_use(Placer *placer, const Call *call, const Use *use, guint64 instance)
 {
-    const Tensor *tensor = program_tensor(placer->program, operand->tensor);
+    const Operand *operand = use->operand;
+    const guint tensor = operand->tensor;
     const Access access = operand_access(operand, call->first);
-
-    if (!is_shared_memory(tensor))
-        return;
     const guint copy = operand_copy(placer->program, call, operand);
-    Lifetime *lifetime = newest_lifetime(placer, operand->tensor, copy);
+    const guint32 place = placer->happens->position[instance];
+    Lifetime *lifetime = newest_lifetime(placer, tensor, copy);
+
     /* Writing one parameter of a unit's gradients does not end the life of the others. */
     if (lifetime == NULL ||
         (access == ACCESS_WRITE && (operand->param == WHOLE_TENSOR || lifetime->consumed)))
-        start_lifetime(placer, operand->tensor, copy, instance);
+        start_lifetime(placer, tensor, copy, instance);
     else
         continue_lifetime(placer, lifetime);
-    lifetime = newest_lifetime(placer, operand->tensor, copy);
-    lifetime->last[op->stream] = instance + 1;
-    placer->newest_access[operand->tensor * MAX_STREAMS + op->stream] = instance + 1;
+    lifetime = newest_lifetime(placer, tensor, copy);
+    lasts_of(placer, lifetime)[use->touch] = place;
+    placer->newest_access[tensor * MAX_STREAMS + use->touch] = place;
     lifetime->consumed = access == ACCESS_READ && operand->param == WHOLE_TENSOR;
 }
 
@@ -160,13 +175,14 @@ static void visit_step(Placer *placer, guint step)
 
     for (guint c = 0; c < program->step.calls->len; c++) {
         const Call *call = &g_array_index(program->step.calls, Call, c);
-        const Segment *segment = program_segment(program, call->segment);
         const guint64 start = step * placer->happens->ops_per_step + placer->happens->first_op[c];
 
-        for (guint i = 0; i < segment->num_ops; i++)
-            for (guint o = 0; o < segment->ops[i].num_operands; o++)
-                visit_operand(placer, call, &segment->ops[i], start + i,
-                              &segment->ops[i].operands[o]);
+        for (guint u = placer->first_use[call->segment]; u < placer->first_use[call->segment + 1];
+             u++) {
+            const Use *use = &g_array_index(placer->uses, Use, u);
+
+            visit_use(placer, call, use, start + use->op);
+        }
     }
 }
 
@@ -192,25 +208,41 @@ static void visit_list(Placer *placer, const CallList *list)
 
 /* ---- analysis ---- */
 
-static void note_stream(Touching *touching, guint stream)
+/* Which of the streams that touch the tensor that one is. */
+static guint note_stream(Touching *touching, guint stream)
 {
     for (guint i = 0; i < touching->num; i++)
         if (touching->stream[i] == stream)
-            return;
-    touching->stream[touching->num++] = (guint8)stream;
+            return i;
+    touching->stream[touching->num] = (guint8)stream;
+    return touching->num++;
 }
 
-static void find_touching(Placer *placer)
+static void list_uses(Placer *placer, const Segment *segment)
 {
-    placer->touching = g_new0(Touching, placer->num_tensors);
-    for (guint s = 0; s < placer->program->segments->len; s++) {
-        const Segment *segment = program_segment(placer->program, s);
+    for (guint i = 0; i < segment->num_ops; i++)
+        for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+            const Operand *operand = &segment->ops[i].operands[o];
+            Touching *touching = &placer->touching[operand->tensor];
+            const Use use = {i, note_stream(touching, segment->ops[i].stream), operand};
 
-        for (guint i = 0; i < segment->num_ops; i++)
-            for (guint o = 0; o < segment->ops[i].num_operands; o++)
-                note_stream(&placer->touching[segment->ops[i].operands[o].tensor],
-                            segment->ops[i].stream);
+            if (is_shared_memory(program_tensor(placer->program, operand->tensor)))
+                g_array_append_val(placer->uses, use);
+        }
+}
+
+static void find_uses(Placer *placer)
+{
+    const guint num = placer->program->segments->len;
+
+    placer->touching = g_new0(Touching, placer->num_tensors);
+    placer->uses = g_array_new(FALSE, FALSE, sizeof(Use));
+    placer->first_use = g_new(guint, num + 1);
+    for (guint s = 0; s < num; s++) {
+        placer->first_use[s] = placer->uses->len;
+        list_uses(placer, program_segment(placer->program, s));
     }
+    placer->first_use[num] = placer->uses->len;
 }
 
 /* Before anything lives: all that may share memory. */
@@ -245,11 +277,12 @@ static void placer_init(Placer *placer, const Program *program)
     placer->first_copy[placer->num_tensors] = copies;
     placer->lifetimes = g_array_new(FALSE, FALSE, sizeof(Lifetime));
     placer->newest = g_new0(guint, copies);
-    placer->newest_access = g_new0(guint64, placer->num_tensors * MAX_STREAMS);
+    placer->lasts = g_array_new(FALSE, TRUE, sizeof(guint32));
+    placer->newest_access = g_new0(guint32, placer->num_tensors * MAX_STREAMS);
     placer->newest_start = g_new0(guint64, placer->num_tensors);
     placer->conflicts = g_new0(guint8, placer->num_tensors * placer->num_tensors);
     placer->always = g_new0(gboolean, placer->num_tensors);
-    find_touching(placer);
+    find_uses(placer);
     find_apart(placer);
     for (guint s = 0; s < STEPS; s++)
         visit_step(placer, s);
@@ -261,7 +294,10 @@ static void placer_clear(Placer *placer)
 {
     happens_free(placer->happens);
     g_free(placer->first_copy);
+    g_array_unref(placer->uses);
+    g_free(placer->first_use);
     g_array_unref(placer->lifetimes);
+    g_array_unref(placer->lasts);
     g_free(placer->newest);
     g_free(placer->newest_access);
     g_free(placer->newest_start);
@@ -453,11 +489,11 @@ static guint64 sum_members(const Placer *placer, const GArray *order, const gboo
     return bytes;
 }
 
-/* The newest lifetimes by tensor, and what is alive when @started starts. */
+/* What is alive when @started starts. */
 typedef struct {
     const GArray *order; /* of tensors, the largest first */
     guint64 all_bytes;   /* of them */
-    const Lifetime *newest;
+    const guint32 *last; /* by tensor and stream that touches it: the newest access so far */
     const Lifetime *started;
     gboolean *alive; /* by tensor */
 } Moment;
@@ -472,7 +508,7 @@ static gboolean find_alive(const Placer *placer, const Moment *moment, guint64 b
 
         moment->alive[t] =
             t == moment->started->tensor || placer->always[t] ||
-            !lifetime_over(placer, t, &moment->newest[t], moment->started->start - 1);
+            !are_over(placer, t, &moment->last[t * MAX_STREAMS], moment->started->start - 1);
         most -= moment->alive[t] ? 0 : placer->bytes[t];
     }
     return most > bytes;
@@ -493,12 +529,12 @@ static void note_peak(const Placer *placer, const Moment *moment, Peak *peak)
 }
 
 /* Looks at every start of a lifetime: between them nothing is added.  A tensor is alive while any
- * of its lifetimes that have started is not over; positions on a stream are in order, so their
- * newest access there stands for all of them. */
+ * of its lifetimes that have started is not over; places on a stream are in order, so their newest
+ * access there stands for all of them. */
 static void find_peak(const Placer *placer, Peak *peak)
 {
     g_autoptr(GArray) order = shared_by_extent(placer->program);
-    g_autofree Lifetime *newest = g_new0(Lifetime, placer->num_tensors);
+    g_autofree guint32 *last = g_new0(guint32, placer->num_tensors * MAX_STREAMS);
     g_autofree gboolean *alive = g_new(gboolean, placer->num_tensors);
     guint64 all_bytes = 0;
 
@@ -506,14 +542,11 @@ static void find_peak(const Placer *placer, Peak *peak)
         all_bytes += placer->bytes[g_array_index(order, guint, i)];
     for (guint i = 0; i < placer->lifetimes->len; i++) {
         const Lifetime *started = lifetime_at(placer, i);
-        const Moment moment = {order, all_bytes, newest, started, alive};
-        Lifetime *own = &newest[started->tensor];
+        const Moment moment = {order, all_bytes, last, started, alive};
+        guint32 *own = &last[started->tensor * MAX_STREAMS];
 
-        for (guint s = 0; s < placer->touching[started->tensor].num; s++) {
-            const guint stream = placer->touching[started->tensor].stream[s];
-
-            own->last[stream] = MAX(own->last[stream], started->last[stream]);
-        }
+        for (guint s = 0; s < placer->touching[started->tensor].num; s++)
+            own[s] = MAX(own[s], lasts_of(placer, started)[s]);
         if (started->start > placer->happens->ops_per_step)
             note_peak(placer, &moment, peak);
     }
@@ -531,21 +564,19 @@ static const char *moment_name(const Placer *placer, guint64 instance)
     return "";
 }
 
-static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
+/* Of state, and of those @members (NULL: none) of the rest; all else of the arena counts as
+ * workspace. */
+static MemoryUse sum_terms(const Program *program, const gboolean *members)
 {
-    const Program *program = placer->program;
-    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
-    MemoryUse use = {.total = arena_bytes};
-    Peak peak = {.members = members};
+    MemoryUse use = {.total = program->arena_bytes[TIER_DEVICE], .moment = ""};
 
-    find_peak(placer, &peak);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
-        if (tensor->tier == TIER_DEVICE && (members[t] || !is_shared_memory(tensor)))
+        if (tensor->tier == TIER_DEVICE &&
+            (!is_shared_memory(tensor) || (members != NULL && members[t])))
             use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
     }
-    use.moment = moment_name(placer, peak.instance);
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         use.live_peak += use.term[t];
     use.term[TERM_WORKSPACE] += use.total - use.live_peak; /* alignment and gaps */
@@ -554,15 +585,49 @@ static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
 
 /* ---- all ---- */
 
+static void place_tensors(Program *program, Placer *placer)
+{
+    guint64 *end = program->arena_bytes;
+
+    place_state(program, end);
+    placer_init(placer, program);
+    end[TIER_DEVICE] = place_shared(placer, program, end[TIER_DEVICE]);
+    program->memory = sum_terms(program, NULL);
+}
+
+static void sum_peak(Program *program, const Placer *placer)
+{
+    g_autofree gboolean *members = g_new0(gboolean, placer->num_tensors);
+    Peak peak = {.members = members};
+
+    find_peak(placer, &peak);
+    program->memory = sum_terms(program, members);
+    program->memory.moment = moment_name(placer, peak.instance);
+}
+
 void program_place(Program *program)
 {
     Placer placer;
 
-    place_state(program, program->arena_bytes);
+    place_tensors(program, &placer);
+    sum_peak(program, &placer);
+    placer_clear(&placer);
+}
+
+void program_place_tensors(Program *program)
+{
+    Placer placer;
+
+    place_tensors(program, &placer);
+    placer_clear(&placer);
+}
+
+void program_find_peak(Program *program)
+{
+    Placer placer;
+
     placer_init(&placer, program);
-    program->arena_bytes[TIER_DEVICE] =
-        place_shared(&placer, program, program->arena_bytes[TIER_DEVICE]);
-    program->memory = peak_use(&placer, program->arena_bytes[TIER_DEVICE]);
+    sum_peak(program, &placer);
     placer_clear(&placer);
 }
 

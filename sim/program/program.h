@@ -212,7 +212,16 @@ guint64 tensor_copy_bytes(const Tensor *tensor);
 guint64 tensor_bytes(const Program *program, const Tensor *tensor);
 
 /* The copy that an operand of a call means. */
-guint operand_copy(const Program *program, const Call *call, const Operand *operand);
+static inline guint operand_copy(const Program *program, const Call *call, const Operand *operand)
+{
+    const guint space = program_tensor(program, operand->tensor)->space;
+    const gint count = (gint)g_array_index(program->spaces, Space, space).count;
+    gint copy = (gint)call->index[space] + operand->shift;
+
+    if (copy < 0 || copy >= count) /* rare, and to divide takes long */
+        copy %= count;
+    return (guint)(copy < 0 ? copy + count : copy);
+}
 
 /* The term of DESIGN 4 that a tensor counts under; their names, and those of volumes, as in plans.
  */

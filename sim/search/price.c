@@ -144,6 +144,12 @@ static void grow_programs(const Plan *plan, ProgramSet *set)
         framework_grow(plan->framework, set->classes[c]);
 }
 
+static void place_programs(ProgramSet *set)
+{
+    for (guint c = 0; c < set->num_classes; c++)
+        program_place_tensors(set->classes[c]);
+}
+
 static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
 {
     MemoryUse use = program_memory(set->classes[stage]);
@@ -173,11 +179,13 @@ static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
     }
 }
 
-/* @set is placed. */
+/* The tensors of @set are placed; the peak is found where it matters. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
     const guint stage = largest_stage(plan, set);
-    const Program *program = set->classes[stage];
+    Program *program = set->classes[stage];
+
+    program_find_peak(program);
     Priced priced = {
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
@@ -303,15 +311,16 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
-    g_autoptr(ProgramSet) set = program_compile(&spec);
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
+    place_programs(set);
     store_programs(plan, set);
     simulate_stages(plan, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     grow_programs(plan, set);
-    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
-        program_place(set->classes[c]);
+    if (is_foreign(plan))
+        place_programs(set);
     const Priced priced = price_largest(plan, set, times);
     return conclude(plan, set, &priced);
 }
@@ -374,8 +383,7 @@ static Priced price_micro_batches(Plan *plan, guint micro_batches)
     g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
     grow_programs(plan, set);
-    for (guint c = 0; c < set->num_classes; c++)
-        program_place(set->classes[c]);
+    place_programs(set);
     simulate_stages(plan, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     return price_largest(plan, set, times);
@@ -401,10 +409,14 @@ gboolean plan_price_quickly(Plan *plan)
 /* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
 static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
 {
-    program_place(set->classes[c]);
+    program_place_tensors(set->classes[c]);
     Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
 
     memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
+    if (predict_fits(plan, &priced))
+        return TRUE;
+    program_find_peak(set->classes[c]); /* for the reason */
+    priced.memory = stage_memory(plan, set, c);
     return predict_fits(plan, &priced);
 }
 
