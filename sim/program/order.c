@@ -166,13 +166,20 @@ typedef struct {
     guint32 readers; /* streams, as bits */
 } Touch;
 
+/* A tensor's copies, among those of all. */
+typedef struct {
+    guint first;
+    gint count;
+    guint space;
+} Copies;
+
 typedef struct {
     Program *program;
     Happens *happens;
-    guint *first_copy; /* by tensor */
-    Touch *touches;    /* by tensor copy */
-    Event *readers;    /* by tensor copy and stream, where its bit is set */
-    GArray **waits;    /* by call: Wait */
+    Copies *copies; /* by tensor */
+    Touch *touches; /* by tensor copy */
+    Event *readers; /* by tensor copy and stream, where its bit is set */
+    GArray **waits; /* by call: Wait */
     guint step;
 } Waiter;
 
@@ -211,21 +218,20 @@ static void depend(Waiter *waiter, guint call, guint op, const Event *own, const
     happens_join(waiter->happens, own->instance, event->instance);
 }
 
-static guint copy_of(const Waiter *waiter, const Call *call, const Operand *operand)
+static guint copy_of(const Waiter *waiter, const Call *call, guint tensor, gint shift)
 {
-    return waiter->first_copy[operand->tensor] + operand_copy(waiter->program, call, operand);
+    const Copies *copies = &waiter->copies[tensor];
+
+    return copies->first + index_within((gint)call->index[copies->space] + shift, copies->count);
 }
 
-static void depend_operand(Waiter *waiter, guint c, guint i, const Event *own,
-                           const Operand *operand)
+static void depend_on(Waiter *waiter, guint c, guint i, const Event *own, guint copy, Access access)
 {
-    const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
-    const guint copy = copy_of(waiter, call, operand);
     const Touch *touch = &waiter->touches[copy];
 
     if (touch->writer.position != 0)
         depend(waiter, c, i, own, &touch->writer);
-    if (operand->access == ACCESS_READ)
+    if (access == ACCESS_READ)
         return;
     for (guint32 left = touch->readers; left != 0; left &= left - 1) {
         const guint stream = (guint)__builtin_ctz(left);
@@ -234,12 +240,9 @@ static void depend_operand(Waiter *waiter, guint c, guint i, const Event *own,
     }
 }
 
-static void record_operand(Waiter *waiter, guint c, const Event *own, const Operand *operand)
+static void record(Waiter *waiter, const Event *own, guint copy, Access access)
 {
-    const guint copy =
-        copy_of(waiter, &g_array_index(waiter->program->step.calls, Call, c), operand);
-
-    if (operand->access == ACCESS_READ) {
+    if (access == ACCESS_READ) {
         waiter->touches[copy].readers |= 1u << own->stream;
         waiter->readers[copy * waiter->happens->num_streams + own->stream] = *own;
     } else {
@@ -247,47 +250,62 @@ static void record_operand(Waiter *waiter, guint c, const Event *own, const Oper
     }
 }
 
+/* By the waits that are there. */
+static void begin_op(Waiter *waiter, guint c, guint i, const Op *op, guint64 instance)
+{
+    Happens *happens = waiter->happens;
+    const GArray *waits = waiter->waits[c];
+
+    happens_begin(happens, instance);
+    for (guint w = 0; w < op->num_waits; w++)
+        happens_join(happens, instance, instance - i + op->waits[w]);
+    for (guint w = 0; waits != NULL && w < waits->len; w++) {
+        const Wait *wait = &g_array_index(waits, Wait, w);
+        guint64 event;
+
+        if (wait->before == i && happens_event(happens, wait, waiter->step, &event))
+            happens_join(happens, instance, event);
+    }
+}
+
 /* A write that follows reads covers them: the later ones wait for it alone. */
 static void visit_op(Waiter *waiter, guint c, guint i)
 {
-    Program *program = waiter->program;
-    const Call *call = &g_array_index(program->step.calls, Call, c);
-    const Op *op = &program_segment(program, call->segment)->ops[i];
-    const guint64 start =
-        waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c];
-    const Operand predicate = {.tensor = (guint)op->predicate, .access = ACCESS_READ};
-    const Event own = {start + i, waiter->happens->position[start + i], op->stream};
+    const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
+    const Op *op = &program_segment(waiter->program, call->segment)->ops[i];
+    const guint64 instance =
+        waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c] + i;
+    const Event own = {instance, waiter->happens->position[instance], op->stream};
+    const gboolean predicated = op->predicate != NO_TENSOR;
+    const guint predicate = predicated ? copy_of(waiter, call, (guint)op->predicate, 0) : 0;
+    guint copies[MAX_OPERANDS];
 
-    happens_begin(waiter->happens, start + i);
-    for (guint w = 0; w < op->num_waits; w++)
-        happens_join(waiter->happens, start + i, start + op->waits[w]);
-    for (guint w = 0; waiter->waits[c] != NULL && w < waiter->waits[c]->len; w++) {
-        const Wait *wait = &g_array_index(waiter->waits[c], Wait, w);
-        guint64 event;
-
-        if (wait->before == i && happens_event(waiter->happens, wait, waiter->step, &event))
-            happens_join(waiter->happens, start + i, event);
+    begin_op(waiter, c, i, op, instance);
+    if (predicated)
+        depend_on(waiter, c, i, &own, predicate, ACCESS_READ);
+    for (guint o = 0; o < op->num_operands; o++) {
+        copies[o] = copy_of(waiter, call, op->operands[o].tensor, op->operands[o].shift);
+        depend_on(waiter, c, i, &own, copies[o], op->operands[o].access);
     }
-    if (op->predicate != NO_TENSOR)
-        depend_operand(waiter, c, i, &own, &predicate);
+    if (predicated)
+        record(waiter, &own, predicate, ACCESS_READ);
     for (guint o = 0; o < op->num_operands; o++)
-        depend_operand(waiter, c, i, &own, &op->operands[o]);
-    if (op->predicate != NO_TENSOR)
-        record_operand(waiter, c, &own, &predicate);
-    for (guint o = 0; o < op->num_operands; o++)
-        record_operand(waiter, c, &own, &op->operands[o]);
+        record(waiter, &own, copies[o], op->operands[o].access);
 }
 
-static guint *count_copies(const Program *program, guint *total)
+static Copies *count_copies(const Program *program, guint *total)
 {
-    guint *first_copy = g_new(guint, program->tensors->len);
+    Copies *copies = g_new(Copies, program->tensors->len);
 
     *total = 0;
     for (guint t = 0; t < program->tensors->len; t++) {
-        first_copy[t] = *total;
-        *total += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
+        const guint space = program_tensor(program, t)->space;
+        const guint count = g_array_index(program->spaces, Space, space).count;
+
+        copies[t] = (Copies){*total, (gint)count, space};
+        *total += count;
     }
-    return first_copy;
+    return copies;
 }
 
 static void store_waits(Waiter *waiter)
@@ -308,12 +326,12 @@ void order_add_waits(Program *program)
     enum { STEPS = 2 }; /* the second finds what crosses the boundary */
     const guint num_calls = program->step.calls->len;
     g_autoptr(Happens) happens = happens_new(program, STEPS);
-    guint copies;
-    g_autofree guint *first_copy = count_copies(program, &copies);
-    g_autofree Touch *touches = g_new0(Touch, copies);
-    g_autofree Event *readers = g_new(Event, copies * program->streams->len);
+    guint total;
+    g_autofree Copies *copies = count_copies(program, &total);
+    g_autofree Touch *touches = g_new0(Touch, total);
+    g_autofree Event *readers = g_new(Event, total * program->streams->len);
     g_autofree GArray **waits = g_new0(GArray *, num_calls);
-    Waiter waiter = {program, happens, first_copy, touches, readers, waits, 0};
+    Waiter waiter = {program, happens, copies, touches, readers, waits, 0};
 
     for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
         for (guint c = 0; c < num_calls; c++) {
