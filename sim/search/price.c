@@ -137,11 +137,17 @@ static gboolean is_foreign(const Plan *plan)
     return plan->framework != NULL && plan->framework != framework_default();
 }
 
-/* Before @set is placed. */
+/* Before it is placed. */
+static void grow_program(const Plan *plan, Program *program)
+{
+    if (is_foreign(plan))
+        framework_grow(plan->framework, program);
+}
+
 static void grow_programs(const Plan *plan, ProgramSet *set)
 {
-    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
-        framework_grow(plan->framework, set->classes[c]);
+    for (guint c = 0; c < set->num_classes; c++)
+        grow_program(plan, set->classes[c]);
 }
 
 static void place_programs(ProgramSet *set)
@@ -150,13 +156,18 @@ static void place_programs(ProgramSet *set)
         program_place_tensors(set->classes[c]);
 }
 
-static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
+static MemoryUse rank_memory(const Plan *plan, const Program *program)
 {
-    MemoryUse use = program_memory(set->classes[stage]);
+    MemoryUse use = program_memory(program);
 
     if (is_foreign(plan))
-        framework_add_memory(plan->framework, set->classes[stage], &use);
+        framework_add_memory(plan->framework, program, &use);
     return use;
+}
+
+static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
+{
+    return rank_memory(plan, set->classes[stage]);
 }
 
 static guint largest_stage(const Plan *plan, const ProgramSet *set)
@@ -406,17 +417,17 @@ gboolean plan_price_quickly(Plan *plan)
 
 /* ---- among many ---- */
 
-/* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
-static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
+/* Places the program of stage @stage; FALSE, with the reason, when it doesn't fit. */
+static gboolean place_stage(Plan *plan, Program *program, guint stage)
 {
-    program_place_tensors(set->classes[c]);
-    Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
+    program_place_tensors(program);
+    Priced priced = {.memory = rank_memory(plan, program), .stage = stage};
 
-    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
+    memcpy(priced.arena_bytes, program->arena_bytes, sizeof priced.arena_bytes);
     if (predict_fits(plan, &priced))
         return TRUE;
-    program_find_peak(set->classes[c]); /* for the reason */
-    priced.memory = stage_memory(plan, set, c);
+    program_find_peak(program); /* for the reason */
+    priced.memory = rank_memory(plan, program);
     return predict_fits(plan, &priced);
 }
 
@@ -434,16 +445,21 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Belo
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
-    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
-    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-    grow_programs(plan, set);
-    if (!place_stage(plan, set, below->stage))
+    g_autoptr(Program) program = program_build_unplaced(&spec, below->stage);
+    grow_program(plan, program);
+    if (!place_stage(plan, program, below->stage))
         return PRICE_TOO_LARGE;
+    g_autoptr(ProgramSet) set =
+        program_compile_around(&spec, below->stage, g_steal_pointer(&program));
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    for (guint c = 0; c < set->num_classes; c++)
+        if (c != below->stage)
+            grow_program(plan, set->classes[c]);
     simulate_stages(plan, &spec, set, times);
     if (slowest(times, set->num_classes) > below->limit_s)
         return PRICE_TOO_SLOW;
     for (guint c = 0; c < set->num_classes; c++)
-        if (c != below->stage && !place_stage(plan, set, c))
+        if (c != below->stage && !place_stage(plan, set->classes[c], c))
             return PRICE_TOO_LARGE;
     store_stages(plan, times, set->num_classes);
     *priced = price_largest(plan, set, times);
