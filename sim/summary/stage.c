@@ -12,6 +12,7 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
         .flow = &flow->stages[index],
         .flows = flow,
         .scalars = known_scalars(known, spec),
+        .framework = known_framework(known),
     };
 
     if (spec->layout.size[AXIS_PP] > 1)

@@ -12,6 +12,7 @@ typedef struct {
     const StageFlow *flow;
     const Flow *flows; /* of all stages */
     const ScalarCost *scalars;
+    const Framework *framework;
     double exchange_s; /* one message to a neighbour; 0 for a single stage */
 } Stage;
 
