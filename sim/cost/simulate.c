@@ -28,6 +28,7 @@ typedef struct {
     double took_s, lost_s; /* lost_s: that compute loses to it */
     OpClass class, spent_on;
     gboolean communicates;
+    Volume volume; /* where it communicates */
 } Timed;
 
 /* Virtual time of one simulated rank. */
@@ -70,7 +71,9 @@ static void time_ops(Clock *clock, const SimulateContext *context, double *const
         for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
             const Op *op = &program_segment(program, s)->ops[i];
 
-            clock->timed[clock->first_timed[s] + i] = (Timed){
+            Timed *timed = &clock->timed[clock->first_timed[s] + i];
+
+            *timed = (Timed){
                 .op = op,
                 .took_s = durations[s][i],
                 .lost_s = op->stream == COMPUTE_STREAM ? 0 : blocks[op->stream] * durations[s][i],
@@ -78,6 +81,8 @@ static void time_ops(Clock *clock, const SimulateContext *context, double *const
                 .spent_on = spent_on(op),
                 .communicates = op_kind_is_communication(op->kind),
             };
+            if (op_kind_is_communication(op->kind))
+                timed->volume = op_volume(op->kind);
         }
 }
 
@@ -182,6 +187,8 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     if (timed->class == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
     clock->time.busy_s[timed->spent_on] += timed->took_s;
+    if (timed->communicates)
+        clock->time.volume_s[timed->volume] += timed->took_s;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     note_op(clock, start_s, end_s, ops, class_index);
@@ -200,8 +207,10 @@ static void end_step(Clock *clock)
     clock->step_start_s = clock->last_compute_s;
     clock->next_call = clock->op = clock->num_ops = 0;
     clock->step++;
-    if (clock->step < STEPS)
-        memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
+    if (clock->step == STEPS)
+        return;
+    memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
+    memset(clock->time.volume_s, 0, sizeof clock->time.volume_s);
 }
 
 static void start_call(Clock *clock)

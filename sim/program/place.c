@@ -223,10 +223,38 @@ static void note_peak(const Lifetimes *lives, const Moment *moment, Peak *peak)
     memcpy(peak->members, members, lives->num_tensors * sizeof *members);
 }
 
+/* Of any phase, or of calls of one. */
+enum { ANY_PHASE = -1 };
+
+static StepPhase segment_phase(const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (op_class(segment->ops[i].kind) == OP_CLASS_OPTIMIZER)
+            return PHASE_OPTIMIZER;
+    return PHASE_PASSES;
+}
+
+static const Segment *segment_at(const Lifetimes *lives, guint64 instance)
+{
+    const Program *program = lives->program;
+    const guint64 within = instance % lives->happens->ops_per_step;
+    guint from = 0, until = program->step.calls->len - 1;
+
+    while (from < until) {
+        const guint middle = (from + until) / 2;
+
+        if (within < lives->happens->first_op[middle + 1])
+            until = middle;
+        else
+            from = middle + 1;
+    }
+    return program_segment(program, g_array_index(program->step.calls, Call, from).segment);
+}
+
 /* Looks at every start of a lifetime: between them nothing is added.  A tensor is alive while any
  * of its lifetimes that have started is not over; places on a stream are in order, so their newest
  * access there stands for all of them. */
-static void find_peak(const Lifetimes *lives, Peak *peak)
+static void find_peak(const Lifetimes *lives, gint phase, Peak *peak)
 {
     g_autoptr(GArray) order = shared_by_extent(lives->program);
     g_autofree guint32 *last = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
@@ -242,21 +270,11 @@ static void find_peak(const Lifetimes *lives, Peak *peak)
 
         for (guint s = 0; s < lives->touching[started->tensor].num; s++)
             own[s] = MAX(own[s], lifetimes_lasts(lives, started)[s]);
-        if (started->start > lives->happens->ops_per_step)
+        if (started->start > lives->happens->ops_per_step &&
+            (phase == ANY_PHASE ||
+             (gint)segment_phase(segment_at(lives, started->start - 1)) == phase))
             note_peak(lives, &moment, peak);
     }
-}
-
-static const char *moment_name(const Lifetimes *lives, guint64 instance)
-{
-    const Program *program = lives->program;
-    const guint64 within = instance % MAX(lives->happens->ops_per_step, 1);
-
-    for (guint c = 0; c < program->step.calls->len; c++)
-        if (within < lives->happens->first_op[c + 1])
-            return program_segment(program, g_array_index(program->step.calls, Call, c).segment)
-                ->name;
-    return "";
 }
 
 /* Of state, and of those @members (NULL: none) of the rest; all else of the arena counts as
@@ -295,9 +313,10 @@ static void sum_peak(Program *program, const Lifetimes *lives)
     g_autofree gboolean *members = g_new0(gboolean, lives->num_tensors);
     Peak peak = {.members = members};
 
-    find_peak(lives, &peak);
+    find_peak(lives, ANY_PHASE, &peak);
     program->memory = sum_terms(program, members);
-    program->memory.moment = moment_name(lives, peak.instance);
+    if (lives->happens->ops_per_step > 0)
+        program->memory.moment = segment_at(lives, peak.instance)->name;
 }
 
 void program_place(Program *program)
@@ -329,4 +348,32 @@ void program_find_peak(Program *program)
 MemoryUse program_memory(const Program *program)
 {
     return program->memory;
+}
+
+guint64 program_state_bytes(const Program *program)
+{
+    guint64 bytes = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (tensor->tier == TIER_DEVICE && !is_shared_memory(tensor))
+            bytes += tensor_bytes(program, tensor);
+    }
+    return bytes;
+}
+
+void program_phase_peaks(const Program *program, guint64 peak_bytes[NUM_PHASES])
+{
+    Lifetimes lives;
+
+    lifetimes_init(&lives, program, TRUE);
+    for (gint phase = 0; phase < NUM_PHASES; phase++) {
+        g_autofree gboolean *members = g_new0(gboolean, lives.num_tensors);
+        Peak peak = {.members = members};
+
+        find_peak(&lives, phase, &peak);
+        peak_bytes[phase] = program_state_bytes(program) + peak.bytes;
+    }
+    lifetimes_clear(&lives);
 }
