@@ -62,6 +62,21 @@ static void compare_start(Lifetimes *lives, guint tensor, guint stream, guint64 
     }
 }
 
+/* Makes @tensor the latest that started, behind the newest lifetime. */
+static void note_start(Lifetimes *lives, guint tensor)
+{
+    lives->newest_start[tensor] = lives->list->len;
+    if (lives->latest == tensor)
+        return;
+    lives->older[lives->newer[tensor]] = lives->older[tensor];
+    lives->newer[lives->older[tensor]] = lives->newer[tensor];
+    lives->older[tensor] = lives->latest;
+    lives->newer[lives->latest] = tensor;
+    lives->newer[tensor] = lives->num_tensors;
+    lives->older[lives->num_tensors] = tensor;
+    lives->latest = tensor;
+}
+
 static void start_lifetime(Lifetimes *lives, guint tensor, guint copy, guint64 instance)
 {
     const Lifetime lifetime = {.tensor = tensor,
@@ -72,7 +87,7 @@ static void start_lifetime(Lifetimes *lives, guint tensor, guint copy, guint64 i
     g_array_append_val(lives->list, lifetime);
     g_array_set_size(lives->lasts, lives->lasts->len + lives->touching[tensor].num);
     lives->newest[lives->first_copy[tensor] + copy] = lives->list->len;
-    lives->newest_start[tensor] = instance + 1;
+    note_start(lives, tensor);
 }
 
 static Lifetime *lifetime_at(const Lifetimes *lives, guint i)
@@ -88,36 +103,12 @@ static Lifetime *newest_lifetime(const Lifetimes *lives, guint tensor, guint cop
     return newest == 0 ? NULL : lifetime_at(lives, newest - 1);
 }
 
-/* With the tensors of lifetimes that started since @lifetime was last looked at. */
-static void compare_starts(Lifetimes *lives, const Lifetime *lifetime)
-{
-    for (guint i = lifetime->compared; i < lives->list->len; i++)
-        if (lifetime_at(lives, i)->tensor != lifetime->tensor)
-            conflict(lives, lifetime->tensor, lifetime_at(lives, i)->tensor);
-}
-
-/* The same, by asking all that it could still meet. */
-static void compare_apart(Lifetimes *lives, const Lifetime *lifetime)
-{
-    const guint tensor = lifetime->tensor;
-    guint *apart = lives->apart[tensor];
-
-    for (guint i = lives->num_apart[tensor]; i-- > 0;) {
-        if (!lifetimes_conflict(lives, tensor, apart[i]) &&
-            lives->newest_start[apart[i]] <= lifetime->start)
-            continue;
-        conflict(lives, tensor, apart[i]);
-        apart[i] = apart[--lives->num_apart[tensor]];
-    }
-}
-
 /* A later access of a lifetime: whatever started in between overlaps it. */
 static void continue_lifetime(Lifetimes *lives, Lifetime *lifetime)
 {
-    if (lives->list->len - lifetime->compared <= lives->num_apart[lifetime->tensor])
-        compare_starts(lives, lifetime);
-    else
-        compare_apart(lives, lifetime);
+    for (guint t = lives->latest; lives->newest_start[t] > lifetime->compared; t = lives->older[t])
+        if (t != lifetime->tensor)
+            conflict(lives, lifetime->tensor, t);
     lifetime->compared = lives->list->len;
 }
 
@@ -246,21 +237,25 @@ static void find_uses(Lifetimes *lives)
     lives->first_use[num] = lives->uses->len;
 }
 
-/* Before anything lives: all that may share memory. */
-static void find_apart(Lifetimes *lives)
+/* Before anything lives, in any order: a ring of all tensors, closed by one more. */
+static void list_starts(Lifetimes *lives)
 {
-    const Program *program = lives->program;
+    const guint num = lives->num_tensors + 1;
 
-    lives->apart = g_new(guint *, lives->num_tensors);
-    lives->num_apart = g_new0(guint, lives->num_tensors);
-    lives->bytes = g_new(guint64, lives->num_tensors);
-    for (guint t = 0; t < lives->num_tensors; t++) {
-        lives->apart[t] = g_new(guint, lives->num_tensors);
-        lives->bytes[t] = tensor_bytes(program, program_tensor(program, t));
-        for (guint other = 0; other < lives->num_tensors; other++)
-            if (other != t && is_shared_memory(program_tensor(program, other)))
-                lives->apart[t][lives->num_apart[t]++] = other;
+    lives->newest_start = g_new0(guint, num);
+    lives->older = g_new(guint, num);
+    lives->newer = g_new(guint, num);
+    for (guint t = 0; t < num; t++) {
+        lives->older[t] = (t + 1) % num;
+        lives->newer[t] = (t + num - 1) % num;
     }
+}
+
+static void sum_bytes(Lifetimes *lives)
+{
+    lives->bytes = g_new(guint64, lives->num_tensors);
+    for (guint t = 0; t < lives->num_tensors; t++)
+        lives->bytes[t] = tensor_bytes(lives->program, program_tensor(lives->program, t));
 }
 
 void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
@@ -280,11 +275,11 @@ void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_pea
     lives->newest = g_new0(guint, copies);
     lives->lasts = g_array_new(FALSE, TRUE, sizeof(guint32));
     lives->newest_access = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
-    lives->newest_start = g_new0(guint64, lives->num_tensors);
     lives->conflicts = g_new0(guint8, lives->num_tensors * lives->num_tensors);
     lives->always = g_new0(gboolean, lives->num_tensors);
     find_uses(lives);
-    find_apart(lives);
+    list_starts(lives);
+    sum_bytes(lives);
     lives->unsure = g_new(guint, program->streams->len * lives->num_tensors);
     lives->num_unsure = g_new0(guint, program->streams->len);
     lives->is_unsure = g_new0(guint32, lives->num_tensors);
@@ -306,10 +301,8 @@ void lifetimes_clear(Lifetimes *lives)
     g_free(lives->newest_start);
     g_free(lives->conflicts);
     g_free(lives->always);
-    for (guint t = 0; t < lives->num_tensors; t++)
-        g_free(lives->apart[t]);
-    g_free(lives->apart);
-    g_free(lives->num_apart);
+    g_free(lives->older);
+    g_free(lives->newer);
     g_free(lives->unsure);
     g_free(lives->num_unsure);
     g_free(lives->is_unsure);

@@ -33,13 +33,14 @@ typedef struct {
     GArray *lasts;          /* guint32: Lifetime.first_last points here */
     guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
     guint32 *newest_access; /* by tensor x stream that touches it, of any copy: a place there */
-    guint64 *newest_start;  /* by tensor: its newest lifetime's start, plus one */
+    guint *newest_start;    /* by tensor: its newest of those, of any copy, plus one */
+    guint latest;           /* tensor: that of the newest lifetime */
+    guint *older, *newer;   /* by tensor: the next ones by newest_start; the ring is closed by
+                               num_tensors, which never starts */
     guint8 *conflicts;      /* num_tensors squared */
-    guint **apart;          /* by tensor: those that it did not conflict with when last looked at */
-    guint *num_apart;
-    guint *unsure;      /* by stream: tensors that an op of it must not take to be over */
-    guint *num_unsure;  /* by stream */
-    guint32 *is_unsure; /* by tensor: on those streams, as bits */
+    guint *unsure;          /* by stream: tensors that an op of it must not take to be over */
+    guint *num_unsure;      /* by stream */
+    guint32 *is_unsure;     /* by tensor: on those streams, as bits */
     gboolean finds_peak;
     gboolean carries; /* something is read in a step before it is written there */
     guint strangers;  /* tensors that streams have yet to touch in the second repetition, by both */
