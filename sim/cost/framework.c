@@ -335,6 +335,11 @@ const Framework *framework_or_default(const Framework *framework)
     return framework != NULL ? framework : framework_default();
 }
 
+gboolean framework_is_foreign(const Framework *framework)
+{
+    return framework_or_default(framework) != framework_default();
+}
+
 /* A matrix of a unit, to fp8: activations are no unit's parameter. */
 static gboolean rounds_weight(const Op *op)
 {

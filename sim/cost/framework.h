@@ -74,6 +74,9 @@ char *framework_names(void);
 /* @framework, or the default where it is NULL. */
 const Framework *framework_or_default(const Framework *framework);
 
+/* Whether that is another than fsdp-run, whose memory is not the program's. */
+gboolean framework_is_foreign(const Framework *framework);
+
 /* How often the bytes of a memory-bound op pass through memory. */
 double framework_passes(const Framework *framework, const Op *op);
 

@@ -111,6 +111,12 @@ void framework_grow(const Framework *framework, Program *program)
     grow_logits(framework, program);
 }
 
+double framework_unit_bytes(const Framework *framework, const UnitMap *map)
+{
+    return framework->whole_bytes * (double)map->full_elements +
+           framework->shard_bytes * (double)map->shard_elements;
+}
+
 void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use)
 {
     double state = 0;
@@ -118,8 +124,7 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     for (guint u = 0; u < program->units->len; u++) {
         const UnitClass *unit = program_unit(program, u);
 
-        state += unit->count * (framework->whole_bytes * (double)unit->map->full_elements +
-                                framework->shard_bytes * (double)unit->map->shard_elements);
+        state += unit->count * framework_unit_bytes(framework, unit->map);
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;
