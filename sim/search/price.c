@@ -144,13 +144,18 @@ static void grow_programs(const Plan *plan, ProgramSet *set)
         framework_grow(plan->framework, set->classes[c]);
 }
 
-static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
+static MemoryUse rank_memory(const Plan *plan, const Program *program)
 {
-    MemoryUse use = program_memory(set->classes[stage]);
+    MemoryUse use = program_memory(program);
 
     if (is_foreign(plan))
-        framework_add_memory(plan->framework, set->classes[stage], &use);
+        framework_add_memory(plan->framework, program, &use);
     return use;
+}
+
+static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
+{
+    return rank_memory(plan, set->classes[stage]);
 }
 
 static guint largest_stage(const Plan *plan, const ProgramSet *set)
@@ -398,14 +403,20 @@ gboolean plan_price_quickly(Plan *plan)
 
 /* ---- among many ---- */
 
+/* The placed program of a stage; FALSE, with the reason, when it does not fit. */
+static gboolean stage_fits(Plan *plan, const Program *program, guint stage)
+{
+    Priced priced = {.memory = rank_memory(plan, program), .stage = stage};
+
+    memcpy(priced.arena_bytes, program->arena_bytes, sizeof priced.arena_bytes);
+    return predict_fits(plan, &priced);
+}
+
 /* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
 static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
 {
     program_place(set->classes[c]);
-    Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
-
-    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
-    return predict_fits(plan, &priced);
+    return stage_fits(plan, set->classes[c], c);
 }
 
 /* A limit on a step's seconds, and the stage whose memory to look at first. */
@@ -475,4 +486,73 @@ PriceResult plan_price_below(Plan *plan, guint stage, double limit_s)
         conclude(plan, set, &priced);
     }
     return result;
+}
+
+/* ---- as few layers computed again as fit ---- */
+
+typedef struct {
+    Plan *plan;
+    ProgramSpec spec;
+    guint16 *by_stage; /* what @spec points to */
+} Fitting;
+
+static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
+{
+    fitting->by_stage[stage] = (guint16)layers;
+    g_autoptr(Program) program = program_build(&fitting->spec, stage);
+    if (is_foreign(fitting->plan)) {
+        framework_grow(fitting->plan->framework, program);
+        program_place(program);
+    }
+    return stage_fits(fitting->plan, program, stage);
+}
+
+/* Fewer layers than @from don't fit; more need less.  Floors are close, so it takes small steps
+ * first. */
+static gboolean fit_stage(const Fitting *fitting, guint stage, guint from, guint most)
+{
+    guint low = from, high = from, step = 1;
+
+    while (!fits_with(fitting, stage, high)) {
+        if (high == most)
+            return FALSE;
+        low = high + 1;
+        high = MIN(high + step, most);
+        step *= 2;
+    }
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        if (fits_with(fitting, stage, middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    fitting->by_stage[stage] = (guint16)high;
+    return TRUE;
+}
+
+gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *by_stage = g_memdup2(from, pp * sizeof *from);
+    Fitting fitting = {plan, plan_spec(plan), by_stage};
+    guint steady, group;
+
+    fitting.spec.schedule.recompute = recompute;
+    fitting.spec.schedule.recompute_layers = by_stage;
+    if (is_steady(plan, &steady, &group))
+        fitting.spec.schedule.micro_batches = steady + group;
+    for (guint s = 0; s < pp; s++) {
+        const guint most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
+
+        if (!fit_stage(&fitting, s, by_stage[s], most))
+            return FALSE;
+    }
+    plan_set_recompute(plan, recompute, by_stage, pp);
+    if (schedule_has_rest(&plan->schedule))
+        return TRUE;
+    g_ptr_array_set_size(plan->reasons, 0);
+    g_ptr_array_add(plan->reasons, g_strdup("memory: fits only with all layers computed again"));
+    return FALSE;
 }

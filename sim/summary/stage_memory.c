@@ -81,10 +81,12 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
     const gboolean apart = cost->ring.weights + cost->ring.again_kept > 0;
 
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const guint64 copies = (guint64)flow->in_flight * stage->shape->most_of[k][lot];
+        const guint most = stage->shape->most_of[k][lot];
+        const guint64 copies = (guint64)flow->in_flight * most;
+        const gboolean one = most == 1 && stage->shape->least_of[k][lot] == 0; /* of some chunks */
 
         rings->saved[k][lot] = copies * cost->block[k].saved;
-        rings->alone[k][lot] = copies < 2 || flow->until_weights * layers < 2 ||
+        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * layers < 2 ||
                                (apart && flow->backward_apart * layers < 2);
     }
     /* experts have no backward for weights apart */
