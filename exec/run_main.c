@@ -17,30 +17,6 @@
 /* ---- training ---- */
 
 /* What a plan can price and the kernels don't compute.  Precisions name what blocks multiply in. */
-static gboolean check_trainable(const Plan *plan, GError **error)
-{
-    const DType precision = plan->workload.recipe->precision;
-
-    if (precision != DTYPE_BF16 && precision != DTYPE_FP32)
-        return fail(error, ERROR_INPUT,
-                    "%s: field \"workload.precision\" = \"%s\": it is planned only; fsdp-run "
-                    "trains in bf16 and fp32",
-                    plan->source, dtype_name(precision));
-    if (optimizer_moment_block(plan->workload.optimizer) != 0)
-        return fail(error, ERROR_INPUT,
-                    "%s: field \"workload.optimizer\" = \"%s\": it is planned only; fsdp-run "
-                    "trains with adamw and sgd",
-                    plan->source, optimizer_name(plan->workload.optimizer));
-    if (sharding_offloads(&plan->sharding))
-        return fail(
-            error, ERROR_INPUT,
-            "%s: field \"offload\" = {\"optimizer\": \"%s\", \"parameters\": \"%s\"}: it is "
-            "planned only; fsdp-run keeps all on the device",
-            plan->source, tier_name(plan->sharding.offload.optimizer),
-            tier_name(plan->sharding.offload.parameters));
-    return model_check_trainable(plan->model, error);
-}
-
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */
 static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
                              const RunOptions *options, GError **error)
@@ -137,12 +113,21 @@ static int start_ranks(const Plan *plan, const RuntimeOptions *means, int argc, 
                : launch_ranks(argc, argv, plan->gpus, plan->threads, error);
 }
 
+static Plan *load_trainable(const char *path, GError **error)
+{
+    g_autoptr(Plan) plan = plan_load(path, error);
+
+    if (plan == NULL || plan_check_trainable(plan, error))
+        return g_steal_pointer(&plan);
+    g_prefix_error(error, "%s: ", plan->source);
+    return NULL;
+}
+
 static int run_plan(const LaunchEnvironment *launch, const RunOptions *options, int argc,
                     char **argv, GError **error)
 {
-    g_autoptr(Plan) plan = plan_load(options->plan_path, error);
-    g_autoptr(ProgramSet) set =
-        plan != NULL && check_trainable(plan, error) ? plan_compile(plan, error) : NULL;
+    g_autoptr(Plan) plan = load_trainable(options->plan_path, error);
+    g_autoptr(ProgramSet) set = plan != NULL ? plan_compile(plan, error) : NULL;
     RuntimeOptions means;
 
     if (set == NULL || !launch_check_ranks(launch, plan->gpus, error) ||

@@ -42,7 +42,20 @@ static void print_inputs(const SearchRequest *request)
     if (request->model->experts.count > 0)
         g_print("%s\n", balanced);
 
+    if ((request->model->features & FEATURE_POSITIONS) == 0 && seq > request->model->max_seq)
+        g_print("%u tokens are more than the model's max_position_embeddings, %u: positions may "
+                "need scaling; memory and time do not depend on it\n",
+                seq, request->model->max_seq);
     print_framework(request->framework);
+}
+
+/* Beside the plan: what fsdp-run would refuse. */
+static void print_untrainable(const Plan *plan)
+{
+    g_autoptr(GError) missing = NULL;
+
+    if (!plan_check_trainable(plan, &missing))
+        g_print("fsdp-run can't train this: %s\n", missing->message);
 }
 
 /* Of columns: of the widest layout, and of what is computed again. */
@@ -141,6 +154,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
             dtype_name(request->recipe->precision));
+    print_untrainable(g_ptr_array_index(result->plans, 0));
 }
 
 char *table_stage_layers(const Plan *plan, guint stage)
@@ -265,6 +279,7 @@ void table_print_plan(const Plan *plan)
     print_volume(&plan->prediction);
     for (guint i = 0; i < plan->reasons->len; i++)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
+    print_untrainable(plan);
 }
 
 static void print_offloaded(const Plan *plan)
@@ -281,28 +296,38 @@ static void print_offloaded(const Plan *plan)
             strategy_name(plan->sharding.strategy), step, total, host);
 }
 
+static void print_refused(const SearchResult *result)
+{
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
+        if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
+            g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
+                    result->example[v]);
+}
+
 void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
                               guint smallest, const Plan *offloaded)
 {
+    const gboolean legal = result->rejected[VERDICT_MEMORY] > 0;
+
     print_inputs(request);
-    g_print("\nNothing fits on %u GPUs.\n", search_gpus(request));
+    g_print("\n%s on %u GPUs.\n", legal ? "Nothing fits" : "No layout is legal",
+            search_gpus(request));
     if (result->closest != NULL && result->closest->reasons->len > 0)
         g_print("The layout that needs least: %s\n",
                 (const char *)g_ptr_array_index(result->closest->reasons, 0));
     if (result->closest != NULL)
         print_memory(result->closest);
-    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
-        if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
-            g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
-                    result->example[v]);
+    print_refused(result);
     if (smallest != 0)
         g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
                 smallest);
     else
-        g_print("\nNo number of GPUs up to %d fits%s.\n", SEARCH_MOST_GPUS,
+        g_print("\nNo number of GPUs up to %d %s%s.\n", SEARCH_MOST_GPUS,
+                legal ? "fits" : "makes one legal",
                 request->global_batch != 0 ? " that divides the global batch" : "");
     if (offloaded != NULL)
         print_offloaded(offloaded);
-    g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
-            offloaded != NULL ? "Or:" : "Else:");
+    if (legal)
+        g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
+                offloaded != NULL ? "Or:" : "Else:");
 }

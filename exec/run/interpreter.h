@@ -12,11 +12,15 @@ typedef struct {
     double start_s, end_s; /* since the step began; both 0: skipped */
 } OpTime;
 
+/* Auto: a library where there is one that can, on all ranks. */
+typedef enum { ATTENTION_OWN, ATTENTION_CUDNN, ATTENTION_AUTO } AttentionMode;
+
 typedef struct {
     gboolean check;      /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
     guint64 seed;        /* of the delays */
     gboolean no_overlap; /* each communication is waited for at once */
     GraphMode graph;     /* of steps, on a device with queues */
+    AttentionMode attention;
 } InterpreterOptions;
 
 /* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
@@ -67,6 +71,9 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error) G_GNUC_WARN
 /* Whether steps run as graphs, as a run's record says it; what it says changes once in auto mode.
  * NULL on a device that has none. */
 const char *interpreter_graphs(const Interpreter *interpreter);
+
+/* What runs attention, as a run's record says it; NULL on a device that has no choice. */
+const char *interpreter_attention(const Interpreter *interpreter);
 
 /* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
 const OpTime *interpreter_times(const Interpreter *interpreter);

@@ -151,6 +151,35 @@ static gboolean open_events(Interpreter *interpreter, GError **error)
     return interpreter->events != NULL && open_graph(interpreter, error);
 }
 
+/* All ranks alike: stages differ in the scratch they have. */
+static gboolean open_attention(Interpreter *interpreter, GError **error)
+{
+    const AttentionMode mode = interpreter->options.attention;
+    Device *device = runtime_device(interpreter->runtime);
+    const DeviceQueueOps *queues = device_queues(device);
+    g_autoptr(GError) why = NULL;
+
+    if (queues == NULL)
+        return mode != ATTENTION_CUDNN ||
+               fail(error, ERROR_INPUT, "--attention cudnn: this plan's device is a CPU");
+    const Program *program = mode == ATTENTION_OWN ? NULL : interpreter->program;
+    const char *library = queues->library_attention(device, program, &why);
+    gint64 own = library == NULL;
+    if (!runtime_agree_max(interpreter->runtime, &own, error))
+        return FALSE;
+    if (own && library != NULL) {
+        queues->library_attention(device, NULL, NULL);
+        fail(&why, ERROR_RUNTIME, "another rank can't use it");
+    }
+    if (own && mode == ATTENTION_CUDNN)
+        return fail(error, ERROR_RUNTIME, "--attention cudnn: %s", why->message);
+    interpreter->attention = !own ? g_strdup(library)
+                             : why == NULL
+                                 ? g_strdup("own kernels")
+                                 : g_strdup_printf("own kernels (cuDNN: %s)", why->message);
+    return TRUE;
+}
+
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
 {
     const InterpreterOptions options = {0};
@@ -183,7 +212,8 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
     lay_out(interpreter);
-    if (!runtime_do(runtime, open_arena, &self, sizeof self, error) ||
+    if (!open_attention(interpreter, error) ||
+        !runtime_do(runtime, open_arena, &self, sizeof self, error) ||
         !open_events(interpreter, error))
         return NULL;
     fill_arena(interpreter);
@@ -215,6 +245,7 @@ void interpreter_free(Interpreter *interpreter)
         return;
     close_device(interpreter);
     transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
+    g_free(interpreter->attention);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
@@ -287,6 +318,11 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
 const char *interpreter_graphs(const Interpreter *interpreter)
 {
     return interpreter->graph == NULL ? NULL : step_graph_text(interpreter->graph);
+}
+
+const char *interpreter_attention(const Interpreter *interpreter)
+{
+    return interpreter->attention;
 }
 
 Runtime *interpreter_runtime(const Interpreter *interpreter)

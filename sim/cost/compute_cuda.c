@@ -278,7 +278,8 @@ static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
  *
  *     t = F / (peak * fraction * s / (s + s0))
  *
- *     F   FLOPs as issued (causal half)     s  keys of a sequence     s0  causal_waste_tokens
+ *     F   FLOPs as issued (causal half)     s0  causal_waste_tokens
+ *     s   keys of a sequence, of those in windows as many as a causal one with these pairs has
  *
  * Left out: head dimension (the fractions are for 128), grouped queries.
  */
@@ -289,7 +290,7 @@ static double flash_seconds(const Op *op, const Topology *topology, AttentionKer
     const KernelRate *rate = &kernel_rates[kernel][family->k_fill_bytes > 256];
     const double fraction = forward ? family->attention_forward * rate->forward
                                     : family->attention_backward * rate->backward;
-    const double seq = (double)(op_key_blocks(op) * op->sizes.seq);
+    const double seq = (double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op);
 
     return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
                            (seq + gpu_common.causal_waste_tokens));

@@ -156,6 +156,24 @@ guint model_value_dim(const Model *model)
 }
 
 /**
+ * model_seen_pairs:
+ *
+ *     (L T^2 / 2 - (L - F) (T - W)^2 / 2) / (L T^2 / 2)
+ *
+ *     L layers   F of them without a window   T sequence length   W window, T where it is longer
+ *
+ * Left out: the diagonal, T / 2 pairs more in each.
+ */
+double model_seen_pairs(const Model *model, guint64 seq_len)
+{
+    const double seq = (double)seq_len;
+    const double hidden = model->sliding_window > 0 ? MAX(seq - model->sliding_window, 0.0) : 0.0;
+    const guint full = model->full_every > 0 ? model->layers / model->full_every : 0;
+
+    return 1 - (double)(model->layers - full) / model->layers * (hidden / seq) * (hidden / seq);
+}
+
+/**
  * model_step_flops:
  *
  * Forward, multiply and add counted as two:
@@ -163,10 +181,10 @@ guint model_value_dim(const Model *model)
  *     matmuls     2 P a token               P = the matrices that a token is multiplied by: of
  *                                           experts those that it visits; the head, not the
  *                                           embedding
- *     attention   2 H (D + D') a pair       pairs of a sequence = T^2 / 2 - (T - W)^2 / 2
+ *     attention   2 H (D + D') a pair       pairs of a sequence = s T^2 / 2 in each layer
  *
  *     H heads   D head_dim of queries and keys   D' of values (D but in latent attention)
- *     T sequence length   W sliding window, T where there is none or it is longer
+ *     T sequence length   s of all pairs those in windows: model_seen_pairs()
  *
  * An attention pair is a row of Q K^T and of P V in each of H heads; the causal mask leaves half of
  * T^2.  The backward pass is twice the forward one: 6 P + 6 L H D T a token in L layers without a
@@ -180,11 +198,7 @@ double model_step_flops(const Model *model, guint64 tokens, guint64 seq_len)
 {
     const double pair = 2.0 * model->heads * (model->head_dim + (double)model_value_dim(model));
     const double seq = (double)seq_len;
-    const double hidden_by_window =
-        model->sliding_window > 0 ? MAX(seq - model->sliding_window, 0.0) : 0.0;
-    const guint full = model->full_every > 0 ? model->layers / model->full_every : 0;
-    const double pairs = model->layers * seq * seq / 2.0 -
-                         (model->layers - full) * hidden_by_window * hidden_by_window / 2.0;
+    const double pairs = model->layers * seq * seq / 2.0 * model_seen_pairs(model, seq_len);
     const double sequences = (double)tokens / seq;
 
     return 3.0 * (2.0 * model_matrix_parameters(model) * (double)tokens + pair * pairs * sequences);

@@ -219,6 +219,10 @@ guint64 model_active_parameters(const Model *model);
  * theta^(-2i/D).  Source: Su et al., RoFormer, arXiv 2104.09864, sec. 3.2.2. */
 void model_rope_frequencies(const Model *model, double *inverse);
 
+/* Of all causal pairs of queries and keys those inside the windows, as the mean of the layers; 1
+ * without windows, or where none is shorter than @seq_len. */
+double model_seen_pairs(const Model *model, guint64 seq_len);
+
 /* Model FLOPs of one training step of @tokens tokens in sequences of @seq_len: matmuls (head
  * included, embedding lookup not, of experts those that a token visits) and causal attention at
  * half, forward + backward = 3 x forward; recomputation is not counted. */

@@ -304,18 +304,16 @@ static Verdict check_units(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* Rotary embedding has a value for any position (that the model knew fewer is said beside the
+ * plan); a table of learned ones has no more rows. */
 static Verdict check_sequence(const Choice *choice, char **reason)
 {
     const guint seq = choice->workload->seq_len;
 
-    if (seq > choice->model->max_seq)
+    if ((choice->model->features & FEATURE_POSITIONS) != 0 && seq > choice->model->max_seq)
         return refuse(reason, VERDICT_SEQUENCE,
-                      "seq_len = %u: the model's max_position_embeddings is %u", seq,
-                      choice->model->max_seq);
-    if (choice->model->sliding_window != 0 && seq > choice->model->sliding_window)
-        return refuse(reason, VERDICT_SEQUENCE,
-                      "seq_len = %u: attention within the model's sliding_window of %u only", seq,
-                      choice->model->sliding_window);
+                      "seq_len = %u: the model has %u learned positions (max_position_embeddings)",
+                      seq, choice->model->max_seq);
     return VERDICT_OK;
 }
 

@@ -61,6 +61,14 @@ gboolean emit_has_norm(const Builder *builder, ParamRole param)
     return builder->param[param] >= 0 || (builder->local.features & FEATURE_BARE_NORM) != 0;
 }
 
+/* Layers with and without a window are counted as their mean, as they are one class of units. */
+static double seen_pairs(const Builder *builder)
+{
+    const double seen = model_seen_pairs(builder->spec->model, builder->spec->workload->seq_len);
+
+    return seen < 1 ? seen : 0;
+}
+
 Op *emit_op(const Emit *to, OpKind kind)
 {
     Op *op =
@@ -76,6 +84,8 @@ Op *emit_op(const Emit *to, OpKind kind)
     op->sizes.value_dim = model->latent.value_dim;
     op->sizes.in = op->sizes.out = model->hidden;
     op->sizes.eps = model->norm_eps;
+    if (op_class(kind) == OP_CLASS_ATTENTION)
+        op->sizes.seen = seen_pairs(to->builder);
     return op;
 }
 

@@ -65,6 +65,8 @@ static void add_op(GChecksum *sum, const Op *op)
     if (s->value_dim != 0 || s->groups != 0 || s->top_k != 0)
         add(sum, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->value_dim,
             s->groups, s->top_k);
+    if (s->seen != 0)
+        add(sum, " seen %.17g", s->seen);
     for (guint i = 0; i < op->num_operands; i++)
         add(sum, " (%u %d %d %d)", op->operands[i].tensor, op->operands[i].access,
             op->operands[i].shift, op->operands[i].param);

@@ -64,6 +64,11 @@ guint64 op_value_dim(const Op *op)
     return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;
 }
 
+double op_seen_pairs(const Op *op)
+{
+    return op->sizes.seen > 0 ? op->sizes.seen : 1;
+}
+
 const char *op_kind_name(OpKind kind)
 {
     g_assert((guint)kind < NUM_OPS);

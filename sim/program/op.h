@@ -156,6 +156,7 @@ typedef struct {
                          adamw: elements of a moment that share a scale, 0 where moments are fp32 */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
     double eps;       /* norms */
+    double seen;      /* attention: of all causal pairs, those in the model's windows; 0 = all */
 } OpSizes;
 
 /* One send or receive of an exchange; it pairs with its counterpart by peers and by tag =
@@ -183,6 +184,9 @@ typedef struct {
 
 /* Of values in attention: head_dim unless they have a width of their own. */
 guint64 op_value_dim(const Op *op);
+
+/* Attention: of all causal pairs of queries and keys, the part that is computed, in (0, 1]. */
+double op_seen_pairs(const Op *op);
 
 /* What the time of an op is listed under, in predictions and in measurements.  Communication comes
  * last: classes below it are compute. */
@@ -221,5 +225,6 @@ double op_flops(const Op *op);
 double op_memory_bytes(const Op *op, guint64 unit_elements);
 
 /* Upper bound of the scratch that @device needs for this op with @threads threads; a kernel may use
- * that many bytes and no more.  For OP_HEAD_LOSS the chunk of logits is part of it. */
+ * that many bytes and no more (a library instead of it, where there is a choice, all that the
+ * program's scratch tensor has).  For OP_HEAD_LOSS the chunk of logits is part of it. */
 guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads);

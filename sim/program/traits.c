@@ -6,18 +6,27 @@
 
 /* ---- FLOPs ---- */
 
+/* Pairs of a query and a key that attention computes, times two. */
+static double seen_pairs(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const double square = (double)s->batch * (double)s->seq * (double)s->seq * (double)s->heads;
+
+    return square * (double)op_key_blocks(op) * op_seen_pairs(op);
+}
+
 /* Products of the op, a multiply and an add being two:
  *
  *     linear, and each of its two backward ops    2 N I O      grouped ones too: a row meets one
  *                                                              expert, rows that pad included
  *     head_loss (logits, dx, dW)                  3 * 2 N C V
  *     head_stats (logits)                         2 N C V
- *     attention (Q K^T, P V)                      2 N B T H (D + D') / 2
- *     attention_backward (those of the forward    2 N B T H (3 D + 2 D') / 2
+ *     attention (Q K^T, P V)                      2 N B T H (D + D') / 2 s
+ *     attention_backward (those of the forward    2 N B T H (3 D + 2 D') / 2 s
  *         pass's S again, dP, dV, dQ, dK)
  *
  *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim, D' of values (D but
- *     in latent attention), B blocks of T keys
+ *     in latent attention), B blocks of T keys, s of all causal pairs those in the windows
  *
  * The halves are the causal mask.  With positions they hold where each rank has as many early
  * tokens as late ones (zigzag): of any block it sees half of all pairs.  Left out, as in model
@@ -29,8 +38,6 @@ double op_flops(const Op *op)
 {
     const OpSizes *s = &op->sizes;
     const double product = 2.0 * (double)s->rows * (double)s->in * (double)s->out;
-    const double pairs =
-        (double)s->batch * (double)s->seq * (double)s->seq * (double)s->heads; /* halved, times 2 */
     const double dim = (double)s->head_dim, value_dim = (double)op_value_dim(op);
 
     switch (op->kind) {
@@ -46,9 +53,9 @@ double op_flops(const Op *op)
     case OP_HEAD_STATS:
         return product;
     case OP_ATTENTION:
-        return (dim + value_dim) * pairs * (double)op_key_blocks(op);
+        return (dim + value_dim) * seen_pairs(op);
     case OP_ATTENTION_BACKWARD:
-        return (3 * dim + 2 * value_dim) * pairs * (double)op_key_blocks(op);
+        return (3 * dim + 2 * value_dim) * seen_pairs(op);
     default:
         return 0;
     }

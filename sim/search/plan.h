@@ -15,12 +15,14 @@ typedef struct {
     guint64 memory_bytes[NUM_MEMORY_TERMS], memory_total;
     guint64 memory_limit; /* what the device has for it */
     guint64 communication_bytes[NUM_VOLUMES];
-    char moment[64]; /* the segment that runs when memory peaks */
+    double communication_seconds[NUM_VOLUMES]; /* hidden or not; what waits for peers left out */
+    char moment[64];                           /* the segment that runs when memory peaks */
 } Prediction;
 
 /* Of the ranks of one pipeline stage. */
 typedef struct {
     double time_seconds[NUM_OP_CLASSES]; /* as the prediction's */
+    double communication_seconds[NUM_VOLUMES];
 } StageTime;
 
 typedef struct {
@@ -64,6 +66,9 @@ char *plan_layout_text(const Plan *plan);
  * stages, or one each; 0 = all layers), in its one form. */
 void plan_set_recompute(Plan *plan, Recompute recompute, const guint16 *layers, guint num);
 char *plan_recompute_text(const Plan *plan); /* "full", "full:4/2/0/0"; the caller's */
+
+/* ERROR_INPUT when fsdp-run has no means for it yet: the field, its value, what is trained. */
+gboolean plan_check_trainable(const Plan *plan, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 ProgramSpec plan_spec(const Plan *plan);
 Choice plan_choice(const Plan *plan);

@@ -168,6 +168,10 @@ for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit" "--off
     [[ $(<"$tmp/stderr") == *"\"${option##*[ =]}\""*"planned only"* ]] ||
         complain "fsdp-run of $option: $(<"$tmp/stderr")"
 done
+plan "$tmp/in/window.plan" --model mistral-7b --topology dgx-h100 --gpus 16
+[[ $(<"$tmp/plan.out") == *"can't train this: field \"workload.seq_len\" = 8192"* ]] ||
+    complain "a window is not said beside the plan: $(<"$tmp/plan.out")"
+refused 2 fsdp-run "$tmp/in/window.plan" --data "$text"
 train "$good"
 train --frobnicate
 for number in 0 -1 1.5 x "" 99999999999999999999; do

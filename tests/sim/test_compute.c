@@ -221,6 +221,19 @@ START_TEST(attention_by_positions_runs_at_the_rate_of_all_its_keys)
 }
 END_TEST
 
+/* Three quarters of the pairs in windows: the FLOPs, and the rate, of that many keys. */
+START_TEST(attention_in_windows_runs_at_the_rate_of_the_keys_it_sees)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    Op op = attention(OP_ATTENTION, 4096);
+
+    op.sizes.seen = 0.75;
+    ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &alone),
+                            0.75 * 4.0 * 4096 * 4096 * 32 * 128 / (312e12 * 0.55 * 0.75) + LAUNCH_S,
+                            1e-12);
+}
+END_TEST
+
 /* 3072 x 1152 of bf16 at 0.85 of 1 TB/s, on top of the product. */
 START_TEST(the_gradient_of_a_bias_reads_the_columns_it_sums)
 {
@@ -571,6 +584,7 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, a_weight_gradient_over_few_rows_pays_the_pipeline_fill);
     tcase_add_test(gpu, attention_runs_at_its_fraction_of_peak);
     tcase_add_test(gpu, attention_by_positions_runs_at_the_rate_of_all_its_keys);
+    tcase_add_test(gpu, attention_in_windows_runs_at_the_rate_of_the_keys_it_sees);
     tcase_add_test(gpu, the_gradient_of_a_bias_reads_the_columns_it_sums);
     tcase_add_test(gpu, a_memory_bound_op_moves_its_bytes);
     tcase_add_test(gpu, an_op_without_elements_takes_the_launch_alone);

@@ -184,18 +184,18 @@ START_TEST(overrides_of_units_that_do_not_exist_are_refused)
 }
 END_TEST
 
-START_TEST(sequences_longer_than_the_model_knows_are_refused)
+START_TEST(sequences_are_limited_by_learned_positions_alone)
 {
     g_autoptr(Model) model = case_model(&case_shape);
     Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
 
+    model->sliding_window = 100;
+    one.workload.seq_len = 4097; /* of max_position_embeddings = 4096 */
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    model->features |= FEATURE_POSITIONS;
+    assert_refused(&one, VERDICT_SEQUENCE, "seq_len = 4097: the model has 4096 learned positions");
     one.workload.seq_len = 4096;
     ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
-    one.workload.seq_len = 4097;
-    assert_refused(&one, VERDICT_SEQUENCE, "seq_len = 4097");
-    model->sliding_window = 100;
-    one.workload.seq_len = 101;
-    assert_refused(&one, VERDICT_SEQUENCE, "sliding_window of 100");
 }
 END_TEST
 
@@ -321,7 +321,7 @@ int main(void)
     tcase_add_test(tcase, fp8_gathers_are_for_fp8_products_of_sharded_parameters);
     tcase_add_test(tcase, prefetch_needs_a_live_unit_more);
     tcase_add_test(tcase, overrides_of_units_that_do_not_exist_are_refused);
-    tcase_add_test(tcase, sequences_longer_than_the_model_knows_are_refused);
+    tcase_add_test(tcase, sequences_are_limited_by_learned_positions_alone);
     tcase_add_test(tcase, what_a_program_cannot_count_is_refused);
     tcase_add_test(tcase, full_shard_in_replicas_is_hybrid_shard_and_is_called_so);
     tcase_add_test(tcase, strategies_with_whole_gradients_accumulate_unsharded);

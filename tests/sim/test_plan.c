@@ -234,7 +234,7 @@ static const struct {
     {"target.ranks_per_node", "0 -1 99999999"},
     {"target.threads", "0 1025"},
     {"workload.global_batch", "0 7 1073741825"},
-    {"workload.seq_len", "0 4097"},
+    {"workload.seq_len", "0 1073741825"},
     {"workload.precision", "\"fp32\" \"fp12\" \"int32\""},
     {"sharding.gather_dtype", "\"fp32\" \"fp8\" \"\""},
     {"workload.recipe", "\"fp32\" \"megatron\""},

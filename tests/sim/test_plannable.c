@@ -93,6 +93,32 @@ START_TEST(flops_are_the_models_and_the_scores_again)
 }
 END_TEST
 
+/* Sequences of 8 in windows of 2 in two of three layers: of 32 pairs 18 are hidden there; the third
+ * layer sees all.  Ring and gathered attention divide what is left. */
+START_TEST(windows_leave_the_pairs_inside_them)
+{
+    g_autoptr(Model) model = family_model(0);
+    const double seen = (32 + 2 * (32 - 18)) / (3 * 32.0);
+    const double all = model_step_flops(model, 32, 8), scores = 3 * 32 * 8 * 4 * 8; /* as above */
+    const double attention = 6 * scores; /* products of the model: forward 2, backward 4 */
+
+    model->sliding_window = 2;
+    model->full_every = 3;
+    ck_assert_double_eq_tol(model_seen_pairs(model, 8), seen, 1e-15);
+    ck_assert_double_eq(model_seen_pairs(model, 2), 1);
+    ck_assert_double_eq_tol(model_step_flops(model, 32, 8), all - (1 - seen) * attention, 1e-6);
+    for (guint cp = 1; cp <= 2; cp++) {
+        Case one = case_of(model, 1, 1, 2);
+
+        one.layout.size[AXIS_CP] = cp;
+        one.context = _i == 0 ? CONTEXT_RING : CONTEXT_ALL_GATHER;
+        g_autoptr(Program) program = case_build(&one);
+        ck_assert_double_eq_tol(cp * program_flops(program),
+                                all - (1 - seen) * attention + seen * scores, 1e-6);
+    }
+}
+END_TEST
+
 START_TEST(check_proves_random_plans)
 {
     g_autoptr(Model) model = family_model((guint)_i);
@@ -234,6 +260,7 @@ int main(void)
         tcase, a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand, 0, num);
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
+    tcase_add_loop_test(tcase, windows_leave_the_pairs_inside_them, 0, 2);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
     tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0,
                         num + (int)G_N_ELEMENTS(expert_cases));

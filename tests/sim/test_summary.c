@@ -26,7 +26,7 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
     return (SimulateContext){.topology = *topology, .ranks_per_node = world, .threads = 1};
 }
 
-static guint64 program_state_bytes(const Program *program)
+static guint64 hand_state_bytes(const Program *program)
 {
     return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
            device_bytes(program, TENSOR_MASTER) + device_bytes(program, TENSOR_MOMENT);
@@ -41,7 +41,7 @@ static void compare_stage(const StageSummary *summary, const Program *program, c
         ck_assert_msg(summary->volume_bytes[v] == bytes[v],
                       "%s: %s %" G_GUINT64_FORMAT ", program %" G_GUINT64_FORMAT, text,
                       volume_name((Volume)v), summary->volume_bytes[v], bytes[v]);
-    ck_assert_msg(summary->state_bytes == program_state_bytes(program), "%s", text);
+    ck_assert_msg(summary->state_bytes == hand_state_bytes(program), "%s", text);
     ck_assert_msg(summary->floor_bytes <= program->arena_bytes[TIER_DEVICE],
                   "%s: floor %" G_GUINT64_FORMAT ", arena %" G_GUINT64_FORMAT, text,
                   summary->floor_bytes, program->arena_bytes[TIER_DEVICE]);
