@@ -137,6 +137,7 @@ static void append_schedule(GString *text, const Plan *plan)
     const guint pp = plan->layout.size[AXIS_PP];
     const Schedule *schedule = &plan->schedule;
     g_autoptr(GString) stages = g_string_new(NULL);
+    g_autofree char *recompute = plan_recompute_text(plan);
 
     for (guint c = 0; pp > 1 && c < schedule_chunks(schedule, pp); c++) {
         const LayerRange range = schedule_chunk(schedule, plan->model->layers, pp, c);
@@ -144,8 +145,8 @@ static void append_schedule(GString *text, const Plan *plan)
         g_string_append_printf(stages, "%s%u-%u", c == 0 ? "; blocks of the chunks: " : ", ",
                                range.first, range.first + range.count - 1);
     }
-    line(text, "schedule", "%s, recompute %s%s", schedule_name(schedule->kind),
-         recompute_name(schedule->recompute), stages->str);
+    line(text, "schedule", "%s, recompute %s%s", schedule_name(schedule->kind), recompute,
+         stages->str);
     if (plan->layout.size[AXIS_CP] > 1)
         line(text, "context", "%s of keys and values", context_kind_name(plan->context));
 }

@@ -512,3 +512,70 @@ PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
     }
     return result;
 }
+
+/* ---- as few layers computed again as fit ---- */
+
+typedef struct {
+    Plan *plan;
+    ProgramSpec spec;
+    guint16 *by_stage; /* what @spec points to */
+} Fitting;
+
+static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
+{
+    fitting->by_stage[stage] = (guint16)layers;
+    g_autoptr(Program) program = program_build_unplaced(&fitting->spec, stage);
+
+    grow_program(fitting->plan, program);
+    return place_stage(fitting->plan, program, stage, FALSE);
+}
+
+/* Fewer layers than @from don't fit; more need less.  Floors are close, so it takes small steps
+ * first. */
+static gboolean fit_stage(const Fitting *fitting, guint stage, guint from, guint most)
+{
+    guint low = from, high = from, step = 1;
+
+    while (!fits_with(fitting, stage, high)) {
+        if (high == most)
+            return FALSE;
+        low = high + 1;
+        high = MIN(high + step, most);
+        step *= 2;
+    }
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        if (fits_with(fitting, stage, middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    fitting->by_stage[stage] = (guint16)high;
+    return TRUE;
+}
+
+gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *by_stage = g_memdup2(from, pp * sizeof *from);
+    Fitting fitting = {plan, plan_spec(plan), by_stage};
+    guint steady, group;
+
+    fitting.spec.schedule.recompute = recompute;
+    fitting.spec.schedule.recompute_layers = by_stage;
+    if (is_steady(plan, &steady, &group))
+        fitting.spec.schedule.micro_batches = steady + group;
+    for (guint s = 0; s < pp; s++) {
+        const guint most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
+
+        if (!fit_stage(&fitting, s, by_stage[s], most))
+            return FALSE;
+    }
+    plan_set_recompute(plan, recompute, by_stage, pp);
+    if (schedule_has_rest(&plan->schedule))
+        return TRUE;
+    g_ptr_array_set_size(plan->reasons, 0);
+    g_ptr_array_add(plan->reasons, g_strdup("memory: fits only with all layers computed again"));
+    return FALSE;
+}

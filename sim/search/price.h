@@ -26,6 +26,11 @@ gboolean plan_price(Plan *plan);
  * program's hash and sizes and the bubble. */
 gboolean plan_price_quickly(Plan *plan);
 
+/* Sets the least number of first layers of each stage's chunks that must be computed again for the
+ * stage to fit, at least those of @from, by placing its program.  FALSE, with the reason, where
+ * nothing less than all of them fits, or not even that. */
+gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from);
+
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
 /* What is of interest of a plan among many. */

@@ -58,7 +58,7 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     model->experts.every = 1;
     spec->model = model;
     spec->layout.size[AXIS_PP] = pp;
-    spec->schedule.chunk_layers = NULL;
+    spec->schedule.chunk_layers = spec->schedule.recompute_layers = NULL;
     spec->schedule.virtual_stages = 1;
     if (spec->schedule.kind != SCHEDULE_ZB_H1)
         spec->schedule.kind = SCHEDULE_1F1B;

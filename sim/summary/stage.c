@@ -1,5 +1,16 @@
 #include "sim/summary/stage.h"
 
+/* Of the blocks that compute nothing again where others do. */
+static const StageCost *rest_cost(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    ProgramSpec none = *spec;
+
+    if (!schedule_has_rest(&spec->schedule))
+        return NULL;
+    none.schedule.recompute = RECOMPUTE_NONE;
+    return known_stage(known, &none, place);
+}
+
 Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
 {
     const StageShape *shape = known_shape(known, spec, index);
@@ -9,6 +20,7 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
         .micro_batches = spec->schedule.micro_batches,
         .shape = shape,
         .cost = known_stage(known, spec, shape->place),
+        .rest = rest_cost(known, spec, shape->place),
         .flow = &flow->stages[index],
         .flows = flow,
         .scalars = known_scalars(known, spec),
@@ -151,8 +163,14 @@ void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
         const guint64 passes = micro_batches * shape->of_kind.of[k];
 
         add_volume(bytes, &cost->block[k].forward.sums, passes);
-        add_volume(bytes, &cost->block[k].backward.sums, passes);
         add_volume(bytes, &cost->block[k].weights.sums, passes);
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(&shape->of_kind, k, lot);
+
+            if (blocks > 0)
+                add_volume(bytes, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                           micro_batches * blocks);
+        }
     }
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {

@@ -7,7 +7,8 @@ typedef struct {
     const ProgramSpec *spec;
     guint micro_batches;
     const StageShape *shape;
-    const StageCost *cost;
+    const StageCost *cost,
+        *rest; /* of LOT_REST, which computes nothing again; NULL: there is none */
     const ShardCost *shards[NUM_STRATEGIES]; /* of those that units of this stage have */
     const StageFlow *flow;
     const Flow *flows; /* of all stages */
@@ -33,6 +34,12 @@ static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, S
 /* How many the stage has under a strategy, and how many of them are kept. */
 guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy);
 guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy);
+
+/* A block's passes; forward and backward for weights are the same in both lots. */
+static inline const StageCost *stage_lot_cost(const Stage *stage, guint lot)
+{
+    return lot == LOT_REST ? stage->rest : stage->cost;
+}
 
 /* Where all blocks are of one kind without experts. */
 static inline const UnitCost *stage_block(const Stage *stage, Strategy strategy)

@@ -58,8 +58,14 @@ static Work stage_work(const Stage *stage)
         const double passes = micro_batches * shape->of_kind.of[k];
 
         add_work(&work, &cost->block[k].forward.sums, passes);
-        add_work(&work, &cost->block[k].backward.sums, passes);
         add_work(&work, &cost->block[k].weights.sums, passes);
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(&shape->of_kind, k, lot);
+
+            if (blocks > 0)
+                add_work(&work, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                         micro_batches * blocks);
+        }
     }
     add_work(&work, &cost->count_valid, micro_batches);
     if (stage_has_embedding(shape)) {
@@ -160,24 +166,43 @@ static double forward_pass_s(const Stage *stage, const BlockCounts *layers)
     return MAX(whole_s, gathered_pass_s(stage, path, all_of(layers)));
 }
 
+/* Backward's, the shortest of the lots that these blocks are of. */
+static SegmentPath backward_path(const Stage *stage, const BlockCounts *layers, BlockKind kind)
+{
+    SegmentPath path = stage->cost->block[kind].backward.path;
+
+    if (layers->rest[kind] == 0)
+        return path;
+    const SegmentPath *rest = &stage->rest->block[kind].backward.path;
+    if (layers->rest[kind] == layers->of[kind])
+        return *rest;
+    path.weights_until_s = MIN(path.weights_until_s, rest->weights_until_s);
+    path.weights_tail_s = MIN(path.weights_tail_s, rest->weights_tail_s);
+    path.gradients_until_s = MIN(path.gradients_until_s, rest->gradients_until_s);
+    path.gradients_tail_s = MIN(path.gradients_tail_s, rest->gradients_tail_s);
+    return path;
+}
+
 /* The gradient that a pass starts from may have come long before: from another stage. */
 static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    const SegmentPath *path = &stage->cost->block[BLOCK_DENSE].backward.path;
+    const SegmentPath path = backward_path(stage, layers, BLOCK_DENSE);
     const gboolean from_before = stage->shape->place != STAGE_ONLY;
     double whole_s = 0, before_s = INFINITY;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const SegmentPath *own = &stage->cost->block[k].backward.path;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(layers, k, lot);
 
-        if (layers->of[k] == 0)
-            continue;
-        whole_s += layers->of[k] * own->whole_s;
-        before_s = MIN(before_s, own->stream_s - own->whole_s);
-    }
+            if (blocks == 0)
+                continue;
+            const SegmentPath *own = &stage_lot_cost(stage, lot)->block[k].backward.path;
+            whole_s += blocks * own->whole_s;
+            before_s = MIN(before_s, own->stream_s - own->whole_s);
+        }
     return MAX(whole_s + (from_before ? before_s : 0),
-               MAX(gathered_pass_s(stage, path, all_of(layers)),
-                   reduced_pass_s(stage, path, all_of(layers))));
+               MAX(gathered_pass_s(stage, &path, all_of(layers)),
+                   reduced_pass_s(stage, &path, all_of(layers))));
 }
 
 static double weights_pass_s(const Stage *stage, guint layers)
@@ -202,19 +227,22 @@ static double backward_blocks_s(const Stage *stage, const BlockCounts *blocks, d
 {
     double seconds = 0, earlier_s = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const SegmentPath *path = &stage->cost->block[k].backward.path;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
+            const SegmentPath *path = &stage_lot_cost(stage, lot)->block[k].backward.path;
 
-        seconds += blocks->of[k] * path->whole_s;
-        earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
-    }
+            seconds += counts_of(blocks, k, lot) * path->whole_s;
+            earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
+        }
     return seconds - chunks * earlier_s;
 }
 
 static BlockCounts counts_less(BlockCounts counts, const BlockCounts *less)
 {
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
         counts.of[k] -= less->of[k];
+        counts.rest[k] -= less->rest[k];
+    }
     return counts;
 }
 
@@ -308,14 +336,15 @@ static double late_reductions_s(const Stage *stage, gboolean root_last)
     const StageShape *shape = stage->shape;
     const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
-    const BlockCost *block = &stage->cost->block[sparse ? BLOCK_SPARSE : BLOCK_DENSE];
-    const SegmentPath *path = apart ? &block->weights.path : &block->backward.path;
+    const BlockKind kind = sparse ? BLOCK_SPARSE : BLOCK_DENSE;
+    const SegmentPath path = apart ? stage->cost->block[kind].weights.path
+                                   : backward_path(stage, &shape->first_of_kind, kind);
     const UnitCost *unit =
         stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
     const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
     const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
                                   : backward_pass_s(stage, &shape->first_of_kind);
-    const double chain = path->gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
+    const double chain = path.gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
 
     if (!root_last || sparse)
         return chain + unit->reduce_last.replicate_s;
@@ -366,7 +395,11 @@ static double back_s(const Stage *stage, const Stage *first)
     const double before = shape->stage;
     const double weights = weights_pass_s(first, first->shape->first_layers);
 
-    return before * stage->exchange_s + backward_blocks_s(stage, &shape->before_of_kind, before) +
+    const BlockCounts blocks = schedule_has_rest(&stage->spec->schedule)
+                                   ? blocks_before(stage->spec, shape->layers_before)
+                                   : shape->before_of_kind;
+
+    return before * stage->exchange_s + backward_blocks_s(stage, &blocks, before) +
            first->cost->embed_backward.path.stream_s + weights + end_s(first);
 }
 
@@ -384,14 +417,15 @@ static double gathers_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const BlockCost *cost = &stage->cost->block[BLOCK_DENSE];
+    const SegmentPath *forward = &stage->cost->block[BLOCK_DENSE].forward.path;
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
     const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
     const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
-    return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
+    return forward->weights_until_s + backward.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
 }
 
@@ -424,8 +458,9 @@ static double reductions_s(const Stage *stage, const Stage *first)
     if (stage->micro_batches > 1)
         each_s +=
             block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
-    return start_s + stage->cost->block[BLOCK_DENSE].backward.path.gradients_until_s +
-           shape->layers * each_s + block->norm.all_s + stage->scalars->norm_s;
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
+    return start_s + backward.gradients_until_s + shape->layers * each_s + block->norm.all_s +
+           stage->scalars->norm_s;
 }
 
 /* The last stage's last chunk: once the first micro-batch is there all of them pass it, and the

@@ -3,6 +3,8 @@
 #include "sim/summary/stage.h"
 #include "sim/summary/walk.h"
 
+#include <string.h>
+
 struct Summariser {
     Known *known;
     const Framework *framework;
@@ -91,6 +93,48 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec)
         look_at(summariser, &summary, &stage, &first);
     }
     return summary;
+}
+
+/* Fewer layers need no less memory. */
+static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                           guint index, guint16 *layers)
+{
+    const guint most = schedule_most_layers(&spec->schedule, spec->model->layers,
+                                            spec->layout.size[AXIS_PP], index);
+    guint low = 0, high = most + 1;
+
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        *layers = (guint16)middle;
+        const Stage stage = stage_of(summariser->known, spec, index);
+        if (middle <= most && stage_floor_bytes(&stage) > limit_bytes)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *layers = (guint16)MIN(low, most);
+    return low <= most;
+}
+
+gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                             gboolean all, guint16 *by_stage)
+{
+    const guint *extremes = known_extremes(summariser->known, spec);
+    const guint pp = spec->layout.size[AXIS_PP], num = all ? pp : NUM_EXTREMES;
+    ProgramSpec some = *spec;
+
+    memset(by_stage, 0, pp * sizeof *by_stage);
+    some.schedule.recompute_layers = by_stage;
+    for (guint i = 0; i < num; i++) {
+        const guint stage = all ? i : extremes[i];
+
+        if (!all && !is_new(extremes, i))
+            continue;
+        if (!find_least(summariser, &some, limit_bytes, stage, &by_stage[stage]))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec)

@@ -32,6 +32,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
 Summary summarise(Summariser *summariser, const ProgramSpec *spec);
 
+/* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
+ * be within @limit_bytes: the least number, into @by_stage (array of pp).  Of stages that say most
+ * about all, or of @all; 0 of the others.  FALSE where even all layers are not enough. */
+gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                             gboolean all, guint16 *by_stage);
+
 /* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
  * 0 where units differ. */
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec);

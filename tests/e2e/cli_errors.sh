@@ -87,7 +87,10 @@ search --topology dgx-h100 --offload optimizer=nvme # states none
 search --strategy sometimes
 search --strategy ""
 search --optimizer adam8
-search --recompute some
+for recompute in some none:1 full: full:x full:1/ full:1:2; do
+    search --recompute "$recompute"
+done
+search --recompute full:1/2/3 --fix pp=2
 search --schedule dualpipe
 search --virtual-stages 0
 search --sort cost
