@@ -52,6 +52,8 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
         {"cuda-graph", 0, 0, G_OPTION_ARG_STRING, &o->graph,
          "Steps as CUDA graphs: on, off, or auto (default), which times both and keeps the faster",
          "MODE"},
+        {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &o->nvme_folder,
+         "Where a plan with the nvme tier keeps its ranks' files: on a disk of the node", "DIR"},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -168,6 +170,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     train->clip_norm = typed->clip_norm;
     train->data_path = o->data_path;
     train->db_path = o->db_path;
+    train->nvme_folder = o->nvme_folder;
     return check_schedule(o, typed, error);
 }
 
@@ -191,6 +194,7 @@ void run_options_clear(RunOptions *options)
     g_free(options->plan_path);
     g_free(options->data_path);
     g_free(options->db_path);
+    g_free(options->nvme_folder);
     g_free(options->device);
     g_free(options->schedule);
     g_free(options->graph);

@@ -10,7 +10,7 @@ typedef struct {
     gboolean timed; /* time_seconds were sampled */
     double time_seconds[NUM_OP_CLASSES];
     guint64 state_bytes[NUM_MEMORY_TERMS]; /* only those of terms_is_state() */
-    guint64 arena_bytes, total_bytes;
+    guint64 arena_bytes[NUM_TIERS], total_bytes;
     guint64 communication_bytes[NUM_VOLUMES];
 } Terms;
 
