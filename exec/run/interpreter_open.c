@@ -279,6 +279,17 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     return g_steal_pointer(&interpreter);
 }
 
+/* A step that was not drained may still copy to a tier that goes. */
+static void quiet_copies(Interpreter *interpreter)
+{
+    const Tiers *tiers = &interpreter->tiers;
+    g_autoptr(GError) why = NULL;
+
+    if ((tiers->base[TIER_HOST] != NULL || tiers->base[TIER_NVME] != NULL) &&
+        !interpreter_quiet(interpreter, &why))
+        g_debug("closing the interpreter: %s", why->message);
+}
+
 /* What jobs may still use is used no more. */
 static void close_device(Interpreter *interpreter)
 {
@@ -300,6 +311,7 @@ void interpreter_free(Interpreter *interpreter)
 {
     if (interpreter == NULL)
         return;
+    quiet_copies(interpreter);
     close_device(interpreter);
     tiers_close(&interpreter->tiers);
     transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
