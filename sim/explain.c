@@ -1,7 +1,9 @@
 #include "sim/explain.h"
 
 #include "sim/base/text.h"
+#include "sim/explain_change.h"
 #include "sim/explain_cost.h"
+#include "sim/explain_memory.h"
 #include "sim/explain_run.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
@@ -27,101 +29,13 @@ static void print_bound(const Plan *plan)
                 p->step_seconds);
 }
 
-/* ---- one change ---- */
-
-/* A change to a copy of the plan; FALSE where there is nothing to change. */
-typedef struct {
-    const char *name;
-    gboolean (*apply)(Plan *plan);
-} Change;
-
-static gboolean double_batch(Plan *plan)
-{
-    plan->workload.global_batch *= 2;
-    plan->schedule.micro_batches *= 2;
-    return TRUE;
-}
-
-static gboolean halve_micro_batch(Plan *plan)
-{
-    if (plan->schedule.micro_batch % 2 != 0)
-        return FALSE;
-    plan->schedule.micro_batch /= 2;
-    plan->schedule.micro_batches *= 2;
-    return TRUE;
-}
-
-static gboolean double_chunks(Plan *plan)
-{
-    if (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED)
-        return FALSE;
-    plan->schedule.kind = SCHEDULE_INTERLEAVED;
-    plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
-    plan->schedule.chunk_layers = NULL;
-    return TRUE;
-}
-
-static gboolean split_backward(Plan *plan)
-{
-    if (plan->schedule.kind != SCHEDULE_1F1B)
-        return FALSE;
-    plan->schedule.kind = SCHEDULE_ZB_H1;
-    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
-    return TRUE;
-}
-
-static const Change changes[] = {
-    {"twice the batch", double_batch},
-    {"half the micro-batch", halve_micro_batch},
-    {"twice the chunks a stage", double_chunks},
-    {"zb_h1", split_backward},
-};
-
-/* The plan with that change, priced; NULL where it is none, or illegal. */
-static Plan *change_plan(const Plan *plan, const Change *change)
-{
-    g_autofree char *text = plan_print(plan);
-    g_autoptr(Plan) changed = plan_parse(text, "plan", NULL);
-
-    if (changed == NULL || !change->apply(changed))
-        return NULL;
-    const Choice choice = plan_choice(changed);
-    if (legality_check(&choice, NULL) != VERDICT_OK)
-        return NULL;
-    plan_price(changed);
-    return g_steal_pointer(&changed);
-}
-
-/* What makes the bubble smaller, each alone. */
-static void print_changes(const Plan *plan)
-{
-    const double own = plan->prediction.tokens_per_second;
-
-    if (plan->layout.size[AXIS_PP] == 1)
-        return;
-    g_print("\none change against the bubble, simulated:\n");
-    for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
-        g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
-
-        if (changed == NULL)
-            continue;
-        g_autofree char *memory = bytes_text(changed->prediction.memory_total);
-        g_autofree char *micro = g_strdup_printf("(%u x %u)", changed->schedule.micro_batches,
-                                                 changed->schedule.micro_batch);
-        g_print("  %-25s %-10s %+6.1f%% tokens/s, bubble %.1f%%, %s%s\n", changes[i].name, micro,
-                100 * (changed->prediction.tokens_per_second / own - 1),
-                100 * changed->prediction.bubble_fraction, memory,
-                changed->reasons->len > 0 ? ": does not fit" : "");
-    }
-}
-
 /* ---- other choices ---- */
 
-static SearchRequest request_of(const Plan *plan)
+static SearchRequest request_of(const Plan *plan, const Topology *topology)
 {
     return (SearchRequest){
         .model = plan->model,
-        .topology = plan->topology,
+        .topology = topology,
         .gpus = plan->gpus,
         .global_batch = plan->workload.global_batch,
         .seq_len = plan->workload.seq_len,
@@ -167,6 +81,41 @@ static void print_others(const Plan *plan, const SearchResult *result)
     }
 }
 
+/* What would be fastest if memory were no limit; NULL: what was found already. */
+static Plan *fastest_of_any_size(const Plan *plan, const Plan *best)
+{
+    g_autofree char *text = topology_print(plan->topology);
+    g_autoptr(Topology) larger = topology_parse(text, plan->topology->name, "", NULL);
+    SearchRequest request = request_of(plan, larger);
+
+    larger->gpu.memory_bytes = G_GUINT64_CONSTANT(1) << 50;
+    request.top = 1;
+    g_autoptr(SearchResult) result = search(&request);
+    if (result->plans->len == 0 || same_choice(best, g_ptr_array_index(result->plans, 0)))
+        return NULL;
+    Plan *fastest = g_ptr_array_steal_index(result->plans, 0);
+    fastest->topology->gpu.memory_bytes = plan->topology->gpu.memory_bytes;
+    plan_price(fastest);
+    return fastest;
+}
+
+static void print_larger(const Plan *plan, const Plan *best)
+{
+    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best);
+
+    if (fastest == NULL) {
+        g_print("\nno layout would be faster with more memory\n");
+        return;
+    }
+    g_autofree char *layout = plan_layout_text(fastest);
+    g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
+    g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
+            layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
+            fastest->schedule.micro_batch, recompute_name(fastest->schedule.recompute),
+            100 * (fastest->prediction.step_seconds / plan->prediction.step_seconds - 1), needs);
+    explain_change_print_mend(fastest, plan);
+}
+
 static void print_refused(const SearchResult *result)
 {
     for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
@@ -181,18 +130,20 @@ static void print_refused(const SearchResult *result)
 gboolean explain_print(const Plan *plan, GError **error)
 {
     g_autoptr(ProgramSet) set = plan_compile(plan, error);
-    const SearchRequest request = request_of(plan);
+    const SearchRequest request = request_of(plan, plan->topology);
 
     if (set == NULL)
         return FALSE;
     table_print_plan(plan);
+    explain_memory_print(plan, set);
     explain_cost_print(plan, set);
     explain_run_print(plan);
     print_bound(plan);
-    print_changes(plan);
+    explain_change_print(plan);
     g_autoptr(SearchResult) result = search(&request);
     print_others(plan, result);
     g_print("\nof %" G_GUINT64_FORMAT " candidates, refused:\n", result->candidates);
     print_refused(result);
+    print_larger(plan, result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : plan);
     return TRUE;
 }

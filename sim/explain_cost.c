@@ -6,6 +6,8 @@
 #include "sim/search/price.h"
 #include "sim/table.h"
 
+#include <string.h>
+
 /* ---- stages ---- */
 
 static char *stage_holds(const Plan *plan, guint stage)
@@ -32,6 +34,13 @@ static double compute_seconds(const StageTime *time)
 
 static void print_stages(const Plan *plan, const ProgramSet *set)
 {
+    gsize width = 0;
+
+    for (guint s = 0; s < set->num_classes; s++) {
+        g_autofree char *holds = stage_holds(plan, s);
+
+        width = MAX(width, strlen(holds));
+    }
     g_print("\nstages: layers, memory of a rank, compute, communication that shows and waiting\n");
     for (guint s = 0; s < set->num_classes; s++) {
         const StageTime *time = &g_array_index(plan->stages, StageTime, s);
@@ -41,7 +50,7 @@ static void print_stages(const Plan *plan, const ProgramSet *set)
         g_autofree char *compute = seconds_text(compute_seconds(time));
         g_autofree char *waits = seconds_text(time->time_seconds[OP_CLASS_COMMUNICATION]);
 
-        g_print("  %3u  %-32s %10s %10s %10s%s\n", s, holds, memory, compute, waits,
+        g_print("  %3u  %-*s %10s %10s %10s%s\n", s, (gint)width, holds, memory, compute, waits,
                 s == planned_stage(plan) ? "  <- most memory: figures of a rank are of these" : "");
     }
 }

@@ -3,6 +3,7 @@
 #include "exec/cuda/cuda_device.h"
 #include "sim/base/error.h"
 
+#include <math.h>
 #include <nccl.h>
 #include <string.h>
 
@@ -13,6 +14,10 @@ typedef struct {
     ncclComm_t world;
     GPtrArray *groups; /* NcclGroup */
     gboolean failed;
+    gboolean rehearses;
+    double rehearsed_s;         /* of the last operation then */
+    guint first_rehearsed;      /* of the groups */
+    guint64 bytes[NUM_VOLUMES]; /* that had been received before */
 } NcclComm;
 
 typedef struct {
@@ -113,7 +118,7 @@ static gboolean nccl_group(Comm *base, const guint *ranks, guint size, const cha
     guint position = 0;
 
     *result = NULL;
-    config.blocking = 0;
+    config.blocking = comm->rehearses ? 1 : 0;
     while (position < size && ranks[position] != base->rank)
         position++;
     const gboolean member = position < size;
@@ -160,10 +165,24 @@ static NcclComm *begin(const CommGroup *group, cudaStream_t *stream)
     return comm;
 }
 
+/* What NCCL says of the operations since begin(), none of which is done.  With a communicator that
+ * does not block they would be done all the same, and nothing said (its src/group.cc, 2.28). */
+static gboolean end_rehearsal(NcclComm *comm, ncclResult_t status, const char *what, GError **error)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    const ncclResult_t ended = ncclGroupSimulateEnd(&info);
+
+    comm->rehearsed_s = info.estimatedTime > 0 ? (double)info.estimatedTime / 1e6 : NAN;
+    return accepted(comm, status, what, error) && accepted(comm, ended, what, error);
+}
+
 /* @status: the first of the calls since begin(). */
 static gboolean end(CommGroup *group, ncclResult_t status, const char *what, GError **error)
 {
     NcclComm *comm = (NcclComm *)group->comm;
+
+    if (comm->rehearses)
+        return end_rehearsal(comm, status, what, error);
     const ncclResult_t ended = ncclGroupEnd();
 
     return accepted(comm, status, what, error) &&
@@ -175,6 +194,31 @@ static ncclResult_t first_of(ncclResult_t before, ncclResult_t now)
     return before == ncclSuccess || before == ncclInProgress ? now : before;
 }
 
+/* NCCL speaks of the last operation of a group alone, so all pieces are asked about as one. */
+static const ShardPiece *pieces_asked(const NcclComm *comm, const ShardPiece *pieces, guint *num,
+                                      ShardPiece *one)
+{
+    if (!comm->rehearses)
+        return pieces;
+    *one = (ShardPiece){0};
+    for (guint p = 0; p < *num; p++)
+        one->chunk += pieces[p].chunk;
+    *num = 1;
+    return one;
+}
+
+static const CommRun *runs_asked(const NcclComm *comm, const CommRun *runs, guint *num,
+                                 CommRun *one)
+{
+    if (!comm->rehearses)
+        return runs;
+    *one = (CommRun){0};
+    for (guint r = 0; r < *num; r++)
+        one->elements += runs[r].elements;
+    *num = 1;
+    return one;
+}
+
 static gboolean nccl_all_gather(CommGroup *group, const void *shard, void *full,
                                 const ShardPiece *pieces, guint num_pieces, DType dtype,
                                 GError **error)
@@ -183,7 +227,9 @@ static gboolean nccl_all_gather(CommGroup *group, const void *shard, void *full,
     ncclResult_t status = ncclSuccess;
     cudaStream_t stream;
     NcclComm *comm = begin(group, &stream);
+    ShardPiece one;
 
+    pieces = pieces_asked(comm, pieces, &num_pieces, &one);
     for (guint p = 0; p < num_pieces; p++) {
         const ShardPiece *piece = &pieces[p];
         guint8 *whole = (guint8 *)full + piece->full_offset * size;
@@ -207,7 +253,9 @@ static gboolean nccl_reduce_scatter(CommGroup *group, void *full, void *shard,
     ncclResult_t status = ncclSuccess;
     cudaStream_t stream;
     NcclComm *comm = begin(group, &stream);
+    ShardPiece one;
 
+    pieces = pieces_asked(comm, pieces, &num_pieces, &one);
     for (guint p = 0; p < num_pieces; p++) {
         const ShardPiece *piece = &pieces[p];
         guint8 *whole = (guint8 *)full + piece->full_offset * size;
@@ -230,7 +278,9 @@ static gboolean nccl_all_reduce(CommGroup *group, void *buffer, const CommRun *r
     ncclResult_t status = ncclSuccess;
     cudaStream_t stream;
     NcclComm *comm = begin(group, &stream);
+    CommRun one;
 
+    runs = runs_asked(comm, runs, &num_runs, &one);
     for (guint r = 0; r < num_runs; r++) {
         guint8 *at = (guint8 *)buffer + runs[r].offset * size;
         const guint64 chunk = (runs[r].elements + group->size - 1) / group->size;
@@ -339,6 +389,30 @@ static void nccl_free(Comm *base)
     if (!comm->failed)
         comm_free(comm->host); /* else its peers would wait for what never comes */
     g_free(comm);
+}
+
+void comm_nccl_rehearse(Comm *base, gboolean on)
+{
+    NcclComm *comm = (NcclComm *)base;
+
+    g_assert(comm->rehearses != on);
+    cuda_enter(comm->device);
+    comm->rehearses = on;
+    if (on) {
+        comm->first_rehearsed = comm->groups->len;
+        memcpy(comm->bytes, base->bytes_in, sizeof comm->bytes);
+        return;
+    }
+    for (guint i = comm->first_rehearsed; i < comm->groups->len && !comm->failed; i++)
+        close_one(comm, ((NcclGroup *)g_ptr_array_index(comm->groups, i))->nccl);
+    if (!comm->failed)
+        g_ptr_array_set_size(comm->groups, (gint)comm->first_rehearsed);
+    memcpy(base->bytes_in, comm->bytes, sizeof comm->bytes);
+}
+
+double comm_nccl_rehearsed_s(const Comm *base)
+{
+    return ((const NcclComm *)base)->rehearsed_s;
 }
 
 /* Rank 0's id: the greatest of what all say, word by word. */

@@ -7,3 +7,5 @@
 
 /* See CudaPlugIn. */
 Comm *comm_nccl_open(Comm *host, Device *device, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+void comm_nccl_rehearse(Comm *base, gboolean on);
+double comm_nccl_rehearsed_s(const Comm *base);

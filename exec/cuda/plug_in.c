@@ -8,4 +8,6 @@ const CudaPlugIn fsdp_cuda_plug_in = {
     .device = &device_cuda,
     .probe = cuda_probe,
     .comm_open = comm_nccl_open,
+    .comm_rehearse = comm_nccl_rehearse,
+    .comm_rehearsed_s = comm_nccl_rehearsed_s,
 };

@@ -13,6 +13,11 @@ typedef struct {
      * control channel to it.  On the communication thread; collective; @host is taken.  After a
      * failure that stays until the process ends, from which peers learn of it. */
     Comm *(*comm_open)(Comm *host, Device *device, GError **error);
+    /* Between on and off NCCL is asked how long operations would take, and does none; @comm's
+     * groups are for that alone and closed by off.  Collective, on the communication thread. */
+    void (*comm_rehearse)(Comm *comm, gboolean on);
+    /* What it said of the last one; NAN: nothing (as of sends and receives). */
+    double (*comm_rehearsed_s)(const Comm *comm);
 } CudaPlugIn;
 
 #define CUDA_PLUG_IN_SYMBOL "fsdp_cuda_plug_in"

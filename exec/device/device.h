@@ -54,6 +54,10 @@ typedef struct {
     void (*graph_run)(Device *device, DeviceGraph *graph);
     void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
     guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
+    /* Lets a library run all attention of @program, as long as no other is asked for, and returns
+     * its name and version; or NULL, the device's own kernels run it, and ERROR_RUNTIME says why.
+     * @program NULL: own kernels, no error.  Nothing of a program is under way. */
+    const char *(*library_attention)(Device *device, const Program *program, GError **error);
 } DeviceQueueOps;
 
 /* Slots are required.  Kernels never allocate. */

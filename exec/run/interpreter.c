@@ -29,7 +29,7 @@ typedef struct {
 
 /* ---- operands ---- */
 
-static void resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch)
+void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch)
 {
     const Program *program = interpreter->program;
 
@@ -225,7 +225,7 @@ static void compute(Interpreter *interpreter, const Call *call, const Op *op, gu
 
     if (is_skipped(interpreter, op))
         return;
-    resolve(interpreter, call, op, &launch);
+    interpreter_resolve(interpreter, call, op, &launch);
     if (interpreter->checker != NULL)
         checker_delay(interpreter->checker, at, 0);
     if (time == NULL) {
@@ -246,7 +246,7 @@ static void enqueue(Interpreter *interpreter, const Call *call, guint i, guint32
     Launch launch;
 
     op_events_wait(events, interpreter->step, call, i);
-    resolve(interpreter, call, op, &launch);
+    interpreter_resolve(interpreter, call, op, &launch);
     if (sample)
         op_events_begin(events, number, op->stream);
     device_run(runtime_device(interpreter->runtime), &launch);
@@ -291,7 +291,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
             return FALSE;
         if (is_skipped(interpreter, op))
             continue;
-        resolve(interpreter, call, op, &job.launch);
+        interpreter_resolve(interpreter, call, op, &job.launch);
         interpreter->ordinals[0][first + i] = post(interpreter, &job);
         if (interpreter->ordinals[0][first + i] == 0 ||
             ((interpreter->options.no_overlap || interpreter->way == STEP_CAPTURED) &&
@@ -342,7 +342,7 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
                 return stopped(interpreter, error);
             if (is_skipped(interpreter, &segment->ops[i]))
                 continue;
-            resolve(interpreter, call, &segment->ops[i], &job.launch);
+            interpreter_resolve(interpreter, call, &segment->ops[i], &job.launch);
             runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);

@@ -12,12 +12,16 @@ typedef struct {
     double start_s, end_s; /* since the step began; both 0: skipped */
 } OpTime;
 
+/* Auto: a library where there is one that can, on all ranks. */
+typedef enum { ATTENTION_OWN, ATTENTION_CUDNN, ATTENTION_AUTO } AttentionMode;
+
 typedef struct {
     gboolean check;          /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
     guint64 seed;            /* of the delays */
     gboolean no_overlap;     /* each communication is waited for at once */
     GraphMode graph;         /* of steps, on a device with queues */
     const char *nvme_folder; /* of files, where the program has an nvme tier; borrowed until made */
+    AttentionMode attention;
 } InterpreterOptions;
 
 /* Makes all groups and the arenas, and poisons those in memory.  Collective over all ranks, in the
@@ -72,6 +76,9 @@ const char *interpreter_graphs(const Interpreter *interpreter);
 
 /* Where the nvme tier's files are and how they are used; NULL without one. */
 const char *interpreter_storage(const Interpreter *interpreter);
+
+/* What runs attention, as a run's record says it; NULL on a device that has no choice. */
+const char *interpreter_attention(const Interpreter *interpreter);
 
 /* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
 const OpTime *interpreter_times(const Interpreter *interpreter);

@@ -236,6 +236,35 @@ static gboolean open_events(Interpreter *interpreter, GError **error)
     return interpreter->events != NULL && open_graph(interpreter, error);
 }
 
+/* All ranks alike: stages differ in the scratch they have. */
+static gboolean open_attention(Interpreter *interpreter, GError **error)
+{
+    const AttentionMode mode = interpreter->options.attention;
+    Device *device = runtime_device(interpreter->runtime);
+    const DeviceQueueOps *queues = device_queues(device);
+    g_autoptr(GError) why = NULL;
+
+    if (queues == NULL)
+        return mode != ATTENTION_CUDNN ||
+               fail(error, ERROR_INPUT, "--attention cudnn: this plan's device is a CPU");
+    const Program *program = mode == ATTENTION_OWN ? NULL : interpreter->program;
+    const char *library = queues->library_attention(device, program, &why);
+    gint64 own = library == NULL;
+    if (!runtime_agree_max(interpreter->runtime, &own, error))
+        return FALSE;
+    if (own && library != NULL) {
+        queues->library_attention(device, NULL, NULL);
+        fail(&why, ERROR_RUNTIME, "another rank can't use it");
+    }
+    if (own && mode == ATTENTION_CUDNN)
+        return fail(error, ERROR_RUNTIME, "--attention cudnn: %s", why->message);
+    interpreter->attention = !own ? g_strdup(library)
+                             : why == NULL
+                                 ? g_strdup("own kernels")
+                                 : g_strdup_printf("own kernels (cuDNN: %s)", why->message);
+    return TRUE;
+}
+
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
 {
     const InterpreterOptions options = {0};
@@ -268,7 +297,7 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
     lay_out(interpreter);
-    if (!open_tiers(interpreter, error) ||
+    if (!open_attention(interpreter, error) || !open_tiers(interpreter, error) ||
         !runtime_do(runtime, open_arena, &self, sizeof self, error) ||
         !open_events(interpreter, error))
         return NULL;
@@ -315,6 +344,7 @@ void interpreter_free(Interpreter *interpreter)
     close_device(interpreter);
     tiers_close(&interpreter->tiers);
     transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
+    g_free(interpreter->attention);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
@@ -399,6 +429,11 @@ const char *interpreter_storage(const Interpreter *interpreter)
     const Storage *storage = interpreter->tiers.storage;
 
     return storage == NULL ? NULL : storage_text(storage);
+}
+
+const char *interpreter_attention(const Interpreter *interpreter)
+{
+    return interpreter->attention;
 }
 
 Runtime *interpreter_runtime(const Interpreter *interpreter)

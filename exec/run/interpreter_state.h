@@ -27,6 +27,7 @@ struct Interpreter {
     OpEvents *events;     /* NULL: the device has no queues */
     StepGraph *graph;     /* where there are events */
     StepWay way;          /* of this step */
+    char *attention;      /* what interpreter_attention() says */
     gboolean on_device;   /* the communicator only enqueues */
     Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
@@ -44,3 +45,6 @@ struct Interpreter {
 
 /* Everything that was issued is done. */
 gboolean interpreter_quiet(Interpreter *interpreter, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* Where the operands of a call's op lie. */
+void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch);

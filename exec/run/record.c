@@ -2,6 +2,7 @@
 
 #include "exec/base/process.h"
 #include "exec/run/effective.h"
+#include "exec/run/estimate.h"
 #include "exec/run/terms.h"
 #include "sim/base/error.h"
 
@@ -56,6 +57,14 @@ static char *storage_line(const Record *record)
     return storage == NULL ? g_strdup("") : g_strdup_printf("  %-15s%s\n", "nvme", storage);
 }
 
+static char *attention_line(const Record *record)
+{
+    const char *attention = interpreter_attention(record->interpreter);
+
+    return attention == NULL ? g_strdup("")
+                             : g_strdup_printf("  %-15s%s\n", "attention", attention);
+}
+
 /* @effective: what the run will do. */
 static gboolean add_run(Record *record, const char *effective, GError **error)
 {
@@ -89,6 +98,16 @@ static gboolean open_store(Record *record, const char *effective, GError **error
     return record->store != NULL && add_run(record, effective, error);
 }
 
+/* For the store alone: it takes a second set of communicators, for a moment. */
+static gboolean estimate(Record *record, GError **error)
+{
+    double *seconds = record->terms.estimated_seconds;
+
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        seconds[v] = NAN;
+    return record->options->db_path == NULL || estimate_step(record->interpreter, seconds, error);
+}
+
 Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOptions *options,
                    GError **error)
 {
@@ -103,7 +122,8 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
         g_autofree char *run = effective_text(plan, options, interpreter_runtime(interpreter));
         g_autofree char *graphs = graphs_line(record);
         g_autofree char *storage = storage_line(record);
-        g_autofree char *effective = g_strconcat(run, storage, graphs, NULL);
+        g_autofree char *attention = attention_line(record);
+        g_autofree char *effective = g_strconcat(run, storage, attention, graphs, NULL);
 
         failed = options->db_path != NULL && !open_store(record, effective, error);
         if (!failed)
@@ -114,7 +134,9 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
         return NULL;
     if (failed && !own)
         fail(error, ERROR_RUNTIME, "rank 0 could not open the store");
-    return failed ? NULL : g_steal_pointer(&record);
+    if (failed || !estimate(record, error))
+        return NULL;
+    return g_steal_pointer(&record);
 }
 
 void record_free(Record *record)

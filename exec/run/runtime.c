@@ -199,6 +199,11 @@ Comm *runtime_peer(Runtime *runtime, guint rank)
     return comm_peer(runtime->comm, rank);
 }
 
+const CudaPlugIn *runtime_nccl(const Runtime *runtime)
+{
+    return runtime->options.nccl ? runtime->options.plug_in : NULL;
+}
+
 /* ---- control ---- */
 
 /* On the communication thread: a collective of all ranks that is no op of a program begins. */

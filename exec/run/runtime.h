@@ -31,6 +31,8 @@ Device *runtime_device(Runtime *runtime);
 const char *runtime_transport(const Runtime *runtime); /* as comm_describe(), and whether it
                                                           moves the device's tensors by copies */
 const char *runtime_library(const Runtime *runtime);   /* as device_library() */
+/* NULL where another transport than NCCL moves the tensors. */
+const CudaPlugIn *runtime_nccl(const Runtime *runtime);
 
 /* ---- the communication thread ---- */
 

@@ -19,16 +19,21 @@ void terms_take_times(Terms *terms, const Program *program, const OpTime *times,
     terms->timed = TRUE;
     for (guint t = 0; t < NUM_OP_CLASSES; t++)
         terms->time_seconds[t] = 0;
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        terms->communication_seconds[v] = 0;
     for (guint c = 0; c < program->step.calls->len; c++) {
         const Segment *segment =
             program_segment(program, g_array_index(program->step.calls, Call, c).segment);
 
         for (guint o = 0; o < segment->num_ops; o++, i++) {
             const double took = times[i].end_s - times[i].start_s;
+            const OpKind kind = segment->ops[o].kind;
 
+            if (op_kind_is_communication(kind))
+                terms->communication_seconds[op_volume(kind)] += took;
             if (segment->ops[o].stream != COMPUTE_STREAM)
                 continue;
-            terms->time_seconds[op_class(segment->ops[o].kind)] += took;
+            terms->time_seconds[op_class(kind)] += took;
             busy += took;
         }
     }
@@ -43,7 +48,13 @@ static void clear_term(gpointer data)
 static void add(GArray *rows, guint rank, char *term, const char *unit, const double values[2])
 {
     const StoreTerm row = {
-        .rank = rank, .term = term, .unit = unit, .predicted = values[0], .measured = values[1]};
+        .rank = rank,
+        .term = term,
+        .unit = unit,
+        .predicted = values[0],
+        .measured = values[1],
+        .estimated = NAN,
+    };
 
     g_array_append_val(rows, row);
 }
@@ -62,9 +73,13 @@ static Prediction predicted_for(const Plan *plan, const ProgramSet *set, guint r
             p.memory_bytes[t] = memory.term[t];
     p.memory_total = memory.total + p.memory_bytes[TERM_FRAMEWORK];
     program_volume(program, p.communication_bytes);
-    if (class_index < plan->stages->len)
-        memcpy(p.time_seconds, g_array_index(plan->stages, StageTime, class_index).time_seconds,
-               sizeof p.time_seconds);
+    if (class_index < plan->stages->len) {
+        const StageTime *stage = &g_array_index(plan->stages, StageTime, class_index);
+
+        memcpy(p.time_seconds, stage->time_seconds, sizeof p.time_seconds);
+        memcpy(p.communication_seconds, stage->communication_seconds,
+               sizeof p.communication_seconds);
+    }
     p.exposed_communication_seconds = p.time_seconds[OP_CLASS_COMMUNICATION];
     return p;
 }
@@ -133,6 +148,19 @@ static void add_tiers(GArray *rows, const Terms *terms, guint rank, const Progra
     }
 }
 
+static void add_communication_times(GArray *rows, const Terms *terms, guint rank,
+                                    const Prediction *p)
+{
+    for (guint v = 0; v < NUM_VOLUMES; v++) {
+        const double values[2] = {p->communication_seconds[v],
+                                  terms->timed ? terms->communication_seconds[v] : NAN};
+
+        add(rows, rank, g_strdup_printf("communication_seconds.%s", volume_name((Volume)v)), "s",
+            values);
+        g_array_index(rows, StoreTerm, rows->len - 1).estimated = terms->estimated_seconds[v];
+    }
+}
+
 GArray *terms_rows(const Terms *terms, const Plan *plan, const ProgramSet *set, guint rank)
 {
     const Prediction p = predicted_for(plan, set, rank);
@@ -149,5 +177,6 @@ GArray *terms_rows(const Terms *terms, const Plan *plan, const ProgramSet *set, 
         add(rows, rank, g_strdup_printf("communication_bytes.%s", volume_name((Volume)v)), "bytes",
             values);
     }
+    add_communication_times(rows, terms, rank, &p);
     return rows;
 }

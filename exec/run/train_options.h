@@ -1,7 +1,7 @@
 /* What a training run is asked to do beside its plan. */
 #pragma once
 
-#include "exec/run/step_graph.h"
+#include "exec/run/interpreter.h"
 
 #include <glib.h>
 
@@ -18,5 +18,6 @@ typedef struct {
     guint watchdog_s; /* 0 = off */
     gboolean check, check_seed_given, no_overlap;
     GraphMode graph;
+    AttentionMode attention;
     guint64 check_seed;
 } TrainOptions;

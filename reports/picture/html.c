@@ -145,8 +145,12 @@ static void append_terms(GString *page, const ReportRun *run)
     const char *group = NULL;
     gsize group_length = 0;
 
-    g_string_append(page, "<div class=table><table><thead><tr><th class=t>term<th>predicted"
-                          "<th>measured<th>error</tr></thead><tbody>\n");
+    const gboolean estimates = report_has_estimates(run);
+
+    g_string_append_printf(page,
+                           "<div class=table><table><thead><tr><th class=t>term<th>predicted"
+                           "<th>measured<th>error%s</tr></thead><tbody>\n",
+                           estimates ? "<th>NCCL estimates" : "");
     for (guint i = 0; i < run->terms->len; i++) {
         const StoreTerm *term = &g_array_index(run->terms, StoreTerm, i);
         if (term->rank != run->rank)
@@ -168,6 +172,12 @@ static void append_terms(GString *page, const ReportRun *run)
         append_element(page, "td", predicted);
         append_element(page, "td", measured);
         append_error_cell(page, term->unit, term->predicted, term->measured);
+        if (estimates) {
+            g_autofree char *estimated =
+                format_term(term->term, term->unit, term->estimated, reference);
+
+            append_element(page, "td", estimated);
+        }
         g_string_append(page, "</tr>\n");
         group = term->term;
         group_length = length;

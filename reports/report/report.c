@@ -32,6 +32,7 @@ static const char *const term_order[] = {
     "memory_bytes.total",
     "memory_bytes.",
     "communication_bytes.",
+    "communication_seconds.",
 };
 
 static guint position_of(const char *term)
@@ -64,7 +65,8 @@ static const char *unit_of(const char *term)
 {
     if (g_str_has_prefix(term, "memory_bytes.") || g_str_has_prefix(term, "communication_bytes."))
         return "bytes";
-    if (g_str_has_suffix(term, "_seconds") || g_str_has_prefix(term, "time_seconds."))
+    if (g_str_has_suffix(term, "_seconds") || g_str_has_prefix(term, "time_seconds.") ||
+        g_str_has_prefix(term, "communication_seconds."))
         return "s";
     if (g_str_has_prefix(term, "tokens_per_second"))
         return "tokens/s";
@@ -89,6 +91,7 @@ static void add_predicted(GArray *terms, JsonObject *object, const char *prefix,
                                    .term = term,
                                    .predicted = json_node_get_double(node),
                                    .measured = NAN,
+                                   .estimated = NAN,
                                    .unit = unit_of(term)};
 
             g_array_append_val(terms, row);

@@ -71,6 +71,9 @@ Ranking report_ranking(const GPtrArray *runs);
 /* How far the orders agree, in words; NULL when fewer than two runs are measured. */
 char *report_agreement(const GPtrArray *runs);
 
+/* Whether the transport estimated any term of the rank that is shown. */
+gboolean report_has_estimates(const ReportRun *run);
+
 /* The worst error over all ranks of a group of terms: "memory_bytes", "step_seconds". */
 typedef struct {
     char *group;

@@ -30,6 +30,17 @@ double report_measured(const ReportRun *run, const char *term)
     return row != NULL ? row->measured : NAN;
 }
 
+gboolean report_has_estimates(const ReportRun *run)
+{
+    for (guint i = 0; i < run->terms->len; i++) {
+        const StoreTerm *row = &g_array_index(run->terms, StoreTerm, i);
+
+        if (row->rank == run->rank && !isnan(row->estimated))
+            return TRUE;
+    }
+    return FALSE;
+}
+
 const char *report_status(const ReportRun *run)
 {
     /* A process that was killed can't say so. */

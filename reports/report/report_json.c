@@ -41,6 +41,7 @@ static void add_terms(JsonBuilder *json, const ReportRun *run)
         add_string(json, "term", term->term);
         add_number(json, "predicted", term->predicted);
         add_number(json, "measured", term->measured);
+        add_number(json, "estimated", term->estimated);
         add_number(json, "error", format_error_value(term->predicted, term->measured));
         add_string(json, "unit", term->unit);
         json_builder_end_object(json);

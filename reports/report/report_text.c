@@ -68,7 +68,7 @@ static void append_header(GString *out, const ReportRun *run)
     append_steps(out, run);
 }
 
-static void append_term(GString *out, const StoreTerm *term)
+static void append_term(GString *out, const StoreTerm *term, gboolean estimates)
 {
     const double reference = isnan(term->predicted) ? term->measured : term->predicted;
     g_autofree char *predicted = format_term(term->term, term->unit, term->predicted, reference);
@@ -79,17 +79,26 @@ static void append_term(GString *out, const StoreTerm *term)
     append_cell(out, predicted, 18);
     append_cell(out, measured, 18);
     append_cell(out, error, 13);
+    if (estimates) {
+        g_autofree char *estimated =
+            format_term(term->term, term->unit, term->estimated, reference);
+
+        append_cell(out, estimated, 18);
+    }
     g_string_append_c(out, '\n');
 }
 
 static void append_terms(GString *out, const ReportRun *run)
 {
-    g_string_append_printf(out, "\n%-34s%18s%18s%13s\n", "term", "predicted", "measured", "error");
+    const gboolean estimates = report_has_estimates(run);
+
+    g_string_append_printf(out, "\n%-34s%18s%18s%13s%s\n", "term", "predicted", "measured", "error",
+                           estimates ? "    NCCL estimates" : "");
     for (guint i = 0; i < run->terms->len; i++) {
         const StoreTerm *term = &g_array_index(run->terms, StoreTerm, i);
 
         if (term->rank == run->rank)
-            append_term(out, term);
+            append_term(out, term, estimates);
     }
     if (run->ranks_with_terms == 0)
         g_string_append(out, "\nNothing is measured yet: the predictions are the plan's.\n");

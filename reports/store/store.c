@@ -17,7 +17,8 @@ static const char schema[] =
     " >= 1), seconds REAL, loss REAL, grad_norm REAL, tokens REAL, lr REAL, finite INTEGER NOT"
     " NULL, PRIMARY KEY (run, step)) STRICT, WITHOUT ROWID;"
     "CREATE TABLE terms (run INTEGER NOT NULL REFERENCES runs, rank INTEGER NOT NULL, term TEXT NOT"
-    " NULL, predicted REAL, measured REAL, unit TEXT NOT NULL, UNIQUE (run, rank, term)) STRICT;"
+    " NULL, predicted REAL, measured REAL, unit TEXT NOT NULL, estimated REAL, UNIQUE (run, rank,"
+    " term)) STRICT;"
     "CREATE TABLE ops (run INTEGER NOT NULL REFERENCES runs, rank INTEGER NOT NULL, step INTEGER"
     " NOT NULL, op TEXT NOT NULL, stream TEXT NOT NULL, start REAL, \"end\" REAL, bytes REAL,"
     " flops REAL) STRICT;"
@@ -31,8 +32,8 @@ static const char *const statement_sql[NUM_STATEMENTS] = {
                    " status, notes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_STEP] = "INSERT INTO steps (run, step, seconds, loss, grad_norm, tokens, lr, finite)"
                     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    [INSERT_TERM] = "INSERT INTO terms (run, rank, term, predicted, measured, unit)"
-                    " VALUES (?, ?, ?, ?, ?, ?)",
+    [INSERT_TERM] = "INSERT INTO terms (run, rank, term, predicted, measured, unit,"
+                    " estimated) VALUES (?, ?, ?, ?, ?, ?, ?)",
     [INSERT_OP] = "INSERT INTO ops (run, rank, step, op, stream, start, \"end\", bytes, flops)"
                   " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [INSERT_SEARCH] = "INSERT INTO searches (created, model, topology, gpus, rank, plan)"
@@ -141,6 +142,7 @@ static gboolean check_identity(Store *store, gboolean *is_new, GError **error)
     const gint64 tables = sqlite3_column_int64(statement, 2);
 
     sqlite3_finalize(statement);
+    store->version = version;
     *is_new = id == 0 && version == 0 && tables == 0;
     if (*is_new)
         return TRUE;
@@ -238,18 +240,22 @@ static Store *open_reader(const char *path, GError **error)
     return g_steal_pointer(&store);
 }
 
-/* Another process may create the store at the same moment: look again once it is locked. */
-static gboolean create_schema(Store *store, GError **error)
+/* Another process may create the store, or bring it up to date, at the same moment: look again once
+ * it is locked. */
+static gboolean bring_up_to_date(Store *store, GError **error)
 {
+    static const char upgrade[] = "ALTER TABLE terms ADD COLUMN estimated REAL";
     g_autofree char *marks = g_strdup_printf("PRAGMA application_id = %d; PRAGMA user_version = %d",
                                              STORE_APPLICATION_ID, STORE_VERSION);
     gboolean is_new;
 
     if (!store_db_exec(store, "BEGIN IMMEDIATE", error) || !check_identity(store, &is_new, error))
         return FALSE;
-    if (is_new && (!store_db_exec(store, schema, error) || !store_db_exec(store, marks, error)))
+    if ((is_new && !store_db_exec(store, schema, error)) ||
+        (store->version == 1 && !store_db_exec(store, upgrade, error)) ||
+        (store->version < STORE_VERSION && !store_db_exec(store, marks, error)))
         return FALSE;
-    return store_db_exec(store, "COMMIT", error);
+    return store_db_exec(store, "COMMIT", error) && check_identity(store, &is_new, error);
 }
 
 Store *store_open_writer(const char *path, double patience_s, GError **error)
@@ -273,7 +279,8 @@ Store *store_open_writer(const char *path, double patience_s, GError **error)
         fail(error, ERROR_INPUT, "%s: no permission to write", path);
         return NULL;
     }
-    if (!check_identity(store, &is_new, error) || (is_new && !create_schema(store, error)) ||
+    if (!check_identity(store, &is_new, error) ||
+        (store->version < STORE_VERSION && !bring_up_to_date(store, error)) ||
         !store_db_set_journal(store, is_on_network(path), error) ||
         !store_db_exec(store, "PRAGMA synchronous = NORMAL", error) ||
         !store_db_exec(store, "PRAGMA foreign_keys = ON", error))
@@ -430,7 +437,8 @@ gboolean store_add_step(Store *store, gint64 run, const StoreStep *step, GError 
 gboolean store_add_term(Store *store, gint64 run, const StoreTerm *term, GError **error)
 {
     const Value values[] = {integer(run),          integer(term->rank),  text(term->term),
-                            real(term->predicted), real(term->measured), text(term->unit)};
+                            real(term->predicted), real(term->measured), text(term->unit),
+                            real(term->estimated)};
 
     return run_statement(store, INSERT_TERM, values, G_N_ELEMENTS(values), error);
 }

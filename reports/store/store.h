@@ -22,6 +22,7 @@ typedef struct {
     guint rank;
     const char *term;           /* its path in the prediction: "memory_bytes.parameters" */
     double predicted, measured; /* NAN = could not be measured: NULL in the store */
+    double estimated;           /* by the transport itself (NCCL), NAN = it says nothing */
     const char *unit;           /* "s", "bytes", "tokens/s", ... */
 } StoreTerm;
 

@@ -6,7 +6,7 @@
 #include <sqlite3.h>
 
 /* "FSDP": marks a file as a store, whatever its name is. */
-enum { STORE_APPLICATION_ID = 0x46534450, STORE_VERSION = 1 };
+enum { STORE_APPLICATION_ID = 0x46534450, STORE_VERSION = 2 };
 
 typedef enum {
     INSERT_RUN,
@@ -23,6 +23,7 @@ struct Store {
     sqlite3 *db;
     char *path;
     gboolean read_only;
+    gint64 version; /* of the file: 1 has no terms.estimated */
     guint busy_timeout_ms;
     sqlite3_stmt *statements[NUM_STATEMENTS]; /* prepared when first used */
 };

@@ -91,6 +91,7 @@ static void read_term(sqlite3_stmt *statement, gpointer row)
     term->predicted = column_real(statement, 2);
     term->measured = column_real(statement, 3);
     term->unit = column_text(statement, 4);
+    term->estimated = column_real(statement, 5);
 }
 
 static void clear_term(gpointer row)
@@ -165,7 +166,16 @@ static const Table steps_table = {
 };
 
 static const Table terms_table = {
-    .sql = "SELECT rank, term, predicted, measured, unit"
+    .sql = "SELECT rank, term, predicted, measured, unit, estimated"
+           " FROM terms WHERE run = ?1 ORDER BY rank, rowid",
+    .size = sizeof(StoreTerm),
+    .read = read_term,
+    .clear = clear_term,
+};
+
+/* Of stores that an older program wrote and nobody has written to since. */
+static const Table old_terms_table = {
+    .sql = "SELECT rank, term, predicted, measured, unit, NULL"
            " FROM terms WHERE run = ?1 ORDER BY rank, rowid",
     .size = sizeof(StoreTerm),
     .read = read_term,
@@ -204,7 +214,7 @@ GArray *store_steps(Store *store, gint64 run, GError **error)
 
 GArray *store_terms(Store *store, gint64 run, GError **error)
 {
-    return read_table(store, &terms_table, run, 0, error);
+    return read_table(store, store->version == 1 ? &old_terms_table : &terms_table, run, 0, error);
 }
 
 GArray *store_ops(Store *store, gint64 run, gint64 step, GError **error)

@@ -129,6 +129,8 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
     clock->time.busy_s[spent_on(op)] += took;
+    if (op_kind_is_communication(op->kind))
+        clock->time.volume_s[op_volume(op->kind)] += took;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     if (ops != NULL && clock->step == STEPS - 1) {
@@ -152,8 +154,10 @@ static void end_step(Clock *clock)
     clock->step_start_s = clock->last_compute_s;
     clock->call = clock->op = 0;
     clock->step++;
-    if (clock->step < STEPS)
-        memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
+    if (clock->step == STEPS)
+        return;
+    memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
+    memset(clock->time.volume_s, 0, sizeof clock->time.volume_s);
 }
 
 /* FALSE when all steps are done. */

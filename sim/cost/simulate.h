@@ -9,6 +9,7 @@ typedef struct {
     double step_s;
     double busy_s[NUM_OP_CLASSES]; /* of the ops themselves; communication hidden or not, with the
                                       casts and sums on its streams */
+    double volume_s[NUM_VOLUMES];  /* of collectives and exchanges, hidden or not */
     double exposed_s; /* step_s less all compute: communication and, with stages, the bubble */
 } StepTime;
 

@@ -492,10 +492,38 @@ static void note_peak(const Placer *placer, const Moment *moment, Peak *peak)
     memcpy(peak->members, members, placer->num_tensors * sizeof *members);
 }
 
+/* Of any phase, or of calls of one. */
+enum { ANY_PHASE = -1 };
+
+static StepPhase segment_phase(const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        if (op_class(segment->ops[i].kind) == OP_CLASS_OPTIMIZER)
+            return PHASE_OPTIMIZER;
+    return PHASE_PASSES;
+}
+
+static const Segment *segment_at(const Placer *placer, guint64 instance)
+{
+    const Program *program = placer->program;
+    const guint64 within = instance % placer->happens->ops_per_step;
+    guint from = 0, until = program->step.calls->len - 1;
+
+    while (from < until) {
+        const guint middle = (from + until) / 2;
+
+        if (within < placer->happens->first_op[middle + 1])
+            until = middle;
+        else
+            from = middle + 1;
+    }
+    return program_segment(program, g_array_index(program->step.calls, Call, from).segment);
+}
+
 /* Looks at every start of a lifetime: between them nothing is added.  A tensor is alive while any
  * of its lifetimes that have started is not over; positions on a stream are in order, so their
  * newest access there stands for all of them. */
-static void find_peak(const Placer *placer, Peak *peak)
+static void find_peak(const Placer *placer, gint phase, Peak *peak)
 {
     g_autoptr(GArray) order = shared_by_extent(placer->program);
     g_autofree Lifetime *newest = g_new0(Lifetime, placer->num_tensors);
@@ -514,21 +542,11 @@ static void find_peak(const Placer *placer, Peak *peak)
 
             own->last[stream] = MAX(own->last[stream], started->last[stream]);
         }
-        if (started->start > placer->happens->ops_per_step)
+        if (started->start > placer->happens->ops_per_step &&
+            (phase == ANY_PHASE ||
+             (gint)segment_phase(segment_at(placer, started->start - 1)) == phase))
             note_peak(placer, &moment, peak);
     }
-}
-
-static const char *moment_name(const Placer *placer, guint64 instance)
-{
-    const Program *program = placer->program;
-    const guint64 within = instance % MAX(placer->happens->ops_per_step, 1);
-
-    for (guint c = 0; c < program->step.calls->len; c++)
-        if (within < placer->happens->first_op[c + 1])
-            return program_segment(program, g_array_index(program->step.calls, Call, c).segment)
-                ->name;
-    return "";
 }
 
 static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
@@ -538,14 +556,14 @@ static MemoryUse peak_use(const Placer *placer, guint64 arena_bytes)
     MemoryUse use = {.total = arena_bytes};
     Peak peak = {.members = members};
 
-    find_peak(placer, &peak);
+    find_peak(placer, ANY_PHASE, &peak);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
         if (tensor->tier == TIER_DEVICE && (members[t] || !is_shared_memory(tensor)))
             use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
     }
-    use.moment = moment_name(placer, peak.instance);
+    use.moment = placer->happens->ops_per_step > 0 ? segment_at(placer, peak.instance)->name : "";
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
         use.live_peak += use.term[t];
     use.term[TERM_WORKSPACE] += use.total - use.live_peak; /* alignment and gaps */
@@ -569,4 +587,32 @@ void program_place(Program *program)
 MemoryUse program_memory(const Program *program)
 {
     return program->memory;
+}
+
+guint64 program_state_bytes(const Program *program)
+{
+    guint64 bytes = 0;
+
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+
+        if (tensor->tier == TIER_DEVICE && !is_shared_memory(tensor))
+            bytes += tensor_bytes(program, tensor);
+    }
+    return bytes;
+}
+
+void program_phase_peaks(const Program *program, guint64 peak_bytes[NUM_PHASES])
+{
+    Placer placer;
+
+    placer_init(&placer, program);
+    for (gint phase = 0; phase < NUM_PHASES; phase++) {
+        g_autofree gboolean *members = g_new0(gboolean, placer.num_tensors);
+        Peak peak = {.members = members};
+
+        find_peak(&placer, phase, &peak);
+        peak_bytes[phase] = program_state_bytes(program) + peak.bytes;
+    }
+    placer_clear(&placer);
 }

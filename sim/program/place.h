@@ -14,3 +14,16 @@ void program_place(Program *program);
 /* The peak moment of TIER_DEVICE, of a placed program.  A ring counts whole while any copy is
  * alive. */
 MemoryUse program_memory(const Program *program);
+
+/* Of tensors on the device that live between steps. */
+guint64 program_state_bytes(const Program *program);
+
+typedef enum {
+    PHASE_PASSES,    /* forward and backward, with what they need gathered and reduced */
+    PHASE_OPTIMIZER, /* segments with ops of that class */
+    NUM_PHASES
+} StepPhase;
+
+/* The most bytes of tensors that are alive on the device while calls of a phase start to use
+ * something; no less than the state. */
+void program_phase_peaks(const Program *program, guint64 peak_bytes[NUM_PHASES]);

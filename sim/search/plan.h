@@ -15,12 +15,14 @@ typedef struct {
     guint64 memory_bytes[NUM_MEMORY_TERMS], memory_total;
     guint64 memory_limit; /* what the device has for it */
     guint64 communication_bytes[NUM_VOLUMES];
-    char moment[64]; /* the segment that runs when memory peaks */
+    double communication_seconds[NUM_VOLUMES]; /* hidden or not; what waits for peers left out */
+    char moment[64];                           /* the segment that runs when memory peaks */
 } Prediction;
 
 /* Of the ranks of one pipeline stage. */
 typedef struct {
     double time_seconds[NUM_OP_CLASSES]; /* as the prediction's */
+    double communication_seconds[NUM_VOLUMES];
 } StageTime;
 
 typedef struct {

@@ -395,6 +395,19 @@ static gboolean read_op_classes(const JsonText *json, const char *at,
     return TRUE;
 }
 
+static gboolean read_communication_seconds(const JsonText *json, const char *at,
+                                           double seconds[NUM_VOLUMES], GError **error)
+{
+    for (guint v = 0; v < NUM_VOLUMES; v++) {
+        g_autofree char *field =
+            g_strdup_printf("%s.communication_seconds.%s", at, volume_name((Volume)v));
+
+        if (!json_double(json, field, 0, G_MAXDOUBLE, &seconds[v], error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
 static gboolean read_stage_times(Plan *plan, const JsonText *json, GError **error)
 {
     guint length;
@@ -408,8 +421,10 @@ static gboolean read_stage_times(Plan *plan, const JsonText *json, GError **erro
     for (guint s = 0; s < length; s++) {
         g_autofree char *at = g_strdup_printf("prediction.stages.%u", s);
 
-        if (!read_op_classes(json, at, g_array_index(plan->stages, StageTime, s).time_seconds,
-                             error))
+        StageTime *stage = &g_array_index(plan->stages, StageTime, s);
+
+        if (!read_op_classes(json, at, stage->time_seconds, error) ||
+            !read_communication_seconds(json, at, stage->communication_seconds, error))
             return FALSE;
     }
     return TRUE;
@@ -431,7 +446,8 @@ static gboolean read_terms(Prediction *prediction, const JsonText *json, GError 
         if (!json_uint(json, field, 0, G_MAXINT64, &prediction->communication_bytes[v], error))
             return FALSE;
     }
-    return read_op_classes(json, "prediction.time_seconds", prediction->time_seconds, error);
+    return read_op_classes(json, "prediction.time_seconds", prediction->time_seconds, error) &&
+           read_communication_seconds(json, "prediction", prediction->communication_seconds, error);
 }
 
 static gboolean read_prediction(Plan *plan, const JsonText *json, GError **error)

@@ -186,14 +186,25 @@ static void add_op_classes(JsonBuilder *json, const double seconds[NUM_OP_CLASSE
         add_double(json, op_class_name((OpClass)t), seconds[t]);
 }
 
+static void add_communication_seconds(JsonBuilder *json, const double seconds[NUM_VOLUMES])
+{
+    begin(json, "communication_seconds");
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        add_double(json, volume_name((Volume)v), seconds[v]);
+    json_builder_end_object(json);
+}
+
 /* Time by class of op, of the ranks of each stage. */
 static void add_stage_times(JsonBuilder *json, const Plan *plan)
 {
     json_builder_set_member_name(json, "stages");
     json_builder_begin_array(json);
     for (guint s = 0; s < plan->stages->len; s++) {
+        const StageTime *stage = &g_array_index(plan->stages, StageTime, s);
+
         json_builder_begin_object(json);
-        add_op_classes(json, g_array_index(plan->stages, StageTime, s).time_seconds);
+        add_op_classes(json, stage->time_seconds);
+        add_communication_seconds(json, stage->communication_seconds);
         json_builder_end_object(json);
     }
     json_builder_end_array(json);
@@ -261,6 +272,7 @@ static void add_prediction(JsonBuilder *json, const Plan *plan)
     for (guint v = 0; v < NUM_VOLUMES; v++)
         add_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
     json_builder_end_object(json);
+    add_communication_seconds(json, prediction->communication_seconds);
     add_run(json, plan);
     json_builder_end_object(json);
 }

@@ -79,6 +79,7 @@ static void predict_time(Plan *plan, const StepTime *time)
     p->exposed_communication_seconds = time->exposed_s;
     memcpy(p->time_seconds, time->busy_s, sizeof p->time_seconds);
     p->time_seconds[OP_CLASS_COMMUNICATION] = time->exposed_s;
+    memcpy(p->communication_seconds, time->volume_s, sizeof p->communication_seconds);
 }
 
 /* What a compiled step costs: the rank with the largest total, the slowest step. */
@@ -128,6 +129,8 @@ static void store_stages(Plan *plan, const StepTime *times, guint num)
 
         memcpy(stage->time_seconds, times[c].busy_s, sizeof stage->time_seconds);
         stage->time_seconds[OP_CLASS_COMMUNICATION] = times[c].exposed_s;
+        memcpy(stage->communication_seconds, times[c].volume_s,
+               sizeof stage->communication_seconds);
     }
 }
 
@@ -335,6 +338,8 @@ static void extend(Priced *to, const Priced *before, guint more)
     to->time.exposed_s = line(before->time.exposed_s, to->time.exposed_s, more);
     for (guint c = 0; c < NUM_OP_CLASSES; c++)
         to->time.busy_s[c] = line(before->time.busy_s[c], to->time.busy_s[c], more);
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        to->time.volume_s[v] = line(before->time.volume_s[v], to->time.volume_s[v], more);
     const guint64 each = to->memory.total - MIN(before->memory.total, to->memory.total);
     const Tensor input = {.kind = TENSOR_INPUT};
     to->memory.term[tensor_term(&input)] += each * more; /* all that grows with them */

@@ -15,11 +15,13 @@ mkdir "$tmp/bin"
 # gpu_plan FILE OPTION...
 gpu_plan() {
     timeout 60 "$build/fsdp-plan" search --model models/tiny-1m --topology dgx-h100 \
-        --precision fp32 --global-batch 4 --seq-len 16 -o "$1" "${@:2}" >/dev/null ||
+        --precision "${precision:-fp32}" --global-batch 4 --seq-len 16 -o "$1" "${@:2}" >/dev/null ||
         die "fsdp-plan search: status $?"
 }
 
 gpu_plan "$tmp/1.plan" --gpus 1
+precision=bf16 gpu_plan "$tmp/bf16.plan" --gpus 1
+precision=bf16 gpu_plan "$tmp/bf16-2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/4.plan" --gpus 4 --strategy shard_grad_op --fix dp_shard=2,tp=2
 plan "$tmp/cpu.plan" --gpus 2 --global-batch 4 --seq-len 32
@@ -119,10 +121,53 @@ for file in graphs-auto.0.err graphs-auto.report; do
         "$tmp/$file" || complain "not decided: $(<"$tmp/$file")"
 done
 
-name=by-hand
+name="by-hand"
 timeout 120 "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 3 --json --db "$tmp/db" \
     >"$tmp/by-hand.out" 2>"$tmp/by-hand.err" || complain "by hand: status $?: $(<"$tmp/by-hand.err")"
 same_losses "$tmp/by-hand.out"
+
+# The simulated NCCL says 10 us and 50 GB/s of what a rank has: of groups of 2, all that it receives.
+timeout 60 "$build/fsdp-report" "$tmp/db" >"$tmp/by-hand.report"
+grep -q 'NCCL estimates' "$tmp/by-hand.report" || complain "no estimates: $(<"$tmp/by-hand.report")"
+timeout 60 "$build/fsdp-report" "$tmp/db" --json >"$tmp/by-hand.json"
+for kind in all_gather reduce_scatter; do
+    awk -v kind="$kind" '
+        /"rank"/ { rank = $3 + 0 }
+        /"term"/ { term = $3; gsub(/[",]/, "", term) }
+        /"measured"/ && rank == 1 && term == "communication_bytes." kind { bytes = $3 + 0 }
+        /"estimated"/ && rank == 1 && term == "communication_seconds." kind { seconds = $3 + 0 }
+        END {
+            ops = (seconds - bytes / 50e9) / 10e-6
+            exit !(ops > 3 && ops - int(ops + 0.5) < 0.01 && int(ops + 0.5) - ops < 0.01)
+        }' "$tmp/by-hand.json" || complain "estimated $kind: $(grep -A6 "_seconds.$kind" "$tmp/by-hand.json")"
+done
+
+# Attention: cuDNN (of the simulated device) where it can, which the record says.
+for by in auto own; do
+    name="attention-$by"
+    timeout 120 "$run" "$tmp/bf16.plan" --data "$text" --steps 3 --json --attention "$by" \
+        --db "$tmp/$name.db" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        complain "$name: status $?: $(<"$tmp/$name.err")"
+    timeout 60 "$build/fsdp-report" "$tmp/$name.db" >"$tmp/$name.report"
+done
+for file in attention-auto.err attention-auto.report; do
+    grep -q '^ *attention *cuDNN 9' "$tmp/$file" || complain "not by cuDNN: $(<"$tmp/$file")"
+done
+grep -q '^ *attention *own kernels$' "$tmp/attention-own.err" || complain "own attention is not said"
+paste <(losses "$tmp/attention-auto.out") <(losses "$tmp/attention-own.out") | awk '
+    function far(a, b) { return a - b > 1e-3 * b || b - a > 1e-3 * b }
+    far($2, $1) { exit 1 }' || complain "cuDNN's attention trains another model"
+grep -q 'attention *own kernels (cuDNN: it is used for bf16, and here fp32 gives fp32)' \
+    "$tmp/1.err" || complain "why there is no cuDNN is not said: $(<"$tmp/1.err")"
+# A cuDNN that is wrong on rank 1 is used by no rank.
+wrong_on_1="CUDASIM_CUDNN_SCALE=1.%r"
+launch attention-differs 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --steps 3 --json
+ended 0 120
+grep -q "attention *own kernels (cuDNN: another rank can't use it)" "$tmp/$name.0.err" ||
+    complain "rank 0 does not follow rank 1: $(<"$tmp/$name.0.err")"
+launch attention-asked 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --attention cudnn
+ended 3 120
+says 0 "attention cudnn: another rank can't use it"
 
 # ---- what can't be ----
 
@@ -152,6 +197,13 @@ refused 2 'cuda-graph = "maybe": must be on, off or auto' "$run" "$tmp/2.plan" -
     --cuda-graph maybe
 refused 2 "this plan's device is a CPU" "$build/fsdp-run" "$tmp/one-cpu.plan" --data "$text" \
     --cuda-graph on
+
+refused 2 'attention = "maybe": must be cudnn, own or auto' "$run" "$tmp/2.plan" --data "$text" \
+    --attention maybe
+refused 2 "attention cudnn: this plan's device is a CPU" "$build/fsdp-run" "$tmp/one-cpu.plan" \
+    --data "$text" --attention cudnn
+refused 3 'attention cudnn: it is used for bf16, and here fp32' "$run" "$tmp/1.plan" \
+    --data "$text" --attention cudnn
 
 cp "$tmp/2.plan" "$tmp/two.0.plan"
 gpu_plan "$tmp/two.1.plan" --gpus 2 --strategy no_shard

@@ -123,19 +123,30 @@ ncclResult_t ncclGroupEnd(void)
     return flush();
 }
 
+/* As NCCL 2.28 does it (src/group.cc, src/enqueue.cc): it speaks of the last collective alone,
+ * never of sends and receives; and a group of a communicator that does not block is done. */
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
 {
-    double time_us = 0.0;
+    for (guint i = 0; calls != NULL && i < calls->len; i++) {
+        const CsTransfer *transfer = &g_array_index(calls, Call, i).transfer;
+        const CsSignature *what = &transfer->what;
 
+        if (!transfer->comm->blocking) {
+            cs_report(CS_MISUSE,
+                      "NCCL: a simulated group of a communicator of rank %d, which does "
+                      "not block: it is done",
+                      transfer->comm->rank);
+            return ncclGroupEnd();
+        }
+        if (what->kind != CS_SEND && what->kind != CS_RECEIVE)
+            info->estimatedTime =
+                (float)(LATENCY_US +
+                        (double)what->count * (double)cs_nccl_bytes(what->type) / BYTES_PER_US);
+    }
     if (depth == 0)
         return ncclInvalidUsage;
     depth--;
-    for (guint i = 0; calls != NULL && i < calls->len; i++) {
-        const CsSignature *what = &g_array_index(calls, Call, i).transfer.what;
-        time_us += LATENCY_US + (double)(what->count * cs_nccl_bytes(what->type)) / BYTES_PER_US;
-    }
     g_clear_pointer(&calls, g_array_unref);
-    info->estimatedTime = (float)time_us;
     return ncclSuccess;
 }
 

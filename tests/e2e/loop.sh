@@ -81,6 +81,9 @@ awk '
         if ($5 == "null" || $4 != $5) { print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     }
     $3 ~ /^communication_bytes\./ && $4 > 0 { moved++ }
+    $3 ~ /^communication_bytes\./ { bytes[$1, $2, substr($3, 21)] = $5 }
+    $3 ~ /^communication_seconds\./ && bytes[$1, $2, substr($3, 23)] > 0 && !($4 > 0 && $5 > 0) {
+        print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     $3 == "arena_bytes.device" && !($5 <= $4 && $5 >= 0.98 * $4) {
         print "run", $1, "rank", $2, $3, $4, "measured", $5; bad = 1 }
     $3 == "memory_bytes.total" && !($5 > 0) { print "no total of run", $1; bad = 1 }
@@ -96,6 +99,9 @@ awk '
 timeout 60 "$build/fsdp-report" "$db" >"$tmp/table" || complain "fsdp-report"
 timeout 120 "$build/fsdp-report" "$db" --html "$tmp/html" >/dev/null || complain "fsdp-report --html"
 timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || complain "explain"
+grep -q "optimiser step .* GB\|optimiser step .* MB" "$tmp/explained" || complain "explain: what the optimiser needs"
+grep -q "recompute full .* tokens/s" "$tmp/explained" || complain "explain: what one change gains"
+grep -q "faster with more memory\|with more memory" "$tmp/explained" || complain "explain: what more memory gains"
 timeout 60 "$build/fsdp-plan" trace "$tmp/4-full.plan" -o "$tmp/trace" || complain "trace"
 for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"

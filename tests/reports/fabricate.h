@@ -82,7 +82,7 @@ static inline void fabricate_term(Store *store, gint64 run, guint rank, const ch
                                   const double values[2], const char *unit)
 {
     g_autoptr(GError) error = NULL;
-    const StoreTerm row = {rank, term, values[0], values[1], unit};
+    const StoreTerm row = {rank, term, values[0], values[1], NAN, unit};
 
     must(store_add_term(store, run, &row, &error), error);
 }

@@ -80,7 +80,7 @@ START_TEST(rows_come_back_as_they_were_written)
                           .ranks = 8,
                           .seed = G_MAXUINT64};
     const StoreStep step = {7, 1.5, 2.25, 0.75, 4096, 3e-4, TRUE};
-    const StoreTerm term = {3, "memory_bytes.total", 5e9, 6e9, "bytes"};
+    const StoreTerm term = {3, "memory_bytes.total", 5e9, 6e9, 7e9, "bytes"};
     const StoreOp op = {1, 7, "block.forward layers.3 linear", "compute", 0.25, 0.5, 1e6, 2e9};
 
     const gint64 id = store_add_run(store, &run, &error);
@@ -114,7 +114,8 @@ START_TEST(rows_come_back_as_they_were_written)
     const StoreTerm *got_term = &g_array_index(terms, StoreTerm, 0);
     ck_assert_str_eq(got_term->term, term.term);
     ck_assert_str_eq(got_term->unit, "bytes");
-    ck_assert(got_term->rank == 3 && got_term->predicted == 5e9 && got_term->measured == 6e9);
+    ck_assert(got_term->rank == 3 && got_term->predicted == 5e9 && got_term->measured == 6e9 &&
+              got_term->estimated == 7e9);
 
     const StoreOp *got_op = &g_array_index(ops, StoreOp, 0);
     ck_assert_str_eq(got_op->op, op.op);
@@ -132,7 +133,7 @@ START_TEST(nan_is_null_in_the_file_and_nan_again_when_read)
     g_autoptr(GError) error = NULL;
     g_autoptr(Store) store = open_or_fail(path, FALSE);
     const gint64 run = add_run(store);
-    const StoreTerm term = {0, "mfu", 0.4, NAN, ""};
+    const StoreTerm term = {0, "mfu", 0.4, NAN, NAN, ""};
 
     must(store_add_term(store, run, &term, &error), error);
     assert_answer(path, "SELECT measured IS NULL AND predicted = 0.4 FROM terms", "1");
@@ -335,8 +336,43 @@ START_TEST(a_newer_store_is_refused_untouched)
     g_autofree char *path = scratch_path("runs.db");
 
     store_free(open_or_fail(path, FALSE));
-    g_free(ask(path, "PRAGMA user_version = 2"));
+    g_free(ask(path, "PRAGMA user_version = 3"));
     assert_refused(path, "newer version");
+    scratch_remove(path);
+}
+END_TEST
+
+/* The only difference: version 1 had no terms.estimated. */
+START_TEST(an_older_store_is_read_as_it_is_and_brought_up_to_date_by_a_writer)
+{
+    g_autofree char *path = scratch_path("runs.db");
+    g_autoptr(GError) error = NULL;
+    Store *store = open_or_fail(path, FALSE);
+    const gint64 run = add_run(store);
+    const StoreTerm term = {0, "mfu", 0.4, 0.5, NAN, ""};
+
+    must(store_add_term(store, run, &term, &error), error);
+    store_free(store);
+    g_free(ask(path, "ALTER TABLE terms DROP COLUMN estimated"));
+    g_free(ask(path, "PRAGMA user_version = 1"));
+
+    store = open_or_fail(path, TRUE);
+    g_autoptr(GArray) old = store_terms(store, run, &error);
+    must(old != NULL && old->len == 1, error);
+    ck_assert_double_eq(g_array_index(old, StoreTerm, 0).measured, 0.5);
+    ck_assert(isnan(g_array_index(old, StoreTerm, 0).estimated));
+    store_free(store);
+    assert_answer(path, "PRAGMA user_version", "1");
+
+    const StoreTerm another = {1, "mfu", 0.4, 0.5, 0.6, ""};
+    store = open_or_fail(path, FALSE);
+    must(store_add_term(store, run, &another, &error), error);
+    g_autoptr(GArray) terms = store_terms(store, run, &error);
+    must(terms != NULL && terms->len == 2, error);
+    ck_assert(isnan(g_array_index(terms, StoreTerm, 0).estimated));
+    ck_assert_double_eq(g_array_index(terms, StoreTerm, 1).estimated, 0.6);
+    store_free(store);
+    assert_answer(path, "PRAGMA user_version", "2");
     scratch_remove(path);
 }
 END_TEST
@@ -634,6 +670,7 @@ int main(void)
 
     tcase_add_loop_test(files, a_database_of_another_program_is_refused_untouched, 0, 4);
     tcase_add_test(files, a_newer_store_is_refused_untouched);
+    tcase_add_test(files, an_older_store_is_read_as_it_is_and_brought_up_to_date_by_a_writer);
     tcase_add_test(files, a_text_file_is_refused_untouched);
     tcase_add_test(files, a_missing_file_is_refused_by_a_reader_and_made_by_a_writer);
     tcase_add_test(files, an_empty_file_becomes_a_store_when_written_only);

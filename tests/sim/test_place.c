@@ -267,6 +267,29 @@ START_TEST(where_nothing_overlaps_the_peak_is_that_of_a_plain_walk)
 }
 END_TEST
 
+/* The step has no other phase, and what the optimiser holds is state and what starts there. */
+START_TEST(the_peak_is_that_of_one_of_the_phases)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(GRand) random = g_rand_new_with_seed(66);
+
+    for (guint i = 0; i < 100; i++) {
+        const Case one = case_random_4d(random, model);
+        g_autofree char *text = case_text(&one);
+        g_autoptr(Program) program = case_build(&one);
+        guint64 peak[NUM_PHASES];
+
+        program_phase_peaks(program, peak);
+        ck_assert_msg(MAX(peak[PHASE_PASSES], peak[PHASE_OPTIMIZER]) ==
+                          program_memory(program).live_peak,
+                      "%s", text);
+        for (guint phase = 0; phase < NUM_PHASES; phase++)
+            ck_assert_uint_ge(peak[phase], program_state_bytes(program));
+        ck_assert_uint_gt(peak[PHASE_PASSES], program_state_bytes(program));
+    }
+}
+END_TEST
+
 START_TEST(placing_twice_gives_the_same_offsets)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -295,6 +318,7 @@ int main(void)
     tcase_add_test(tcase, with_overrides_the_arena_is_within_10_percent);
     tcase_add_test(tcase, a_chain_needs_its_two_largest_neighbours);
     tcase_add_test(tcase, where_nothing_overlaps_the_peak_is_that_of_a_plain_walk);
+    tcase_add_test(tcase, the_peak_is_that_of_one_of_the_phases);
     tcase_add_test(tcase, placing_twice_gives_the_same_offsets);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -1,0 +1,217 @@
+#include "sim/explain_change.h"
+
+#include "sim/base/text.h"
+#include "sim/search/price.h"
+
+/* A change to a copy of the plan; FALSE where there is nothing to change. */
+typedef struct {
+    const char *name;
+    gboolean (*apply)(Plan *plan);
+} Change;
+
+static gboolean double_batch(Plan *plan)
+{
+    plan->workload.global_batch *= 2;
+    plan->schedule.micro_batches *= 2;
+    return TRUE;
+}
+
+static gboolean double_micro_batch(Plan *plan)
+{
+    if (plan->schedule.micro_batches % 2 != 0)
+        return FALSE;
+    plan->schedule.micro_batch *= 2;
+    plan->schedule.micro_batches /= 2;
+    return TRUE;
+}
+
+static gboolean halve_micro_batch(Plan *plan)
+{
+    if (plan->schedule.micro_batch % 2 != 0)
+        return FALSE;
+    plan->schedule.micro_batch /= 2;
+    plan->schedule.micro_batches *= 2;
+    return TRUE;
+}
+
+static gboolean double_chunks(Plan *plan)
+{
+    if (plan->layout.size[AXIS_PP] == 1 ||
+        (plan->schedule.kind != SCHEDULE_1F1B && plan->schedule.kind != SCHEDULE_INTERLEAVED))
+        return FALSE;
+    plan->schedule.kind = SCHEDULE_INTERLEAVED;
+    plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
+    plan->schedule.chunk_layers = NULL;
+    return TRUE;
+}
+
+static gboolean split_backward(Plan *plan)
+{
+    if (plan->layout.size[AXIS_PP] == 1 || plan->schedule.kind != SCHEDULE_1F1B)
+        return FALSE;
+    plan->schedule.kind = SCHEDULE_ZB_H1;
+    return TRUE;
+}
+
+static gboolean recompute_less(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_NONE)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_NONE;
+    return TRUE;
+}
+
+static gboolean recompute_attention(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_SELECTIVE)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_SELECTIVE;
+    return TRUE;
+}
+
+static gboolean recompute_all(Plan *plan)
+{
+    if (plan->schedule.recompute == RECOMPUTE_FULL)
+        return FALSE;
+    plan->schedule.recompute = RECOMPUTE_FULL;
+    return TRUE;
+}
+
+/* Kept whole from forward to backward, or not. */
+static gboolean gather_once(Plan *plan)
+{
+    if (plan->sharding.strategy != STRATEGY_FULL_SHARD)
+        return FALSE;
+    plan->sharding.strategy = STRATEGY_SHARD_GRAD_OP;
+    return TRUE;
+}
+
+static gboolean gather_twice(Plan *plan)
+{
+    if (plan->sharding.strategy != STRATEGY_SHARD_GRAD_OP &&
+        plan->sharding.strategy != STRATEGY_SHARD_OPTIMIZER)
+        return FALSE;
+    plan->sharding.strategy = STRATEGY_FULL_SHARD;
+    return TRUE;
+}
+
+static gboolean prefetch_more(Plan *plan)
+{
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD)
+        return FALSE;
+    plan->sharding.prefetch++;
+    plan->sharding.live_units++;
+    return TRUE;
+}
+
+static const Change changes[] = {
+    {"twice the batch", double_batch},
+    {"twice the micro-batch", double_micro_batch},
+    {"half the micro-batch", halve_micro_batch},
+    {"twice the chunks a stage", double_chunks},
+    {"zb_h1", split_backward},
+    {"recompute none", recompute_less},
+    {"recompute selective", recompute_attention},
+    {"recompute full", recompute_all},
+    {"shard_grad_op", gather_once},
+    {"full_shard", gather_twice},
+    {"one unit more ahead", prefetch_more},
+};
+
+/* The plan with that change, priced; NULL where it is none, or illegal. */
+static Plan *change_plan(const Plan *plan, const Change *change)
+{
+    g_autofree char *text = plan_print(plan);
+    g_autoptr(Plan) changed = plan_parse(text, "plan", NULL);
+
+    if (changed == NULL || !change->apply(changed))
+        return NULL;
+    sharding_normalise(&changed->sharding, &changed->layout, &changed->schedule);
+    const Choice choice = plan_choice(changed);
+    if (legality_check(&choice, NULL) != VERDICT_OK)
+        return NULL;
+    plan_price(changed);
+    return g_steal_pointer(&changed);
+}
+
+/* Each alone, by the speed and the memory that it would have. */
+void explain_change_print(const Plan *plan)
+{
+    const double own = plan->prediction.tokens_per_second;
+    const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
+
+    g_print("\none change, simulated:\n");
+    for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
+        g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
+
+        if (changed == NULL)
+            continue;
+        g_autofree char *memory = bytes_text(changed->prediction.memory_total);
+        g_autofree char *micro = g_strdup_printf("(%u x %u)", changed->schedule.micro_batches,
+                                                 changed->schedule.micro_batch);
+        g_autofree char *bubble =
+            pipeline ? g_strdup_printf(", bubble %.1f%%", 100 * changed->prediction.bubble_fraction)
+                     : g_strdup("");
+        g_print("  %-25s %-10s %+6.1f%% tokens/s%s, %s%s\n", changes[i].name, micro,
+                100 * (changed->prediction.tokens_per_second / own - 1), bubble, memory,
+                changed->reasons->len > 0 ? ": does not fit" : "");
+    }
+}
+
+/* ---- what makes a plan fit ---- */
+
+static gboolean offload_optimizer(Plan *plan)
+{
+    MemoryTier memory;
+
+    if (plan->sharding.offload.optimizer != TIER_DEVICE ||
+        !topology_memory(plan->topology, TIER_HOST, &memory))
+        return FALSE;
+    plan->sharding.offload.optimizer = TIER_HOST;
+    return TRUE;
+}
+
+static gboolean quarter_micro_batch(Plan *plan)
+{
+    return halve_micro_batch(plan) && halve_micro_batch(plan);
+}
+
+static gboolean eighth_of_micro_batch(Plan *plan)
+{
+    return quarter_micro_batch(plan) && halve_micro_batch(plan);
+}
+
+static const Change mends[] = {
+    {"half the micro-batch", halve_micro_batch},
+    {"a quarter of the micro-batch", quarter_micro_batch},
+    {"an eighth of the micro-batch", eighth_of_micro_batch},
+    {"full_shard", gather_twice},
+    {"recompute selective", recompute_attention},
+    {"recompute full", recompute_all},
+    {"--offload optimizer=host", offload_optimizer},
+};
+
+void explain_change_print_mend(const Plan *plan, const Plan *beside)
+{
+    g_autoptr(Plan) best = NULL;
+    const char *name = NULL;
+
+    for (guint i = 0; i < G_N_ELEMENTS(mends); i++) {
+        g_autoptr(Plan) changed = change_plan(plan, &mends[i]);
+
+        if (changed == NULL || changed->reasons->len > 0 ||
+            (best != NULL && changed->prediction.step_seconds >= best->prediction.step_seconds))
+            continue;
+        plan_free(best);
+        best = g_steal_pointer(&changed);
+        name = mends[i].name;
+    }
+    if (best == NULL) {
+        g_print("  no single change of micro-batch, strategy, recomputation or offload makes it "
+                "fit\n");
+        return;
+    }
+    g_autofree char *memory = bytes_text(best->prediction.memory_total);
+    g_print("  %s makes it fit: %+.1f%% time, %s\n", name,
+            100 * (best->prediction.step_seconds / beside->prediction.step_seconds - 1), memory);
+}
