@@ -13,7 +13,7 @@ typedef struct {
 } OpTime;
 
 /* Auto: a library where there is one that can, on all ranks. */
-typedef enum { ATTENTION_OWN, ATTENTION_CUDNN, ATTENTION_AUTO } AttentionMode;
+typedef enum { ATTENTION_BY_OWN, ATTENTION_BY_CUDNN, ATTENTION_BY_AUTO } AttentionMode;
 
 typedef struct {
     gboolean check;          /* what checker.h says; a problem ends a step with ERROR_RUNTIME */

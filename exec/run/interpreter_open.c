@@ -245,9 +245,9 @@ static gboolean open_attention(Interpreter *interpreter, GError **error)
     g_autoptr(GError) why = NULL;
 
     if (queues == NULL)
-        return mode != ATTENTION_CUDNN ||
+        return mode != ATTENTION_BY_CUDNN ||
                fail(error, ERROR_INPUT, "--attention cudnn: this plan's device is a CPU");
-    const Program *program = mode == ATTENTION_OWN ? NULL : interpreter->program;
+    const Program *program = mode == ATTENTION_BY_OWN ? NULL : interpreter->program;
     const char *library = queues->library_attention(device, program, &why);
     gint64 own = library == NULL;
     if (!runtime_agree_max(interpreter->runtime, &own, error))
@@ -256,7 +256,7 @@ static gboolean open_attention(Interpreter *interpreter, GError **error)
         queues->library_attention(device, NULL, NULL);
         fail(&why, ERROR_RUNTIME, "another rank can't use it");
     }
-    if (own && mode == ATTENTION_CUDNN)
+    if (own && mode == ATTENTION_BY_CUDNN)
         return fail(error, ERROR_RUNTIME, "--attention cudnn: %s", why->message);
     interpreter->attention = !own ? g_strdup(library)
                              : why == NULL

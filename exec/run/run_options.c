@@ -148,8 +148,8 @@ static gboolean check_modes(RunOptions *o, GError **error)
     static const char *const graphs[] = {
         [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
     static const char *const attentions[] = {
-        [ATTENTION_OWN] = "own", [ATTENTION_CUDNN] = "cudnn", [ATTENTION_AUTO] = "auto"};
-    guint graph = GRAPH_AUTO, attention = ATTENTION_AUTO;
+        [ATTENTION_BY_OWN] = "own", [ATTENTION_BY_CUDNN] = "cudnn", [ATTENTION_BY_AUTO] = "auto"};
+    guint graph = GRAPH_AUTO, attention = ATTENTION_BY_AUTO;
 
     if (!check_mode("cuda-graph", o->graph, graphs, &graph, error) ||
         !check_mode("attention", o->attention, attentions, &attention, error))
