@@ -13,8 +13,8 @@ typedef struct {
     gboolean pinned;  /* TIER_HOST */
 } Tiers;
 
-/* Makes all arenas but the device's, which is whose communicator it is.  @nvme_folder: where the
- * file is to be, or NULL.  On failure, too, tiers_close(). */
+/* Makes all arenas but the device's, which is the device's or the communicator's to give.
+ * @nvme_folder: where the file is to be, or NULL.  tiers_close() follows on failure, too. */
 gboolean tiers_open(Tiers *tiers, const char *nvme_folder,
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void tiers_close(Tiers *tiers);
