@@ -16,7 +16,19 @@
 
 /* ---- training ---- */
 
-/* What a plan can price and the kernels don't compute.  Precisions name what blocks multiply in. */
+static gboolean check_nvme(const Plan *plan, const RunOptions *options, GError **error)
+{
+    const Offload *offload = &plan->sharding.offload;
+    const gboolean needed = offload->optimizer == TIER_NVME || offload->parameters == TIER_NVME;
+
+    if (needed && options->nvme_folder == NULL)
+        return fail(error, ERROR_INPUT,
+                    "--nvme DIR is missing: the plan offloads to nvme, and DIR is where its ranks' "
+                    "files go");
+    return needed || options->nvme_folder == NULL ||
+           fail(error, ERROR_INPUT, "--nvme: the plan keeps nothing in the nvme tier");
+}
+
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */
 static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
                              const RunOptions *options, GError **error)
@@ -29,6 +41,8 @@ static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
     if (options->device != NULL && strcmp(options->device, device_kind_name(plan->device)) != 0)
         return fail(error, ERROR_INPUT, "--device = \"%s\": the plan's is %s", options->device,
                     device_kind_name(plan->device));
+    if (!check_nvme(plan, options, error))
+        return FALSE;
     if (options->db_path == NULL || launch->rank != 0)
         return TRUE;
     g_autoptr(Store) store = store_open(options->db_path, FALSE, error);

@@ -376,6 +376,14 @@ static void run_sgd(CudaDevice *device, const Launch *launch)
     cuda_sgd(&update, stream_of(device, launch));
 }
 
+/* Between the device and pinned memory of the host. */
+static void run_copy(CudaDevice *device, const Launch *launch)
+{
+    device_queues(&device->base)
+        ->copy(&device->base, launch->stream, launch->operand[1], launch->operand[0],
+               launch->op->sizes.elements * dtype_bytes(launch->op->dtype));
+}
+
 /* ---- all of them ---- */
 
 static CudaOp *const ops[NUM_OPS] = {
@@ -408,6 +416,7 @@ static CudaOp *const ops[NUM_OPS] = {
     [OP_CLIP] = run_clip,
     [OP_ADAMW] = run_adamw,
     [OP_SGD] = run_sgd,
+    [OP_COPY] = run_copy,
 };
 
 CudaOp *cuda_op(OpKind kind)

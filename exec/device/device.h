@@ -104,6 +104,7 @@ static inline const DeviceQueueOps *device_queues(const Device *device)
 void device_write(Device *device, void *to, const void *from, gsize bytes);
 void device_read(Device *device, void *to, const void *from, gsize bytes);
 void device_fill(Device *device, void *to, guint32 word, gsize bytes); /* again and again */
+void device_fill_host(void *to, guint32 word, gsize bytes);            /* the same of host memory */
 
 /* Name and version of what multiplies matrices, for the run's record ("OpenBLAS 0.3.21 Zen"). */
 const char *device_library(const Device *device);

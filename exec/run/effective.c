@@ -104,6 +104,23 @@ static void append_memory(GString *text, const Plan *plan)
     line(text, "memory", "%s planned for rank %u:%s", total, prediction->rank, terms->str);
 }
 
+static void append_tiers(GString *text, const Plan *plan)
+{
+    const Offload *offload = &plan->sharding.offload;
+    g_autoptr(GString) tiers = g_string_new(NULL);
+
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
+
+        if (plan->arena_bytes[t] > 0)
+            g_string_append_printf(tiers, "%s %s %s", tiers->len > 0 ? "," : "", tier_name((Tier)t),
+                                   bytes);
+    }
+    if (tiers->len > 0)
+        line(text, "tiers", "optimizer in %s, parameters in %s; at most, a rank:%s",
+             tier_name(offload->optimizer), tier_name(offload->parameters), tiers->str);
+}
+
 static void append_volume(GString *text, const Plan *plan)
 {
     g_autoptr(GString) kinds = g_string_new(NULL);
@@ -160,6 +177,7 @@ char *effective_text(const Plan *plan, const TrainOptions *options, const Runtim
     append_units(text, plan);
     append_schedule(text, plan);
     append_memory(text, plan);
+    append_tiers(text, plan);
     append_volume(text, plan);
     line(text, "program", "%.12s, %" G_GUINT64_FORMAT " ops a step", plan->hash, plan->ops);
     append_run(text, options, runtime);

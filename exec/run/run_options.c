@@ -52,6 +52,8 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
         {"cuda-graph", 0, 0, G_OPTION_ARG_STRING, &o->graph,
          "Steps as CUDA graphs: on, off, or auto (default), which times both and keeps the faster",
          "MODE"},
+        {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &o->nvme_folder,
+         "Where a plan with the nvme tier keeps its ranks' files: on a disk of the node", "DIR"},
         {"attention", 0, 0, G_OPTION_ARG_STRING, &o->attention,
          "On a GPU: auto (default), which takes cuDNN where all of a plan's attention can be run "
          "by "
@@ -146,8 +148,8 @@ static gboolean check_modes(RunOptions *o, GError **error)
     static const char *const graphs[] = {
         [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
     static const char *const attentions[] = {
-        [ATTENTION_OWN] = "own", [ATTENTION_CUDNN] = "cudnn", [ATTENTION_AUTO] = "auto"};
-    guint graph = GRAPH_AUTO, attention = ATTENTION_AUTO;
+        [ATTENTION_BY_OWN] = "own", [ATTENTION_BY_CUDNN] = "cudnn", [ATTENTION_BY_AUTO] = "auto"};
+    guint graph = GRAPH_AUTO, attention = ATTENTION_BY_AUTO;
 
     if (!check_mode("cuda-graph", o->graph, graphs, &graph, error) ||
         !check_mode("attention", o->attention, attentions, &attention, error))
@@ -189,6 +191,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     train->clip_norm = typed->clip_norm;
     train->data_path = o->data_path;
     train->db_path = o->db_path;
+    train->nvme_folder = o->nvme_folder;
     return check_schedule(o, typed, error);
 }
 
@@ -212,6 +215,7 @@ void run_options_clear(RunOptions *options)
     g_free(options->plan_path);
     g_free(options->data_path);
     g_free(options->db_path);
+    g_free(options->nvme_folder);
     g_free(options->device);
     g_free(options->schedule);
     g_free(options->graph);

@@ -145,6 +145,7 @@ static Interpreter *open_interpreter(Runtime *runtime, const ProgramSet *set,
                                     .seed = (guint64)seed,
                                     .no_overlap = options->no_overlap,
                                     .graph = options->graph,
+                                    .nvme_folder = options->nvme_folder,
                                     .attention = options->attention};
     return interpreter_new_with(runtime, set, &run, error);
 }

@@ -7,6 +7,7 @@
 
 typedef struct {
     const char *data_path, *db_path; /* db NULL: nothing is stored */
+    const char *nvme_folder;         /* where the nvme tier's files go; NULL: not given */
     guint steps;                     /* the step to stop at, counted from the start of training */
     guint64 seed;
     double lr, clip_norm; /* clip_norm 0 = off */

@@ -41,7 +41,7 @@ START_TEST(losses_are_those_of_the_cpu)
     if (absent)
         return;
     train_reference(&test, TRUE, want);
-    g_autoptr(LayoutRun) run = train(ATTENTION_CUDNN);
+    g_autoptr(LayoutRun) run = train(ATTENTION_BY_CUDNN);
     ck_assert(g_str_has_prefix(interpreter_attention(run->interpreter), "cuDNN 9."));
     for (guint s = 0; s < TRAIN_STEPS; s++)
         ck_assert_double_eq_tol(run->loss[s] / want[s], 1, 1e-2);
@@ -53,9 +53,9 @@ START_TEST(losses_and_norms_are_near_those_of_the_own_kernels)
 {
     if (absent)
         return;
-    g_autoptr(LayoutRun) own = train(ATTENTION_OWN);
+    g_autoptr(LayoutRun) own = train(ATTENTION_BY_OWN);
     ck_assert_str_eq(interpreter_attention(own->interpreter), "own kernels");
-    g_autoptr(LayoutRun) run = train(ATTENTION_AUTO);
+    g_autoptr(LayoutRun) run = train(ATTENTION_BY_AUTO);
     ck_assert(g_str_has_prefix(interpreter_attention(run->interpreter), "cuDNN 9."));
     for (guint s = 0; s < TRAIN_STEPS; s++) {
         ck_assert_double_eq_tol(run->loss[s] / own->loss[s], 1, 2e-3);

@@ -54,10 +54,10 @@ START_TEST(asked_for_it_is_an_error_and_left_open_it_is_said)
     g_autofree char *said = NULL, *nothing = NULL;
 
     g_setenv("CUDASIM_CUDNN_VERSION", "90800", TRUE);
-    g_autoptr(GError) none = open_interpreter(ATTENTION_AUTO, &said);
+    g_autoptr(GError) none = open_interpreter(ATTENTION_BY_AUTO, &said);
     g_assert_no_error(none);
     ck_assert_str_eq(said, "own kernels (cuDNN: libcudnn.so.9 is cuDNN 9.8.0; it takes 9.10.0)");
-    g_autoptr(GError) error = open_interpreter(ATTENTION_CUDNN, &nothing);
+    g_autoptr(GError) error = open_interpreter(ATTENTION_BY_CUDNN, &nothing);
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_RUNTIME));
     ck_assert_str_eq(error->message,
                      "--attention cudnn: libcudnn.so.9 is cuDNN 9.8.0; it takes 9.10.0");
