@@ -502,9 +502,13 @@ static double streamed_s(const Stage *stage)
     if (stage_has_head(stage->shape))
         seconds += cost->head.path.stream_s;
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
-        seconds += stage->shape->of_kind.of[k] *
-                   (cost->block[k].forward.path.stream_s + cost->block[k].backward.path.stream_s +
-                    cost->block[k].weights.path.stream_s);
+        for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
+            const BlockCost *block = &stage_lot_cost(stage, lot)->block[k];
+
+            seconds += counts_of(&stage->shape->of_kind, k, lot) *
+                       (block->forward.path.stream_s + block->backward.path.stream_s +
+                        block->weights.path.stream_s);
+        }
     return stage->micro_batches * seconds;
 }
 
