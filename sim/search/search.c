@@ -121,7 +121,8 @@ enum { BATCH = 4 };
 typedef struct {
     const SearchRequest *request;
     const Candidate *candidates;
-    double limit; /* worst_key() */
+    double limit;      /* worst_key() */
+    gboolean explains; /* no plan that is too large has been explained yet */
     Plan *plans[BATCH];
     PriceResult results[BATCH];
 } Batch;
@@ -130,9 +131,13 @@ static void price_candidate(gpointer data, guint i, guint worker)
 {
     Batch *batch = data;
     const Candidate *candidate = &batch->candidates[i];
-    const double limit_s = batch->request->sort == SORT_MEMORY
-                               ? INFINITY
-                               : batch->limit * candidate->global_batch * (1 + 1e-12);
+    const PriceLimit limit = {
+        .limit_s = batch->request->sort == SORT_MEMORY
+                       ? INFINITY
+                       : batch->limit * candidate->global_batch * (1 + 1e-12),
+        .stage = candidate->stage,
+        .explains = batch->explains,
+    };
 
     (void)worker;
     batch->plans[i] = plan_new();
@@ -141,7 +146,7 @@ static void price_candidate(gpointer data, guint i, guint worker)
         candidate->partly && !plan_least_recompute(batch->plans[i], (Recompute)candidate->recompute,
                                                    candidate->recompute_layers)
             ? PRICE_TOO_LARGE
-            : plan_price_below(batch->plans[i], candidate->stage, limit_s);
+            : plan_price_below(batch->plans[i], &limit);
 }
 
 static const char slower[] =
@@ -181,7 +186,8 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
     Batch batch = {.request = search->request,
                    .candidates = &g_array_index(ready, Candidate, 0),
-                   .limit = worst_key(search)};
+                   .limit = worst_key(search),
+                   .explains = search->result->example[VERDICT_MEMORY] == NULL};
     guint count = 0;
 
     while (count < MIN(ready->len, BATCH) && batch.candidates[count].bound_s <= frontier &&
@@ -408,9 +414,10 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
         const Candidate *candidate = &g_array_index(found->listed, Candidate, i);
         if (candidate->partly) /* all of it is a candidate too, and needs less */
             continue;
+        const PriceLimit limit = {.limit_s = INFINITY, .stage = candidate->stage};
         Plan *plan = plan_new();
         candidate_choose(request, candidate, plan);
-        fits = plan_price_below(plan, candidate->stage, INFINITY) == PRICE_FITS;
+        fits = plan_price_below(plan, &limit) == PRICE_FITS;
         borrowed_plan_free(plan);
     }
     return fits;

@@ -162,6 +162,11 @@ void known_free(Known *known)
     g_free(known);
 }
 
+const Framework *known_framework(const Known *known)
+{
+    return durations_framework(&known->context);
+}
+
 /* ---- costs ---- */
 
 /* The last stage's block stands for one between. */

@@ -24,6 +24,7 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
         .flow = &flow->stages[index],
         .flows = flow,
         .scalars = known_scalars(known, spec),
+        .framework = known_framework(known),
     };
 
     if (spec->layout.size[AXIS_PP] > 1)
@@ -102,18 +103,32 @@ guint64 stage_root_gathers(const Stage *stage)
 
 /* ---- state and volume ---- */
 
-guint64 stage_state_bytes(const Stage *stage)
+/* Adds up a number of bytes of each unit, @offset into its cost. */
+static guint64 sum_units(const Stage *stage, gsize offset)
 {
-    guint64 bytes = stage_root(stage) == NULL ? 0 : stage_root(stage)->state_bytes;
+    const UnitCost *root = stage_root(stage);
+    guint64 bytes = root == NULL ? 0 : G_STRUCT_MEMBER(guint64, root, offset);
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
             const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
 
             if (units > 0)
-                bytes += units * stage_unit(stage, (BlockUnits)u, (Strategy)s)->state_bytes;
+                bytes +=
+                    units *
+                    G_STRUCT_MEMBER(guint64, stage_unit(stage, (BlockUnits)u, (Strategy)s), offset);
         }
     return bytes;
+}
+
+guint64 stage_state_bytes(const Stage *stage)
+{
+    return sum_units(stage, G_STRUCT_OFFSET(UnitCost, state_bytes));
+}
+
+guint64 stage_beside_bytes(const Stage *stage)
+{
+    return sum_units(stage, G_STRUCT_OFFSET(UnitCost, beside_bytes));
 }
 
 static void add_volume(guint64 bytes[NUM_VOLUMES], const SegmentSums *sums, guint64 calls)

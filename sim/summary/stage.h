@@ -13,6 +13,7 @@ typedef struct {
     const StageFlow *flow;
     const Flow *flows; /* of all stages */
     const ScalarCost *scalars;
+    const Framework *framework;
     double exchange_s; /* one message to a neighbour; 0 for a single stage */
 } Stage;
 
@@ -58,6 +59,7 @@ guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strat
 guint64 stage_root_gathers(const Stage *stage);
 
 guint64 stage_state_bytes(const Stage *stage);
+guint64 stage_beside_bytes(const Stage *stage); /* of state that another framework keeps */
 void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES]);
 
 /* The arena is never smaller. */

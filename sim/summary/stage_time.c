@@ -489,7 +489,84 @@ static double arrival_s(const Stage *stage, const Stage *first)
            forward_blocks_s(stage, &between);
 }
 
-double stage_path_s(const Stage *stage, const Stage *first)
+/* ---- what compute loses to traffic ---- */
+
+/* Compute of all micro-batches where nothing is waited for. */
+static double streamed_s(const Stage *stage)
+{
+    const StageCost *cost = stage->cost;
+    double seconds = 0;
+
+    if (stage_has_embedding(stage->shape))
+        seconds += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
+    if (stage_has_head(stage->shape))
+        seconds += cost->head.path.stream_s;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        seconds += stage->shape->of_kind.of[k] *
+                   (cost->block[k].forward.path.stream_s + cost->block[k].weights.path.stream_s);
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(&stage->shape->of_kind, k, lot);
+
+            if (blocks > 0)
+                seconds += blocks * stage_lot_cost(stage, lot)->block[k].backward.path.stream_s;
+        }
+    }
+    return stage->micro_batches * seconds;
+}
+
+/* To gathers of blocks that are issued after the first compute of a step: not those of the first
+ * use, and of what is prefetched beside it. */
+static double lost_to_gathers_s(const Stage *stage)
+{
+    const guint early = stage->spec->sharding->prefetch + 1;
+    double seconds = 0, longest_s = 0;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const BlockUnits of = (BlockUnits)u;
+
+            if (stage_num_units(stage, of, (Strategy)s) == 0)
+                continue;
+            const double each_s = stage_unit(stage, of, (Strategy)s)->gather.shard_moves_s;
+            seconds += (double)stage_block_gathers(stage, of, (Strategy)s) * each_s;
+            longest_s = MAX(longest_s, each_s);
+        }
+    return stage->framework->gather_exposed * MAX(0, seconds - early * longest_s);
+}
+
+/* To reductions of blocks: before the first norm. */
+static double lost_to_reductions_s(const Stage *stage)
+{
+    double seconds = 0;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const BlockUnits of = (BlockUnits)u;
+            const guint units = stage_num_units(stage, of, (Strategy)s);
+            Work work = {0};
+
+            if (units == 0)
+                continue;
+            add_unit_work(&work, stage, stage_unit(stage, of, (Strategy)s), units, 0, of);
+            seconds += work.reduce_s[0] + work.reduce_s[1] + work.replicate_s + work.data_s;
+        }
+    return stage->framework->reduce_exposed * seconds;
+}
+
+/* From clip to clip: all compute of this stage once the first micro-batch is there, and what it
+ * loses meanwhile; then its norms, or the way back. */
+static double lossy_path_s(const Stage *stage, const Stage *first)
+{
+    const gboolean is_first = stage->shape->stage == 0;
+    const double start_s = is_first ? ready_s(stage) - embed_s(stage) : arrival_s(stage, first);
+    const double computed_s = start_s + streamed_s(stage) + lost_to_gathers_s(stage);
+    const double own_s =
+        computed_s + lost_to_reductions_s(stage) + norms_s(stage, FALSE) + stage->scalars->norm_s;
+
+    return is_first ? own_s : MAX(own_s, computed_s - put_off_s(stage) + back_s(stage, first));
+}
+
+static double lossless_path_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
     const double own_forward_s = forward_pass_s(stage, &shape->first_of_kind);
@@ -507,4 +584,13 @@ double stage_path_s(const Stage *stage, const Stage *first)
     const double path_s = MAX(MAX(computed_s + end_s(stage), computed_s - put_off_s(stage) + back),
                               MAX(reduced_s, arrived_s + gathers_s(stage) + back));
     return stage_has_head(shape) ? MAX(path_s, last_chunk_s(stage, first)) : path_s;
+}
+
+double stage_path_s(const Stage *stage, const Stage *first)
+{
+    const double path_s = lossless_path_s(stage, first);
+    const gboolean loses =
+        stage->framework->gather_exposed > 0 || stage->framework->reduce_exposed > 0;
+
+    return loses ? MAX(path_s, lossy_path_s(stage, first)) : path_s;
 }

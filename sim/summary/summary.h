@@ -8,7 +8,8 @@
 
 /* Of all stages. */
 typedef struct {
-    guint64 floor_bytes; /* the largest arena is never smaller */
+    guint64 floor_bytes; /* what the largest stage needs is never less: its arena, and what a
+                            framework holds beside it */
     guint stage;         /* whose that is */
     double bound_s;      /* no simulated step is shorter */
 } Summary;
@@ -16,7 +17,7 @@ typedef struct {
 /* Of one stage. */
 typedef struct {
     guint64 state_bytes; /* exact: parameters, gradients, master, moments, by copies */
-    guint64 floor_bytes; /* the arena is never smaller */
+    guint64 floor_bytes; /* the arena, with what a framework holds beside it, is never smaller */
     guint64 volume_bytes[NUM_VOLUMES]; /* exact */
 } StageSummary;
 
