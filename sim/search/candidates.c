@@ -77,6 +77,12 @@ static gboolean is_cp_offered(const SearchRequest *request, guint cp)
             (seq_len / cp >= LEAST_TOKENS && seq_len % (2 * cp) == 0));
 }
 
+gboolean candidates_offer_partly(const SearchRequest *request)
+{
+    return request->recompute < 0 && request->sort != SORT_MEMORY &&
+           framework_or_default(request->framework) == framework_default();
+}
+
 /* ---- one by one ---- */
 
 /* Looks at candidates one after the other: the choices so far are in `plan`. */
@@ -181,7 +187,7 @@ static void add_recompute(Finder *finder, Recompute recompute, gboolean *none_fi
     const gboolean fits = add_candidate(finder);
     if (recompute == RECOMPUTE_NONE)
         *none_fits = fits;
-    else if (fits && !*none_fits && request->sort != SORT_MEMORY)
+    else if (fits && !*none_fits && candidates_offer_partly(request))
         add_partly(finder);
 }
 

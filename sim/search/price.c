@@ -519,6 +519,7 @@ typedef struct {
     Plan *plan;
     ProgramSpec spec;
     guint16 *by_stage; /* what @spec points to */
+    guint most;        /* of the stage */
 } Fitting;
 
 static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
@@ -527,20 +528,20 @@ static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
     g_autoptr(Program) program = program_build_unplaced(&fitting->spec, stage);
 
     grow_program(fitting->plan, program);
-    return place_stage(fitting->plan, program, stage, FALSE);
+    return place_stage(fitting->plan, program, stage, layers == fitting->most);
 }
 
 /* Fewer layers than @from don't fit; more need less.  Floors are close, so it takes small steps
  * first. */
-static gboolean fit_stage(const Fitting *fitting, guint stage, guint from, guint most)
+static gboolean fit_stage(const Fitting *fitting, guint stage, guint from)
 {
     guint low = from, high = from, step = 1;
 
     while (!fits_with(fitting, stage, high)) {
-        if (high == most)
+        if (high == fitting->most)
             return FALSE;
         low = high + 1;
-        high = MIN(high + step, most);
+        high = MIN(high + step, fitting->most);
         step *= 2;
     }
     while (low < high) {
@@ -559,7 +560,7 @@ gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *fr
 {
     const guint pp = plan->layout.size[AXIS_PP];
     g_autofree guint16 *by_stage = g_memdup2(from, pp * sizeof *from);
-    Fitting fitting = {plan, plan_spec(plan), by_stage};
+    Fitting fitting = {plan, plan_spec(plan), by_stage, 0};
     guint steady, group;
 
     fitting.spec.schedule.recompute = recompute;
@@ -567,9 +568,8 @@ gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *fr
     if (is_steady(plan, &steady, &group))
         fitting.spec.schedule.micro_batches = steady + group;
     for (guint s = 0; s < pp; s++) {
-        const guint most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
-
-        if (!fit_stage(&fitting, s, by_stage[s], most))
+        fitting.most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
+        if (!fit_stage(&fitting, s, by_stage[s]))
             return FALSE;
     }
     plan_set_recompute(plan, recompute, by_stage, pp);

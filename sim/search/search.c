@@ -155,10 +155,7 @@ static const char slower[] =
 /* Its floor fits, itself it does not. */
 static void add_partly(Search *search, const Candidate *candidate)
 {
-    const SearchRequest *request = search->request;
-
-    if (request->recompute >= 0 || request->sort == SORT_MEMORY ||
-        candidate->recompute != RECOMPUTE_NONE)
+    if (!candidates_offer_partly(search->request) || candidate->recompute != RECOMPUTE_NONE)
         return;
     for (gint r = RECOMPUTE_NONE + 1; r < NUM_RECOMPUTES; r++) {
         const Candidate partly = candidate_partly(candidate, (Recompute)r);
