@@ -72,7 +72,7 @@ static gboolean run_call(Session *session, gpointer data, GError **error)
         return ops->reduce_scatter(session->group, call->full, call->shard, &call->piece, 1,
                                    call->dtype, error);
     case VOLUME_ALL_REDUCE:
-        return ops->all_reduce(session->group, call->full, &run, 1, call->dtype, error);
+        return ops->all_reduce(session->group, call->full, &run, 1, call->dtype, REDUCE_SUM, error);
     default:
         g_assert_not_reached();
     }

@@ -54,7 +54,7 @@ typedef struct {
     gboolean (*reduce_scatter)(CommGroup *group, void *full, void *shard, const ShardPiece *pieces,
                                guint num_pieces, DType dtype, GError **error);
     gboolean (*all_reduce)(CommGroup *group, void *buffer, const CommRun *runs, guint num_runs,
-                           DType dtype, GError **error);
+                           DType dtype, Reduction reduction, GError **error);
     gboolean (*exchange)(CommGroup *group, const CommMessage *messages, guint num_messages,
                          GError **error);
 

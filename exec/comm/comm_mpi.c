@@ -173,12 +173,13 @@ static gboolean mpi_reduce_scatter(CommGroup *group, void *full, void *shard,
 }
 
 static gboolean mpi_all_reduce(CommGroup *group, void *buffer, const CommRun *runs, guint num_runs,
-                               DType dtype, GError **error)
+                               DType dtype, Reduction reduction, GError **error)
 {
     const CommTransfer transfer = {.runs = runs,
                                    .num = num_runs,
                                    .ranks = group->size,
                                    .dtype = dtype,
+                                   .reduction = reduction,
                                    .volume = VOLUME_ALL_REDUCE,
                                    .full = buffer};
 

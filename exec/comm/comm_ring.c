@@ -32,7 +32,7 @@ static void swap(MpiComm *comm)
 }
 
 /* Adds this rank's values to the partial sum that was received. */
-static void add_own(char *partial, CommSlices slices, DType dtype)
+static void add_own(char *partial, CommSlices slices, const CommTransfer *transfer)
 {
     CommSlice slice;
 
@@ -40,7 +40,8 @@ static void add_own(char *partial, CommSlices slices, DType dtype)
         char *to = partial + slice.linear * slice.element_bytes;
         const char *const from[] = {to, slice.place};
 
-        comm_sum(to, from, G_N_ELEMENTS(from), slice.elements, dtype);
+        comm_reduce(to, from, G_N_ELEMENTS(from), slice.elements, transfer->dtype,
+                    transfer->reduction);
     }
 }
 
@@ -56,7 +57,7 @@ static gboolean reduce_part(MpiGroup *group, const CommTransfer *transfer, gsize
 
         if (!pass(group, transfer, to - from, error))
             return FALSE;
-        add_own(comm->ring[1], comm_slices(transfer, chunk, from, to), transfer->dtype);
+        add_own(comm->ring[1], comm_slices(transfer, chunk, from, to), transfer);
         swap(comm);
     }
     comm_slices_unpack(comm_slices_own(transfer, rank, from, to), comm->ring[0]);

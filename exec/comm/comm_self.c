@@ -68,13 +68,14 @@ static gboolean self_reduce_scatter(CommGroup *group, void *full, void *shard,
 }
 
 static gboolean self_all_reduce(CommGroup *group, void *buffer, const CommRun *runs, guint num_runs,
-                                DType dtype, GError **error)
+                                DType dtype, Reduction reduction, GError **error)
 {
     (void)group;
     (void)buffer;
     (void)runs;
     (void)num_runs;
     (void)dtype;
+    (void)reduction;
     (void)error;
     return TRUE;
 }

@@ -125,7 +125,8 @@ static void sum_chunk(MpiGroup *group, const CommTransfer *transfer, gsize from,
                 stride == 0 ? group->published[i] + slice.full * slice.element_bytes
                             : staging(group, i) +
                                   (group->base.rank * stride + slice.linear) * slice.element_bytes;
-        comm_sum(slice.place, group->source, group->base.size, slice.elements, transfer->dtype);
+        comm_reduce(slice.place, group->source, group->base.size, slice.elements, transfer->dtype,
+                    transfer->reduction);
         count(group, transfer, (group->base.size - 1) * slice.padded * slice.element_bytes);
     }
 }

@@ -1,5 +1,6 @@
 #include "exec/comm/comm_sum.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Partial sums of one block stay in the first-level cache.  The count is a constant for all blocks
@@ -144,4 +145,26 @@ void comm_sum(void *to, const char *const *from, guint num, gsize elements, DTyp
     case NUM_DTYPES:
         g_assert_not_reached();
     }
+}
+
+static void max_fp32(float *to, const char *const *from, guint num, gsize elements)
+{
+    for (gsize i = 0; i < elements; i++) {
+        float most = 0;
+
+        for (guint r = 0; r < num; r++)
+            most = fmaxf(most, ((const float *)(const void *)from[r])[i]);
+        to[i] = most;
+    }
+}
+
+void comm_reduce(void *to, const char *const *from, guint num, gsize elements, DType dtype,
+                 Reduction reduction)
+{
+    if (reduction == REDUCE_SUM) {
+        comm_sum(to, from, num, elements, dtype);
+        return;
+    }
+    g_assert(dtype == DTYPE_FP32);
+    max_fp32(to, from, num, elements);
 }

@@ -274,9 +274,9 @@ static gboolean tcp_reduce_scatter(CommGroup *group, void *full, void *shard,
 }
 
 static gboolean tcp_all_reduce(CommGroup *group, void *buffer, const CommRun *runs, guint num_runs,
-                               DType dtype, GError **error)
+                               DType dtype, Reduction reduction, GError **error)
 {
-    (void)group, (void)buffer, (void)runs, (void)num_runs, (void)dtype;
+    (void)group, (void)buffer, (void)runs, (void)num_runs, (void)dtype, (void)reduction;
     return refused(error);
 }
 

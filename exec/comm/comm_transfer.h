@@ -12,6 +12,7 @@ typedef struct {
     guint num;
     guint ranks;
     DType dtype;
+    Reduction reduction; /* where there is one */
     Volume volume;
     char *full, *shard; /* shard NULL: own chunks lie in full */
 } CommTransfer;

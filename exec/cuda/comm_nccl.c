@@ -149,6 +149,8 @@ static ncclDataType_t type_of(DType dtype)
         return ncclFloat32;
     case DTYPE_FP64:
         return ncclFloat64;
+    case DTYPE_FP8: /* codes are moved only */
+        return ncclUint8;
     default:
         g_assert(dtype == DTYPE_INT32);
         return ncclInt32;
@@ -272,7 +274,7 @@ static gboolean nccl_reduce_scatter(CommGroup *group, void *full, void *shard,
 }
 
 static gboolean nccl_all_reduce(CommGroup *group, void *buffer, const CommRun *runs, guint num_runs,
-                                DType dtype, GError **error)
+                                DType dtype, Reduction reduction, GError **error)
 {
     const gsize size = dtype_bytes(dtype);
     ncclResult_t status = ncclSuccess;
@@ -287,7 +289,8 @@ static gboolean nccl_all_reduce(CommGroup *group, void *buffer, const CommRun *r
 
         if (runs[r].elements == 0)
             continue;
-        status = first_of(status, ncclAllReduce(at, at, runs[r].elements, type_of(dtype), ncclSum,
+        status = first_of(status, ncclAllReduce(at, at, runs[r].elements, type_of(dtype),
+                                                reduction == REDUCE_MAX ? ncclMax : ncclSum,
                                                 ((NcclGroup *)group)->nccl, stream));
         comm->base.bytes_in[VOLUME_ALL_REDUCE] += 2 * (group->size - 1) * chunk * size;
     }

@@ -83,6 +83,16 @@ typedef struct {
 
 void cuda_cast_fp8(const CudaCastFp8 *cast, CudaStream stream);
 
+/* amax = max(amax, max |src|), NaN above all. */
+void cuda_amax(DType dtype, guint64 elements, const void *src, float *amax, CudaStream stream);
+void cuda_zero(void *to, gsize bytes, CudaStream stream);
+/* codes = e4m3(src * 448 / a), dst = codes * a / 448, a = max(amax, AMAX_LEAST); @dtype of src, of
+ * dst.  Saturated, and NaN stays one. */
+void cuda_quantise(DType dtype, guint64 elements, const void *src, const float *amax, void *codes,
+                   CudaStream stream);
+void cuda_dequantise(DType dtype, guint64 elements, const void *codes, const float *amax, void *dst,
+                     CudaStream stream);
+
 /* ---- sums of columns (columns.cu) ---- */
 
 typedef struct {

@@ -308,6 +308,67 @@ static guint pieces_of(const Launch *launch, const gint operand[4], CudaPiece pi
     return map->num_params;
 }
 
+static float *amax_of(const Launch *launch, guint param)
+{
+    return (float *)launch->operand[1] + (gsize)launch->unit * NUM_PARAM_ROLES +
+           launch->map->params[param].role;
+}
+
+static void *element(const Launch *launch, guint operand, DType dtype, guint64 at)
+{
+    return (guint8 *)launch->operand[operand] + at * dtype_bytes(dtype);
+}
+
+static void run_amax(CudaDevice *device, const Launch *launch)
+{
+    const Op *op = launch->op;
+
+    if (!launch_adds(launch, 1))
+        cuda_zero(launch->operand[1], op->sizes.rows * NUM_PARAM_ROLES * sizeof(float),
+                  stream_of(device, launch));
+    for (guint p = 0; p < launch->map->num_params; p++) {
+        const ShardSpan span = unit_map_span(launch->map, p, launch->map_rank);
+
+        if (launch->map->params[p].dims >= 2)
+            cuda_amax(op->dtype, span.elements, element(launch, 0, op->dtype, span.shard_offset),
+                      amax_of(launch, p), stream_of(device, launch));
+    }
+}
+
+static void run_quantise(CudaDevice *device, const Launch *launch)
+{
+    const Op *op = launch->op;
+
+    for (guint p = 0; p < launch->map->num_params; p++) {
+        const ShardSpan span = unit_map_span(launch->map, p, launch->map_rank);
+        const void *from = element(launch, 0, op->dtype, span.shard_offset);
+
+        if (launch->map->params[p].dims >= 2)
+            cuda_quantise(op->dtype, span.elements, from, amax_of(launch, p),
+                          element(launch, 2, DTYPE_FP8, span.shard_offset),
+                          stream_of(device, launch));
+        else if (launch_optional(launch, 3) != NULL && span.elements > 0)
+            cuda_cast(op->dtype, op->dtype_out, span.elements, from,
+                      element(launch, 3, op->dtype_out, span.shard_offset),
+                      stream_of(device, launch));
+    }
+}
+
+static void run_dequantise(CudaDevice *device, const Launch *launch)
+{
+    const Op *op = launch->op;
+
+    for (guint p = 0; p < launch->map->num_params; p++) {
+        const UnitParam *param = &launch->map->params[p];
+
+        if (param->dims >= 2)
+            cuda_dequantise(op->dtype_out, param->rows * param->cols,
+                            element(launch, 0, DTYPE_FP8, param->full_offset), amax_of(launch, p),
+                            element(launch, 2, op->dtype_out, param->full_offset),
+                            stream_of(device, launch));
+    }
+}
+
 static void run_squared_norm(CudaDevice *device, const Launch *launch)
 {
     CudaPiece pieces[MOST_PIECES];
@@ -412,6 +473,9 @@ static CudaOp *const ops[NUM_OPS] = {
     [OP_COUNT_VALID] = run_count_valid,
     [OP_ACCUMULATE] = run_accumulate,
     [OP_CAST] = run_cast,
+    [OP_AMAX] = run_amax,
+    [OP_QUANTISE] = run_quantise,
+    [OP_DEQUANTISE] = run_dequantise,
     [OP_SQUARED_NORM] = run_squared_norm,
     [OP_CLIP] = run_clip,
     [OP_ADAMW] = run_adamw,

@@ -24,6 +24,7 @@ typedef struct {
     guint map_rank;              /* this rank's position among map->ranks */
     gboolean first;              /* what ACCESS_ACCUMULATE means: TRUE = write */
     guint stream;                /* of the device's queues */
+    guint unit;                  /* the call's: its row of amax */
     const double *predicate;     /* read on the device: the op does nothing while it is 0; or NULL,
                                     and on a device without queues, where the caller looks */
 } Launch;

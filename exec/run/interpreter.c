@@ -36,6 +36,7 @@ void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *o
     launch->op = op;
     launch->stream = op->stream;
     launch->first = call->first;
+    launch->unit = call->unit;
     launch->map_rank = interpreter->map_rank;
     launch->map = op->unit == NO_UNIT ? NULL : program_unit(program, (guint)op->unit)->map;
     if (launch->map != NULL && launch->map->ranks == 1)

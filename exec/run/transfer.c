@@ -1,5 +1,22 @@
 #include "exec/run/transfer.h"
 
+enum { MOST_PIECES = 64 }; /* parameters of a unit */
+
+/* Those of the unit's pieces that the op is about. */
+static const ShardPiece *pieces_of(const UnitMap *map, ParamSet set, ShardPiece chosen[MOST_PIECES],
+                                   guint *num)
+{
+    *num = map->num_pieces;
+    if (set == PARAMS_ALL)
+        return map->pieces;
+    g_assert(map->num_pieces <= MOST_PIECES);
+    *num = 0;
+    for (guint p = 0; p < map->num_pieces; p++)
+        if (unit_map_in_set(map, p, set))
+            chosen[(*num)++] = map->pieces[p];
+    return chosen;
+}
+
 static gboolean run_gather_or_scatter(const Transfer *transfer, const Launch *launch,
                                       GError **error)
 {
@@ -7,8 +24,10 @@ static gboolean run_gather_or_scatter(const Transfer *transfer, const Launch *la
     CommGroup *group = transfer->group;
     const ShardPiece whole = {.chunk = (op->sizes.elements + group->size - 1) / group->size};
     const UnitMap *map = launch->map;
-    const ShardPiece *pieces = map == NULL ? &whole : map->pieces;
-    const guint num_pieces = map == NULL ? 1 : map->num_pieces;
+    ShardPiece chosen[MOST_PIECES];
+    guint num_pieces = 1;
+    const ShardPiece *pieces =
+        map == NULL ? &whole : pieces_of(map, op->params, chosen, &num_pieces);
     const gboolean in_place = op->num_operands == 1;
     void *first = launch->operand[0];
     void *second = in_place ? NULL : launch->operand[1];
@@ -54,7 +73,7 @@ static gboolean run_all_reduce(const Transfer *transfer, const Launch *launch, G
     const CommRun *runs = transfer_reduced(transfer, launch, &one, &num);
 
     return group->comm->ops->all_reduce(group, launch->operand[0], runs, num, launch->op->dtype,
-                                        error);
+                                        launch->op->reduction, error);
 }
 
 /* Tags pair a send with its receive: micro-batch, chunk, direction. */

@@ -44,7 +44,7 @@ static guint64 buffer_bytes(const Program *program, const Op *op)
         return op->sizes.elements * element_bytes;
     const UnitMap *map = program_unit(program, (guint)op->unit)->map;
     if (op->kind != OP_ALL_REDUCE)
-        return map->full_elements * element_bytes;
+        return unit_map_set_elements(map, op->params) * map->ranks * element_bytes;
     if (op->operands[0].param != WHOLE_TENSOR)
         return map->pieces[op->operands[0].param].chunk * element_bytes;
     return (tensor->part == PART_WHOLE && map->ranks > 1 ? map->shard_elements : tensor->elements) *

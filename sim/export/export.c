@@ -127,6 +127,9 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
         return export_refuse(export, "workload.precision",
                              dtype_name(plan->workload.recipe->precision),
                              "plans in bf16 and fp32 are exported", error);
+    if (plan->sharding.gather_fp8)
+        return export_refuse(export, "sharding.gather_dtype", "fp8",
+                             "what is gathered in fp8 there is multiplied in fp8 too", error);
     if (sharding_offloads(&plan->sharding))
         return export_refuse(export, "offload", "{...}",
                              "plans that keep all on the device are exported", error);

@@ -233,16 +233,26 @@ static gint whole_unit(const Choice *choice, guint first)
     return -1;
 }
 
-/* fp8 products read what was gathered in fp8; where weights stay whole nothing is gathered for use.
- */
+/* fp8 products read what was gathered in fp8; for others each matrix has a scale of its own, and is
+ * a piece of its own.  Where weights stay whole nothing is gathered for use. */
 static Verdict check_gather(const Choice *choice, char **reason)
 {
     const Recipe *recipe = choice->workload->recipe;
-    const gint whole = choice->sharding->gather_fp8 ? whole_unit(choice, ROOT_UNIT + 1) : -1;
+    const Sharding *sharding = choice->sharding;
+    const gboolean scaled = sharding->gather_fp8 && recipe->precision != DTYPE_FP8;
+    const gint whole = sharding->gather_fp8 ? whole_unit(choice, ROOT_UNIT + 1) : -1;
 
-    if (choice->sharding->gather_fp8 && recipe->precision != DTYPE_FP8)
-        return refuse(reason, VERDICT_RECIPE, "gather = fp8 needs precision fp8, not %s",
-                      dtype_name(recipe->precision));
+    if (scaled && sharding->form != FORM_PER_PARAMETER)
+        return refuse(
+            reason, VERDICT_RECIPE,
+            "gather = fp8 with precision %s needs form per_parameter: each matrix has its "
+            "own scale",
+            dtype_name(recipe->precision));
+    if (scaled && sharding->offload.parameters != TIER_DEVICE)
+        return refuse(reason, VERDICT_RECIPE,
+                      "gather = fp8 with precision %s needs parameters on the device, not on %s: "
+                      "their largest magnitude is found there",
+                      dtype_name(recipe->precision), tier_name(sharding->offload.parameters));
     if (whole >= 0)
         return refuse(reason, VERDICT_RECIPE,
                       "gather = fp8 with %s: its blocks are whole, so strategies are full_shard, "

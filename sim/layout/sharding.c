@@ -114,6 +114,21 @@ guint64 unit_map_param_bits(const UnitMap *map)
     return bits;
 }
 
+gboolean unit_map_in_set(const UnitMap *map, guint piece, ParamSet set)
+{
+    g_assert(set == PARAMS_ALL || map->form == FORM_PER_PARAMETER);
+    return set == PARAMS_ALL || (map->params[piece].dims >= 2) == (set == PARAMS_MATRICES);
+}
+
+guint64 unit_map_set_elements(const UnitMap *map, ParamSet set)
+{
+    guint64 elements = 0;
+
+    for (guint p = 0; p < map->num_pieces; p++)
+        elements += unit_map_in_set(map, p, set) ? map->pieces[p].chunk : 0;
+    return elements;
+}
+
 /* A rank holds [rank * chunk, (rank + 1) * chunk) of its piece; the span is what that range and the
  * parameter have in common.  Positions below count from the start of the piece. */
 ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank)

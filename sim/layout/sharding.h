@@ -42,12 +42,15 @@ typedef struct {
     guint prefetch;                /* units gathered ahead of the one in use */
     guint live_units;              /* gathered blocks alive at once, at least prefetch + 1 */
     gboolean keep_root, keep_last; /* gathered once: kept between forward and backward */
-    gboolean gather_fp8;           /* blocks are gathered in fp8, for fp8 products alone */
+    gboolean gather_fp8;           /* blocks' matrices are gathered in fp8 */
     gboolean accumulate_sharded; /* reduce every micro-batch; else whole gradients, reduced once */
     Offload offload;
     guint num_overrides;
     UnitOverride overrides[MAX_UNIT_OVERRIDES];
 } Sharding;
+
+/* Which parameters of a unit: matrices have two dims or more.  In form flat there are only all. */
+typedef enum { PARAMS_ALL, PARAMS_MATRICES, PARAMS_VECTORS } ParamSet;
 
 /* One contiguous run that a collective moves: rank r holds elements [r * chunk, (r + 1) * chunk) of
  * the whole, padding included; all offsets in elements. */
@@ -94,6 +97,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(UnitMap, unit_map_free)
 /* A bit for each parameter that has elements, bit param % 62: what must be written before a unit is
  * read whole. */
 guint64 unit_map_param_bits(const UnitMap *map);
+
+/* Of the pieces that a set moves: whether @piece is one of them, and a rank's elements of all. */
+gboolean unit_map_in_set(const UnitMap *map, guint piece, ParamSet set);
+guint64 unit_map_set_elements(const UnitMap *map, ParamSet set);
 
 /* What @rank (0 .. map->ranks - 1) holds of @param. */
 ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);

@@ -187,6 +187,7 @@ static void add_units(Builder *builder)
                                               .reduce_last = -1,
                                               .update_gather = -1,
                                               .norm = -1,
+                                              .amax = -1,
                                               .update = -1,
                                               .fetch = -1,
                                               .store = -1};

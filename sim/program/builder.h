@@ -50,6 +50,7 @@ typedef struct {
     gint recompute;          /* of LOT_FIRST */
     gint gather, reduce_first, reduce_add, reduce_last, update_gather;
     gint norm, update;
+    gint amax;         /* of what is gathered in fp8 for products in more bits; else -1 */
     gint fetch, store; /* of what an update works on and another tier keeps; else -1 */
     guint gathered_space, gradient_space;
     guint offload_space; /* of the buffers for that; NO_SPACE: none */
@@ -84,7 +85,7 @@ typedef struct {
     guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
         query_positions, key_positions, scratch, logits, vocab_range;
     guint norm_ones, norm_zeros, no_gradient[2]; /* where norms lack parameters */
-    guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole;
+    guint valid, loss, hyper, norm, coefficient, finite, sum_sharded, sum_whole, amax;
     gint embed, head, embed_backward, count_valid; /* segments of the root */
     gint input;                                    /* takes a chunk's input from the inbox */
     ClassSegments *classes;                        /* by unit class */
@@ -146,9 +147,9 @@ static inline gboolean builder_has_unit(const Builder *builder, guint unit)
     return program_unit_ref(builder->program, unit)->unit_class != NO_UNIT_CLASS;
 }
 
-/* Appends a call that sums a step scalar over the groups of a purpose. */
-void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
-                               const char *purpose);
+/* Appends a call that sums a step scalar, or several in one tensor, over the groups of a purpose;
+ * its op. */
+Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const char *purpose);
 
 /* The stream of that direction of the groups of a purpose, made when first asked for. */
 guint builder_stream(Builder *builder, const char *purpose, const char *direction);

@@ -37,6 +37,21 @@ static guint purpose_axes(const char *purpose)
     g_assert_not_reached();
 }
 
+/* Blocks are alike in that: legality_check(). */
+gboolean program_has_scales(const ProgramSpec *spec)
+{
+    return spec->sharding->gather_fp8 && spec->workload->recipe->precision != DTYPE_FP8 &&
+           spec->sharding->strategy > STRATEGY_SHARD_OPTIMIZER;
+}
+
+guint64 program_scales(const ProgramSpec *spec)
+{
+    const guint64 layers = spec->model->layers;
+    const guint64 units = 1 + layers + (spec->model->experts.count > 0 ? layers : 0);
+
+    return program_has_scales(spec) ? units * NUM_PARAM_ROLES : 0;
+}
+
 static guint kv_copies(const ProgramSpec *spec)
 {
     return tensor_parallel_kv_copies(spec->model, spec->layout.size[AXIS_TP]);

@@ -21,6 +21,12 @@ typedef struct {
     guint threads; /* of one rank */
 } ProgramSpec;
 
+/* Whether matrices are gathered as fp8 codes and get their scale again, and then the elements of
+ * the tensor of their largest magnitudes: a row of NUM_PARAM_ROLES for each unit of the model, as
+ * each rank of the model has them; else 0. */
+gboolean program_has_scales(const ProgramSpec *spec);
+guint64 program_scales(const ProgramSpec *spec);
+
 /* Members of a group of that purpose ("shard", "replicate", "data", "tp", ...: compile.c). */
 guint purpose_size(const ProgramSpec *spec, const char *purpose);
 

@@ -111,6 +111,8 @@ static void add_op(Text *text, const Op *op)
     if (s->value_dim != 0 || s->groups != 0 || s->top_k != 0)
         add(text, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->value_dim,
             s->groups, s->top_k);
+    if (op->params != PARAMS_ALL || op->reduction != REDUCE_SUM)
+        add(text, " of %d by %d", op->params, op->reduction);
     if (s->seen != 0)
         add(text, " seen %.17g", s->seen);
     for (guint i = 0; i < op->num_operands; i++)

@@ -4,6 +4,7 @@
 
 #include "sim/base/dtype.h"
 #include "sim/input/topology.h"
+#include "sim/layout/sharding.h"
 
 #include <glib.h>
 
@@ -74,6 +75,15 @@ typedef enum {
     OP_ACCUMULATE,   /* r src(elements)  u dst(elements), both op->dtype: dst += src, summed in fp32
                       */
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
+    OP_AMAX,         /* r parameter of a unit  a amax fp32(N, NUM_PARAM_ROLES): max |w| of this
+                        rank's elements of each matrix, in the row of the call's unit, N of the
+                        model; the first
+                        zeroes all rows.  Nothing is 0, NaN is above all */
+    OP_QUANTISE,     /* r parameter of a unit  r amax  w codes fp8  [w vectors op->dtype_out]: of
+                        each matrix e4m3(w s), s = 448 / max(amax, AMAX_LEAST), saturated; what is
+                        no matrix is cast.  Real elements only; NaN stays one */
+    OP_DEQUANTISE,   /* r codes fp8 of a whole unit  r amax  w|u whole op->dtype_out: its matrices,
+                        w = code max(amax, AMAX_LEAST) / 448 */
     OP_SQUARED_NORM, /* r gradient of a unit  a sum scalar: real elements of this rank's span only,
                         fp64, fixed order; a parameter with copies counts 1 / copies */
     OP_CLIP,         /* r hyper  r valid scalar  u loss scalar  w norm scalar  w coef scalar
@@ -89,10 +99,10 @@ typedef enum {
     OP_SGD,   /* u parameter  r gradient  r hyper  r coef scalar  [u master fp32] */
     OP_COPY,  /* r src(elements)  w dst(elements), both op->dtype: between tiers */
     /* communication; on a unit (op->unit >= 0) piece by piece, else sizes.elements as one piece */
-    OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place */
+    OP_ALL_GATHER,     /* r shard  w whole;  or u whole: own chunk in place; op->params of a unit */
     OP_REDUCE_SCATTER, /* r whole  w shard;  or u whole: own chunk in place */
-    OP_ALL_REDUCE, /* u buffer; a whole unit's tensor whose unit has ranks > 1: own chunks only; one
-                      parameter of a unit's tensor: this rank's chunk of it */
+    OP_ALL_REDUCE, /* u buffer: op->reduction; a whole unit's tensor whose unit has ranks > 1: own
+                      chunks only; one parameter of a unit's tensor: this rank's chunk of it */
     OP_EXCHANGE,   /* r sent ... w received ...: op->messages says to whom, from whom */
     /* mixture of experts and latent attention: priced only, no device has kernels for them.  A
        token is a row for each of the k = sizes.top_k experts that it visits; of E = sizes.groups
@@ -127,6 +137,12 @@ enum {
 
 /* A part of the vocabulary: bound by the host, once. */
 enum { RANGE_FIRST, RANGE_COUNT, NUM_RANGE };
+
+/* Below it an fp8 tensor's scale grows no more: all zeros have one too. */
+#define AMAX_LEAST 1e-12
+
+/* Largest e4m3 (Micikevicius et al., arXiv 2209.05433, table 1). */
+#define E4M3_MOST 448.0
 
 /* Of one row of logits, in OP_HEAD_STATS. */
 enum { STATS_MAX, STATS_SUM, STATS_LABEL, NUM_STATS };
@@ -167,6 +183,8 @@ typedef struct {
     guint chunk, direction;
 } Message;
 
+typedef enum { REDUCE_SUM, REDUCE_MAX /* of fp32 that is not negative */ } Reduction;
+
 typedef struct {
     OpKind kind;
     guint stream;
@@ -175,8 +193,10 @@ typedef struct {
     guint num_operands;
     Operand operands[MAX_OPERANDS];
     OpSizes sizes;
-    gint unit;      /* unit class, or NO_UNIT */
-    gint predicate; /* scalar tensor: the op is skipped while it is 0; or NO_TENSOR */
+    gint unit;           /* unit class, or NO_UNIT */
+    ParamSet params;     /* all_gather of a unit: which of its parameters */
+    Reduction reduction; /* all_reduce */
+    gint predicate;      /* scalar tensor: the op is skipped while it is 0; or NO_TENSOR */
     guint num_waits;
     guint waits[MAX_OP_WAITS];      /* earlier ops of this segment, on other streams */
     Message messages[MAX_OPERANDS]; /* OP_EXCHANGE: one an operand */

@@ -187,12 +187,11 @@ static void add_norms(Builder *builder, gboolean any_sharded, gboolean any_whole
     if (any_whole) {
         append_norms(builder, FALSE);
         if (!alone)
-            builder_all_reduce_scalar(builder, "norm.reduce.whole", builder->sum_whole, "model");
+            builder_all_reduce(builder, "norm.reduce.whole", builder->sum_whole, "model");
     }
     if (any_sharded) {
         append_norms(builder, TRUE);
-        builder_all_reduce_scalar(builder, "norm.reduce", builder->sum_sharded,
-                                  alone ? "shard" : "norm");
+        builder_all_reduce(builder, "norm.reduce", builder->sum_sharded, alone ? "shard" : "norm");
     }
 }
 
@@ -215,8 +214,7 @@ void pass_optimizer(Builder *builder)
         build_norm(builder, i);
         build_update(builder, i);
     }
-    builder_all_reduce_scalar(builder, "loss.reduce", builder->loss,
-                              builder->pp == 1 ? "data" : "loss");
+    builder_all_reduce(builder, "loss.reduce", builder->loss, builder->pp == 1 ? "data" : "loss");
     if (builder->pp > 1 && builder->local.tied && builder_has_unit(builder, ROOT_UNIT))
         append_tied_reduce(builder);
     add_norms(builder, any_sharded, any_whole);

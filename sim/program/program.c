@@ -267,7 +267,7 @@ guint64 op_collective_elements(const Program *program, const Op *op)
         return op->sizes.elements;
     const UnitMap *map = program_unit(program, (guint)op->unit)->map;
     if (op->kind != OP_ALL_REDUCE)
-        return map->full_elements;
+        return unit_map_set_elements(map, op->params) * map->ranks;
     if (op->operands[0].param != WHOLE_TENSOR)
         return map->pieces[op->operands[0].param].chunk;
     return program_tensor(program, op->operands[0].tensor)->elements;
@@ -318,9 +318,10 @@ guint64 op_volume_bytes(const Program *program, const Op *op)
     ranks = op_group_size(program, op);
     if (op->kind == OP_ALL_REDUCE)
         return all_reduce_op_elements(program, op, (guint)ranks) * element_bytes;
-    shard_elements = op->unit == NO_UNIT
-                         ? (op->sizes.elements + ranks - 1) / ranks
-                         : program_unit(program, (guint)op->unit)->map->shard_elements;
+    shard_elements =
+        op->unit == NO_UNIT
+            ? (op->sizes.elements + ranks - 1) / ranks
+            : unit_map_set_elements(program_unit(program, (guint)op->unit)->map, op->params);
     return (ranks - 1) * shard_elements * element_bytes;
 }
 

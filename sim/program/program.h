@@ -133,7 +133,8 @@ enum { LAST_OP = G_MAXUINT };
 
 typedef struct {
     guint segment;
-    guint unit; /* number of the unit: 0 root, i + 1 block i; for names only */
+    guint
+        unit; /* number of the unit: 0 root, i + 1 block i; its row of fp8 scales, and for names */
     guint micro_batch;
     gboolean first, last;        /* of an accumulation */
     guint first_wait, num_waits; /* slice of the list's waits */

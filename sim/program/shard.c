@@ -33,18 +33,19 @@ guint builder_stream(Builder *builder, const char *purpose, const char *directio
     return program_add_stream(program, name, STREAM_COMMUNICATION, group);
 }
 
-void builder_all_reduce_scalar(Builder *builder, const char *name, guint scalar,
-                               const char *purpose)
+Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const char *purpose)
 {
     Program *program = builder->program;
     const guint stream = builder_stream(builder, purpose, "reduce");
     const guint segment = program_add_segment(program, name);
-    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream, DTYPE_FP64);
+    Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
+                            program_tensor(program, tensor)->dtype);
     const Draft draft = {.kind = DRAFT_OTHER, .segment = segment, .first = TRUE, .last = TRUE};
 
-    op->sizes.elements = 1;
-    op_add_operand(op, scalar, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    op->sizes.elements = program_tensor(program, tensor)->elements;
+    op_add_operand(op, tensor, ACCESS_UPDATE, 0, WHOLE_TENSOR);
     g_array_append_val(builder->drafts, draft);
+    return op;
 }
 
 /* Experts are shared by fewer ranks. */
@@ -83,9 +84,21 @@ static guint unit_tensor(Builder *builder, guint index, const char *what, Tensor
     return tensor;
 }
 
+static gboolean gathers_fp8(const Builder *builder, const UnitClass *unit)
+{
+    return builder->spec->sharding->gather_fp8 && unit->kind != UNIT_ROOT &&
+           unit->strategy > STRATEGY_SHARD_OPTIMIZER;
+}
+
+/* fp8 products read what was gathered as it is; others, once it has its scale again. */
+static gboolean gathers_codes(const Builder *builder, const UnitClass *unit)
+{
+    return gathers_fp8(builder, unit) && program_has_scales(builder->spec);
+}
+
 static DType gather_dtype(const Builder *builder, const UnitClass *unit)
 {
-    return builder->spec->sharding->gather_fp8 && unit->kind != UNIT_ROOT
+    return gathers_fp8(builder, unit) && !gathers_codes(builder, unit)
                ? DTYPE_FP8
                : builder->spec->workload->recipe->compute;
 }
@@ -186,6 +199,87 @@ static void shard_gradients(Builder *builder, guint index)
 }
 
 /* ---- segments ---- */
+
+/* A unit's tensor that lives within its gather. */
+static guint gather_buffer(Builder *builder, guint index, const char *what, DType dtype,
+                           UnitPart part)
+{
+    const guint tensor = unit_tensor(builder, index, what, TENSOR_COMMUNICATION, dtype, NO_SPACE);
+    Tensor *buffer = program_tensor(builder->program, tensor);
+
+    buffer->part = part;
+    if (part == PART_WHOLE)
+        buffer->elements = program_unit(builder->program, index)->map->full_elements;
+    return tensor;
+}
+
+static void operand(Op *op, guint tensor, Access access)
+{
+    op_add_operand(op, tensor, access, 0, WHOLE_TENSOR);
+}
+
+/* The largest magnitudes of a unit's matrices, on this rank. */
+static void build_amax(Builder *builder, guint index)
+{
+    const guint segment = new_segment(builder, program_unit(builder->program, index), "amax");
+    Op *op = unit_op(builder, segment, OP_AMAX, COMPUTE_STREAM, index);
+
+    op->dtype = op->dtype_out = builder->spec->workload->recipe->stored;
+    op->sizes.rows = builder->program->unit_refs->len;
+    operand(op, (guint)program_unit(builder->program, index)->parameter, ACCESS_READ);
+    operand(op, builder->amax, ACCESS_ACCUMULATE);
+    builder->classes[index].amax = (gint)segment;
+}
+
+/* The gather of one set of a unit's parameters. */
+static void add_gather(Builder *builder, guint segment, guint index, ParamSet params, guint shard,
+                       guint whole)
+{
+    const guint stream = shard_stream(builder, program_unit(builder->program, index), "gather");
+    Op *op = unit_op(builder, segment, OP_ALL_GATHER, stream, index);
+
+    op->dtype = op->dtype_out = program_tensor(builder->program, whole)->dtype;
+    op->params = params;
+    operand(op, shard, ACCESS_READ);
+    operand(op, whole, ACCESS_WRITE);
+}
+
+/* Matrices move as e4m3 codes under one scale each, which all ranks know; the rest, small, as it
+ * is used. */
+static void build_code_gather(Builder *builder, guint index)
+{
+    Program *program = builder->program;
+    const UnitClass unit = *program_unit(program, index);
+    const Recipe *recipe = builder->spec->workload->recipe;
+    const guint stream = shard_stream(builder, &unit, "gather");
+    const guint segment = new_segment(builder, &unit, "gather");
+    const gboolean has_vectors = unit_map_set_elements(unit.map, PARAMS_VECTORS) > 0;
+    const guint codes = gather_buffer(builder, index, "codes", DTYPE_FP8, PART_SHARD);
+    const guint whole = gather_buffer(builder, index, "codes.gathered", DTYPE_FP8, PART_WHOLE);
+    guint vectors = (guint)unit.parameter;
+
+    Op *op = unit_op(builder, segment, OP_QUANTISE, stream, index);
+    op->dtype = recipe->stored;
+    op->dtype_out = recipe->compute;
+    operand(op, (guint)unit.parameter, ACCESS_READ);
+    operand(op, builder->amax, ACCESS_READ);
+    operand(op, codes, ACCESS_WRITE);
+    if (has_vectors && recipe->stored != recipe->compute) {
+        vectors = gather_buffer(builder, index, "cast", recipe->compute, PART_SHARD);
+        operand(&program_segment(program, segment)->ops[0], vectors, ACCESS_WRITE);
+    }
+    add_gather(builder, segment, index, PARAMS_MATRICES, codes, whole);
+    if (has_vectors)
+        add_gather(builder, segment, index, PARAMS_VECTORS, vectors, (guint)unit.gathered);
+    op = unit_op(builder, segment, OP_DEQUANTISE, stream, index);
+    op->dtype = DTYPE_FP8;
+    op->dtype_out = recipe->compute;
+    op->sizes.elements = unit.map->full_elements;
+    operand(op, whole, ACCESS_READ);
+    operand(op, builder->amax, ACCESS_READ);
+    operand(op, (guint)unit.gathered, has_vectors ? ACCESS_UPDATE : ACCESS_WRITE);
+    builder->classes[index].gather = (gint)segment;
+}
 
 static void build_gather(Builder *builder, guint index)
 {
@@ -339,7 +433,12 @@ static void shard_class(Builder *builder, guint index)
         build_update_gather(builder, index);
     if (strategy > STRATEGY_SHARD_OPTIMIZER) {
         shard_parameters(builder, index);
-        build_gather(builder, index);
+        if (gathers_codes(builder, program_unit(builder->program, index))) {
+            build_amax(builder, index);
+            build_code_gather(builder, index);
+        } else {
+            build_gather(builder, index);
+        }
         if (builder->spec->sharding->accumulate_sharded)
             shard_gradients(builder, index);
     }
@@ -483,7 +582,34 @@ static void append_use(Inserter *inserter, guint i)
     else
         g_array_append_val(builder->drafts, draft);
     if (draft.segment == (guint)builder->count_valid && draft.last)
-        builder_all_reduce_scalar(builder, "valid.reduce", builder->valid, "data");
+        builder_all_reduce(builder, "valid.reduce", builder->valid, "data");
+}
+
+/* Largest magnitudes of all matrices over all ranks that have a part of them, in one go: at the
+ * start of a step, so that they are of what was loaded, initialised or updated last. */
+static void append_amax(Builder *builder)
+{
+    Program *program = builder->program;
+    const gboolean alone = builder->tp == 1 && builder->pp == 1;
+    gboolean first = TRUE;
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        if (!builder_has_unit(builder, u))
+            continue;
+        const gint segment = builder->classes[program_unit_ref(program, u)->unit_class].amax;
+        const Draft draft = {.kind = DRAFT_OTHER,
+                             .segment = (guint)segment,
+                             .unit = u,
+                             .first = first,
+                             .last = TRUE};
+
+        if (segment < 0)
+            continue;
+        g_array_append_val(builder->drafts, draft);
+        first = FALSE;
+    }
+    builder_all_reduce(builder, "amax.reduce", builder->amax, alone ? "shard" : "norm")->reduction =
+        REDUCE_MAX;
 }
 
 static void insert_calls(Builder *builder)
@@ -499,12 +625,19 @@ static void insert_calls(Builder *builder)
 
     find_next_uses(&inserter);
     builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
+    if (program_has_scales(builder->spec))
+        append_amax(builder);
     for (guint i = 0; i < from->len; i++)
         append_use(&inserter, i);
 }
 
 void pass_shard(Builder *builder)
 {
+    Program *program = builder->program;
+
+    if (program_has_scales(builder->spec))
+        builder->amax = program_add_tensor(program, "amax", TENSOR_SCALAR, DTYPE_FP32, NO_SPACE,
+                                           program_scales(builder->spec));
     for (guint i = 0; i < builder->program->units->len; i++)
         if (program_unit(builder->program, i)->map->elements > 0)
             shard_class(builder, i);

@@ -271,6 +271,9 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
     [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
     [OP_COPY] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
+    [OP_AMAX] = {PARAMETER, SCRATCH},
+    [OP_QUANTISE] = {PARAMETER, SCRATCH, {SHAPE_UNIT, TYPE_UINT8}, SCRATCH},
+    [OP_DEQUANTISE] = {{SHAPE_ELEMENTS, TYPE_UINT8}, SCRATCH, {SHAPE_ELEMENTS, TYPE_OUT}},
     [OP_SQUARED_NORM] = {GRADIENT, SCALAR},
     [OP_CLIP] = {HYPER, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR},
     [OP_ADAMW] = {PARAMETER, GRADIENT, MOMENT, MOMENT, HYPER, SCALAR, STATE},
@@ -371,7 +374,8 @@ static DType element_dtype(const Op *op, ElementType type)
     g_assert_not_reached();
 }
 
-/* Each operand once: read or written, an update both.  An accumulation counts as its first call (a
+/* Each operand once: read or written, an update both (but dequantising, which fills what gathers
+ * left out).  An accumulation counts as its first call (a
  * write).  Left out: what a kernel reads twice, scratch, and the zeroing of a whole embedding
  * gradient before its rows are added.  Communication moves what op_volume_bytes() says: 0 here.
  * Derived here. */
@@ -384,7 +388,8 @@ double op_memory_bytes(const Op *op, guint64 unit_elements)
     for (guint i = 0; i < op->num_operands; i++) {
         const OperandShape *operand = &shapes[op->kind][i];
         const guint64 elements = shape_elements(op, operand->shape, unit_elements);
-        const guint passes = op->operands[i].access == ACCESS_UPDATE ? 2 : 1;
+        const gboolean again = op->operands[i].access == ACCESS_UPDATE && op->kind != OP_DEQUANTISE;
+        const guint passes = again ? 2 : 1;
 
         bytes += (double)passes * (double)elements * dtype_bytes(element_dtype(op, operand->type));
     }

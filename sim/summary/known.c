@@ -293,8 +293,9 @@ const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 
 /* ---- scalars and exchanges ---- */
 
-static void add_scalar(Known *known, const ProgramSpec *spec, const char *purpose, ScalarCost *cost,
-                       gboolean of_norm)
+/* The sum, or the maximum, of @elements numbers; its seconds. */
+static double add_reduced(Known *known, const ProgramSpec *spec, const char *purpose,
+                          guint64 elements, DType dtype, ScalarCost *cost)
 {
     const CollectiveContext where = {
         .topology = known->context.topology,
@@ -302,12 +303,21 @@ static void add_scalar(Known *known, const ProgramSpec *spec, const char *purpos
         .span = purpose_span(spec, purpose),
         .ranks_per_node = known->context.ranks_per_node,
     };
-    const guint64 bytes = dtype_bytes(DTYPE_FP64);
-    const double seconds = collective_seconds(VOLUME_ALL_REDUCE, bytes, DTYPE_FP64, &where);
+    const guint64 chunk = (elements + where.ranks - 1) / where.ranks;
+    const double seconds =
+        collective_seconds(VOLUME_ALL_REDUCE, elements * dtype_bytes(dtype), dtype, &where);
 
     cost->all_s += seconds;
+    cost->volume_bytes += 2 * (where.ranks - 1) * chunk * dtype_bytes(dtype);
+    return seconds;
+}
+
+static void add_scalar(Known *known, const ProgramSpec *spec, const char *purpose, ScalarCost *cost,
+                       gboolean of_norm)
+{
+    const double seconds = add_reduced(known, spec, purpose, 1, DTYPE_FP64, cost);
+
     cost->norm_s = of_norm ? seconds : 0;
-    cost->volume_bytes += 2 * (where.ranks - 1) * bytes;
 }
 
 static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
@@ -328,6 +338,8 @@ static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
     const gboolean alone = pp == 1 && spec->layout.size[AXIS_TP] == 1;
     ScalarCost cost = {0};
 
+    if (program_has_scales(spec))
+        add_reduced(known, spec, alone ? "shard" : "norm", program_scales(spec), DTYPE_FP32, &cost);
     add_scalar(known, spec, "data", &cost, FALSE);
     add_scalar(known, spec, pp == 1 ? "data" : "loss", &cost, FALSE);
     if (any_unit(spec, FALSE) && !alone)
@@ -343,7 +355,8 @@ const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec)
 {
     const guint *size = spec->layout.size;
     const Key key = {{size[AXIS_PP], size[AXIS_DP_REPLICATE], size[AXIS_DP_SHARD], size[AXIS_CP],
-                      size[AXIS_TP], any_unit(spec, FALSE) ? 1 : 0, any_unit(spec, TRUE) ? 1 : 0}};
+                      size[AXIS_TP], any_unit(spec, FALSE) ? 1 : 0, any_unit(spec, TRUE) ? 1 : 0,
+                      program_has_scales(spec) ? 1 : 0}};
     ScalarCost *cost = table_find(&known->scalars, &key);
 
     if (cost != NULL)

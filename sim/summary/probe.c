@@ -313,6 +313,7 @@ static UnitCost unit_cost(const Probe *probe, guint index)
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),
         .update = sums_of(probe, unit->name, ".update"),
+        .amax = sums_of(probe, unit->name, ".amax"),
         .reduce_first = sums_of(probe, unit->name, ".reduce"),
         .reduce_add = sums_of(probe, unit->name, ".reduce.add"),
         .reduce_last = sums_of(probe, unit->name, ".reduce.add.last"),

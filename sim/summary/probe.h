@@ -48,7 +48,7 @@ typedef struct {
     guint64 state_bytes;                    /* parameters, gradients, master, moments */
     guint64 beside_bytes;                   /* what another framework keeps beside them */
     guint64 gathered_bytes, gradient_bytes; /* a whole copy, where the unit is sharded */
-    SegmentSums gather, update_gather, norm, update;
+    SegmentSums gather, update_gather, norm, update, amax;
     SegmentSums reduce_first, reduce_add, reduce_last; /* of micro-batches; in place: the last */
     guint gathers;                                     /* of a micro-batch, where it is not kept */
 } UnitCost;

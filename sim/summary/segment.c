@@ -14,6 +14,14 @@ static const char *stream_purpose(const Program *program, const Op *op)
                : "";
 }
 
+static gboolean touches_whole_weights(const Program *program, const Op *op)
+{
+    for (guint o = 0; o < op->num_operands; o++)
+        if (program_tensor(program, op->operands[o].tensor)->kind == TENSOR_GATHERED)
+            return TRUE;
+    return FALSE;
+}
+
 static void add_op(SegmentSums *sums, const Program *program, const Op *op, double seconds)
 {
     sums->all_s += seconds;
@@ -29,7 +37,7 @@ static void add_op(SegmentSums *sums, const Program *program, const Op *op, doub
         sums->experts_s += seconds;
     } else if (g_str_has_suffix(purpose, "shard") || g_str_has_suffix(purpose, "data")) {
         sums->shard_s += seconds;
-        sums->shard_moves_s += op_kind_is_communication(op->kind) ? seconds : 0;
+        sums->shard_moves_s += touches_whole_weights(program, op) ? seconds : 0;
         sums->data_s += strcmp(purpose, "data") == 0 ? seconds : 0;
     }
 }

@@ -234,5 +234,6 @@ guint64 stage_floor_bytes(const Stage *stage)
             most_bytes =
                 MAX(most_bytes, work_bytes(stage, (AtWork){(BlockKind)k, (Lot)lot}, &rings));
     return stage_state_bytes(stage) + stage->cost->input_bytes +
+           program_scales(stage->spec) * dtype_bytes(DTYPE_FP32) +
            stage->micro_batches * stage->cost->micro_batch_bytes + most_bytes;
 }

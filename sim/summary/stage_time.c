@@ -40,6 +40,7 @@ static void add_unit_work(Work *work, const Stage *stage, const UnitCost *unit, 
         (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
     add_work(work, &unit->norm, units);
     add_work(work, &unit->update, units);
+    add_work(work, &unit->amax, units);
     add_reduce(work, &unit->reduce_last, units, of);
     if (unit->gradient_bytes == 0 || stage->micro_batches == 1)
         return;
@@ -269,6 +270,7 @@ static double passes_s(const Stage *stage)
     return stage->micro_batches * micro_batch_s;
 }
 
+/* And what follows of them in the next step. */
 static double updates_s(const Stage *stage)
 {
     double seconds = stage_root(stage) == NULL ? 0 : stage_root(stage)->update.all_s;
@@ -277,8 +279,10 @@ static double updates_s(const Stage *stage)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
             const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
 
-            if (units > 0)
-                seconds += units * stage_unit(stage, (BlockUnits)u, (Strategy)s)->update.all_s;
+            const UnitCost *unit = units > 0 ? stage_unit(stage, (BlockUnits)u, (Strategy)s) : NULL;
+
+            if (unit != NULL)
+                seconds += units * (unit->update.all_s + unit->amax.all_s);
         }
     return seconds;
 }

@@ -383,6 +383,7 @@ static void update(Clocks *clocks)
             MAX(clocks->gather_s, clocks->compute_s) + clocks->block->update_gather.shard_s;
         clocks->whole_s[i] = clocks->gather_s;
     }
+    clocks->compute_s += shape->layers * clocks->block->amax.all_s;
     clocks->compute_s += clocks->stage.micro_batches * clocks->stage.cost->count_valid.all_s;
 }
 

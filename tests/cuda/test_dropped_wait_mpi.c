@@ -65,7 +65,7 @@ static gboolean is_found(const TrainLayout *of, gboolean dropped)
     while (run->steps < 2)
         layout_step(run, FALSE);
     layout_drain(run);
-    train_reference(&under_test, FALSE, want);
+    train_reference(&under_test, &(TrainLayout){.bf16 = FALSE}, want);
     for (guint i = 0; i < run->steps; i++)
         found |= !(fabs(run->loss[i] - want[i]) <= 1e-5 * fabs(want[i]));
     found |= cudasim_all_reports() > reports;

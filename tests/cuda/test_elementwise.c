@@ -1,4 +1,6 @@
 /* Kernels without neighbours, and the rotary embedding, against plain loops. */
+#include "exec/device/cpu_fp8.h"
+#include "sim/program/op.h"
 #include "tests/cuda/cuda_case.h"
 
 /* One; a tail behind vectors of 8; several blocks. */
@@ -182,6 +184,77 @@ START_TEST(fp8_values_are_the_nearest_and_amax_is_the_largest)
 }
 END_TEST
 
+/* Noise, between the values of all codes, their middles, and what has none. */
+static void fill_for_codes(Array *src)
+{
+    for (guint code = 0; code < 0x7e && 2 * code + 4 < src->count; code++) {
+        src->was[2 * code] = e4m3_value((guint8)code);
+        src->was[2 * code + 1] = -(e4m3_value((guint8)code) + e4m3_value((guint8)(code + 1))) / 2;
+    }
+    src->was[src->count - 1] = (double)NAN;
+    array_fill(src);
+}
+
+/* @amax 448: values are their codes' own.  0: all saturates but zeros. */
+START_TEST(codes_of_a_matrix_are_the_cpus)
+{
+    static const float largest[] = {448, 0, 3};
+    g_auto(CudaCase) c = loop_case(_i);
+    const DType dtype = loop_dtype(_i);
+    const guint64 n = MAX(counts[_i / 4], 1);
+
+    for (guint a = 0; a < G_N_ELEMENTS(largest); a++) {
+        Array *src = case_noise(&c, dtype, n), *amax = case_noise(&c, DTYPE_FP32, 1);
+        Array *back = case_noise(&c, dtype, n);
+        const double most = MAX((double)largest[a], AMAX_LEAST);
+        g_autofree guint8 *got = g_malloc(n);
+        guint8 *codes = (guint8 *)case_scratch(&c, n + 8) + c.unaligned;
+
+        fill_for_codes(src);
+        amax->was[0] = (double)largest[a];
+        array_fill(amax);
+        cuda_quantise(dtype, n, src->p, amax->p, codes, c.stream);
+        cuda_dequantise(dtype, n, codes, amax->p, back->p, c.stream);
+        case_sync();
+        ck_assert(cudaMemcpy(got, codes, n, cudaMemcpyDeviceToHost) == cudaSuccess);
+        const double *now = array_now(&c, back);
+        for (guint64 i = 0; i < n; i++) {
+            const guint8 want = cpu_e4m3_from_float((float)src->was[i] * (float)(448 / most));
+            const float value = cpu_e4m3_to_float(got[i]) * (float)(most / 448);
+
+            ck_assert_uint_eq(got[i], want);
+            ck_assert(isnan(value) ? isnan(now[i])
+                                   : fabs(now[i] - (double)value) <=
+                                         (dtype == DTYPE_BF16 ? 0x1p-8 : 0) * fabs((double)value));
+        }
+    }
+}
+END_TEST
+
+START_TEST(amax_is_the_largest_so_far_and_a_nan_above_it)
+{
+    g_auto(CudaCase) c = loop_case(_i);
+    const guint64 n = counts[_i / 4];
+    Array *src = case_noise(&c, loop_dtype(_i), n), *amax = case_noise(&c, DTYPE_FP32, 1);
+    double most = 0.25;
+
+    amax->was[0] = most;
+    array_fill(amax);
+    for (guint64 i = 0; i < n; i++)
+        most = fmax(most, fabs(src->was[i]));
+    cuda_amax(loop_dtype(_i), n, src->p, amax->p, c.stream);
+    case_sync();
+    ck_assert(array_now(&c, amax)[0] == most);
+    if (n == 0)
+        return;
+    src->was[n / 2] = (double)NAN;
+    array_fill(src);
+    cuda_amax(loop_dtype(_i), n, src->p, amax->p, c.stream);
+    case_sync();
+    ck_assert(isnan(array_now(&c, amax)[0]));
+}
+END_TEST
+
 /* ---- rotary embedding ---- */
 
 static const struct {
@@ -248,6 +321,8 @@ int main(void)
     tcase_add_loop_test(tests, bias_is_added_to_every_row, 0, LOOPS);
     tcase_add_loop_test(tests, accumulate_adds, 0, LOOPS);
     tcase_add_loop_test(tests, casts_round_to_nearest_even, 0, LOOPS);
+    tcase_add_loop_test(tests, codes_of_a_matrix_are_the_cpus, 0, LOOPS);
+    tcase_add_loop_test(tests, amax_is_the_largest_so_far_and_a_nan_above_it, 0, LOOPS);
     tcase_add_loop_test(tests, fp8_values_are_the_nearest_and_amax_is_the_largest, 0, LOOPS);
     tcase_add_loop_test(tests, rope_turns_and_backward_turns_back, 0, 4 * G_N_ELEMENTS(rope_sizes));
     suite_add_tcase(suite, tests);

@@ -24,6 +24,7 @@ typedef struct {
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
     Offload offload;
+    gboolean codes;    /* gathers fp8 */
     gboolean as_graph; /* one of those that graphs are tried with */
 } TrainLayout;
 
@@ -99,7 +100,8 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
                      .keep_root = TRUE,
                      .keep_last = TRUE,
                      .accumulate_sharded = !of->unsharded,
-                     .offload = of->offload},
+                     .offload = of->offload,
+                     .gather_fp8 = of->codes},
     };
     const ProgramSpec spec = {
         .model = test->model,
@@ -125,11 +127,15 @@ static inline LayoutTask train_task(const TrainTest *test)
     return (LayoutTask){.data = test->data, .seed = 3, .lr = 0.003, .clip_norm = 1.0};
 }
 
-/* Losses of one rank on the CPU in that precision: nothing split, nothing sharded. */
-static inline void train_reference(const TrainTest *test, gboolean bf16, double loss[TRAIN_STEPS])
+/* Losses of one rank on the CPU in the precision of @of: nothing split, nothing sharded. */
+static inline void train_reference(const TrainTest *test, const TrainLayout *of,
+                                   double loss[TRAIN_STEPS])
 {
     const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}}, .bf16 = bf16};
+    const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}},
+                               .strategy = of->codes ? STRATEGY_FULL_SHARD : STRATEGY_NO_SHARD,
+                               .bf16 = of->bf16,
+                               .codes = of->codes};
     const LayoutTask task = train_task(test);
     g_autoptr(GError) error = NULL;
     TrainParts parts;

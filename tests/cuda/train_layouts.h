@@ -38,6 +38,15 @@ static const TrainLayout train_layouts[] = {
      .layout = {{1, 1, 2, 1, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recompute = RECOMPUTE_FULL},
+    {.name = "full_shard codes bf16",
+     .as_graph = TRUE,
+     .ranks = 2,
+     .layout = {{1, 1, 2, 1, 1}},
+     .strategy = STRATEGY_FULL_SHARD,
+     .micro_batches = 2,
+     .recompute = RECOMPUTE_FULL,
+     .bf16 = TRUE,
+     .codes = TRUE},
     {.name = "full_shard flat bf16",
      .ranks = 2,
      .layout = {{1, 1, 2, 1, 1}},
@@ -90,6 +99,18 @@ static const TrainLayout train_layouts[] = {
      .layout = {{1, 2, 2, 1, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .bf16 = TRUE},
+    {.name = "codes, tp sequence",
+     .ranks = 4,
+     .layout = {{1, 1, 2, 1, 2}},
+     .strategy = STRATEGY_FULL_SHARD,
+     .sequence = TRUE,
+     .codes = TRUE},
+    {.name = "codes, pp",
+     .ranks = 4,
+     .layout = {{2, 1, 2, 1, 1}},
+     .strategy = STRATEGY_SHARD_GRAD_OP,
+     .micro_batches = 2,
+     .codes = TRUE},
     {.name = "shard_optimizer, tp sequence",
      .ranks = 4,
      .layout = {{1, 1, 2, 1, 2}},
@@ -147,7 +168,7 @@ static inline gboolean trains_as_the_cpu(const TrainTest *test, const TrainLayou
     while (run->steps < TRAIN_STEPS)
         ok &= train_is_fine(test, of, layout_counted_step(run, run->steps == 1));
     ok &= train_is_fine(test, of, layout_memory_problem(run));
-    train_reference(test, of->bf16, want);
+    train_reference(test, of, want);
     return train_losses_are_near(test, of, run, want) && ok;
 }
 

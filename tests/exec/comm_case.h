@@ -300,8 +300,8 @@ static inline gboolean case_all_reduce(const Case *c, const CommRun *runs, guint
     GError *error = NULL;
 
     case_fill_values(c, runs[num_runs - 1].offset + runs[num_runs - 1].elements);
-    gboolean ok =
-        comm->ops->all_reduce(c->group, c->buffers.full, runs, num_runs, c->dtype, &error);
+    gboolean ok = comm->ops->all_reduce(c->group, c->buffers.full, runs, num_runs, c->dtype,
+                                        REDUCE_SUM, &error);
     for (guint r = 0; r < num_runs; r++)
         elements += 2 * (size - 1) * ((runs[r].elements + size - 1) / size);
     return case_done(ok, "all_reduce", error) && all_reduce_correct(c, runs, num_runs) &&

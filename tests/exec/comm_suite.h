@@ -211,6 +211,30 @@ START_TEST(an_all_reduce_gives_every_rank_the_same_bits)
 }
 END_TEST
 
+/* Not negative, fp32: every rank's value is there once, as its element's largest or not. */
+START_TEST(a_maximum_is_the_largest_of_all_ranks)
+{
+    enum { ELEMENTS = 257 };
+    static const CommRun run = {1, ELEMENTS};
+    CommGroup *world = under_test.group[0];
+    float *values = (float *)(gpointer)under_test.alloc.full;
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < ELEMENTS + 2; i++)
+        values[i] = (float)((i * 7 + world->rank * 5) % 11);
+    gboolean ok =
+        world->comm->ops->all_reduce(world, values, &run, 1, DTYPE_FP32, REDUCE_MAX, &error);
+    for (guint i = 0; i < ELEMENTS + 2; i++) {
+        float want = (float)((i * 7 + world->rank * 5) % 11);
+
+        for (guint r = 0; r < world->size && i >= 1 && i <= ELEMENTS; r++)
+            want = MAX(want, (float)((i * 7 + r * 5) % 11));
+        ok &= values[i] == want;
+    }
+    verdict(ok);
+}
+END_TEST
+
 /* More than a hop of a ring or a round of staging carries. */
 START_TEST(a_large_unit_moves_in_several_parts)
 {
@@ -253,7 +277,8 @@ START_TEST(bf16_sums_within_a_node_are_rounded_once)
     g_autoptr(GError) error = NULL;
 
     case_store(DTYPE_BF16, buffer, 0, world->rank == 0 ? 256 : 1);
-    gboolean ok = world->comm->ops->all_reduce(world, buffer, &run, 1, DTYPE_BF16, &error);
+    gboolean ok =
+        world->comm->ops->all_reduce(world, buffer, &run, 1, DTYPE_BF16, REDUCE_SUM, &error);
     double got = case_load(DTYPE_BF16, buffer, 0);
     g_assert(world->size <= G_N_ELEMENTS(want));
     if (world->shared && got != want[world->size - 1])
@@ -472,6 +497,7 @@ static inline Suite *comm_suite(const char *name)
     tcase_add_loop_test(tcase, a_reduce_scatter_sums_in_order_and_rounds_as_promised, 0, dtypes);
     tcase_add_loop_test(tcase, an_all_reduce_gives_every_rank_the_same_bits, 0, dtypes);
     tcase_add_test(tcase, a_large_unit_moves_in_several_parts);
+    tcase_add_test(tcase, a_maximum_is_the_largest_of_all_ranks);
     tcase_add_test(tcase, bf16_sums_within_a_node_are_rounded_once);
     tcase_add_test(tcase, messages_pair_by_tag_and_large_ones_do_not_block);
     tcase_add_test(tcase, a_member_without_messages_takes_part_in_an_exchange);

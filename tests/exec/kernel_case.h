@@ -11,7 +11,7 @@
 typedef struct {
     Op op;
     const UnitMap *map;
-    guint map_rank;
+    guint map_rank, unit;
     UnitPart part[MAX_OPERANDS];
     void *data[MAX_OPERANDS];
     DType type[MAX_OPERANDS];
@@ -57,6 +57,8 @@ static inline double case_get(const KernelCase *c, guint operand, guint64 i)
         return (double)bf16_to_float(((const guint16 *)data)[i]);
     case DTYPE_FP64:
         return ((const double *)data)[i];
+    case DTYPE_FP8:
+        return (double)((const guint8 *)data)[i];
     default:
         return ((const gint32 *)data)[i];
     }
@@ -75,6 +77,9 @@ static inline void case_set(const KernelCase *c, guint operand, guint64 i, doubl
         break;
     case DTYPE_FP64:
         ((double *)data)[i] = value;
+        break;
+    case DTYPE_FP8: /* its code */
+        ((guint8 *)data)[i] = (guint8)value;
         break;
     default:
         ((gint32 *)data)[i] = (gint32)value;
@@ -97,7 +102,7 @@ static inline guint case_add(KernelCase *c, Access access, DType type, guint64 c
     c->type[operand] = type;
     c->count[operand] = count;
     c->data[operand] = g_malloc0(count * dtype_bytes(type));
-    if (type == DTYPE_INT32)
+    if (type == DTYPE_INT32 || type == DTYPE_FP8)
         return operand;
     for (guint64 i = 0; i < count; i++)
         case_set(c, operand, i, access == ACCESS_WRITE ? (double)NAN : noise(&c->state));
@@ -117,7 +122,8 @@ static inline void case_run_first(const KernelCase *c, guint threads, gboolean f
     g_autoptr(Device) device = device_open(DEVICE_CPU, threads, NULL);
     const guint64 bytes = op_workspace_bytes(&c->op, DEVICE_CPU, threads);
     g_autofree void *scratch = g_malloc(bytes);
-    Launch launch = {.op = &c->op, .map = c->map, .map_rank = c->map_rank, .first = first};
+    Launch launch = {
+        .op = &c->op, .map = c->map, .map_rank = c->map_rank, .unit = c->unit, .first = first};
 
     ck_assert_ptr_nonnull(device);
     if (bytes > 0)

@@ -21,7 +21,7 @@ static gboolean all_reduce(CommGroup *group, char *buffer, GError **error)
 {
     const CommRun run = {0, 100000};
 
-    return group->comm->ops->all_reduce(group, buffer, &run, 1, DTYPE_FP32, error);
+    return group->comm->ops->all_reduce(group, buffer, &run, 1, DTYPE_FP32, REDUCE_SUM, error);
 }
 
 static gboolean exchange(CommGroup *group, char *buffer, GError **error)

@@ -220,7 +220,7 @@ static int move_tensors(Comm *comm, GError **error)
         comm->ops->exchange(&group, NULL, 0, NULL) ||
         comm->ops->all_gather(&group, NULL, &buffer, NULL, 0, DTYPE_FP32, NULL) ||
         comm->ops->reduce_scatter(&group, &buffer, NULL, NULL, 0, DTYPE_FP32, NULL) ||
-        comm->ops->all_reduce(&group, &buffer, &run, 1, DTYPE_FP32, error))
+        comm->ops->all_reduce(&group, &buffer, &run, 1, DTYPE_FP32, REDUCE_SUM, error))
         return 1;
     comm_free(comm);
     return 2;

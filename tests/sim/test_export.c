@@ -344,6 +344,10 @@ static void choose_fp8(Plan *plan)
 {
     plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
 }
+static void gather_fp8(Plan *plan)
+{
+    plan->sharding.gather_fp8 = TRUE;
+}
 static void choose_adam8bit(Plan *plan)
 {
     plan->workload.optimizer = OPTIMIZER_ADAM8BIT;
@@ -423,6 +427,7 @@ static const struct {
     {"megatron", &recipe_zero, choose_fsdp2, "workload.recipe = fsdp2"},
     {"megatron", &recipe_zero, choose_sgd, "workload.optimizer = sgd"},
     {"megatron", &recipe_zero, choose_fp8, "workload.precision = fp8"},
+    {"torchtitan", &recipe_fsdp2, gather_fp8, "sharding.gather_dtype = fp8"},
     {"torchtitan", &recipe_fsdp2, choose_adam8bit, "workload.optimizer = adam8bit"},
     {"megatron", &recipe_zero, accumulate_whole, "sharding.accumulate = unsharded"},
     {"megatron", &recipe_zero, override_a_unit, "sharding.units = [...]"},

@@ -133,13 +133,19 @@ START_TEST(recipe_fsdp2_needs_every_unit_sharded)
 }
 END_TEST
 
-START_TEST(fp8_gathers_are_for_fp8_products_of_sharded_parameters)
+START_TEST(fp8_gathers_are_of_sharded_parameters)
 {
     g_autoptr(Model) model = case_model(&case_shape);
     Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
 
     one.sharding.gather_fp8 = TRUE;
-    assert_refused(&one, VERDICT_RECIPE, "gather = fp8 needs precision fp8, not bf16");
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one.sharding.form = FORM_FLAT;
+    assert_refused(&one, VERDICT_RECIPE, "gather = fp8 with precision bf16 needs form");
+    one.sharding.form = FORM_PER_PARAMETER;
+    one.sharding.offload.parameters = TIER_HOST;
+    assert_refused(&one, VERDICT_RECIPE, "bf16 needs parameters on the device, not on host");
+    one.sharding.offload.parameters = TIER_DEVICE;
     one.workload.recipe = recipe_with_precision(&recipe_fsdp2, DTYPE_FP8);
     ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
     one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
@@ -318,7 +324,7 @@ int main(void)
     tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
     tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);
     tcase_add_test(tcase, recipe_fsdp2_needs_every_unit_sharded);
-    tcase_add_test(tcase, fp8_gathers_are_for_fp8_products_of_sharded_parameters);
+    tcase_add_test(tcase, fp8_gathers_are_of_sharded_parameters);
     tcase_add_test(tcase, prefetch_needs_a_live_unit_more);
     tcase_add_test(tcase, overrides_of_units_that_do_not_exist_are_refused);
     tcase_add_test(tcase, sequences_are_limited_by_learned_positions_alone);

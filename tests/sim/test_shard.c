@@ -170,6 +170,27 @@ START_TEST(blocks_gathered_in_fp8_move_exactly_half)
 }
 END_TEST
 
+/* Products in bf16: of a block's 1584 elements a rank, those of two norms of 24 are gathered as
+ * they are; the matrices' largest magnitudes, a row a unit, are reduced once over 3 ranks. */
+START_TEST(codes_are_exactly_half_of_the_matrices_in_bf16)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 2);
+    const guint64 gathers = 2 * 2 * 3, norms = 2 * 8;
+    const guint64 whole = volume_of(&one, VOLUME_ALL_GATHER);
+    const guint64 reduced = volume_of(&one, VOLUME_ALL_REDUCE);
+
+    ck_assert_uint_eq(model->hidden, 24);
+    one.sharding.gather_fp8 = TRUE;
+    ck_assert_uint_eq(whole - volume_of(&one, VOLUME_ALL_GATHER), gathers * 2 * (1584 - norms));
+    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_REDUCE) - reduced,
+                      2 * 2 * ((4 * NUM_PARAM_ROLES + 2) / 3) * 4);
+    g_autoptr(Program) program = case_build(&one);
+    const gint gathered = find_tensor(program, "block.gathered");
+    ck_assert_int_eq(program_tensor(program, (guint)gathered)->dtype, DTYPE_BF16);
+}
+END_TEST
+
 /* Casts of a block's forward: x of q, k and v at once, o, x of gate and up, h: 4; a weight each: 7.
  * Backward: dy of down, gate, up, o, q, k, v and x of down, gate and up, o, q k v: 11; weights 7.
  */
@@ -579,6 +600,7 @@ int main(void)
     tcase_add_test(tcase, megatron_keeps_6_bytes_whole_and_12_of_a_shard);
     tcase_add_test(tcase, eight_bit_moments_take_a_byte_and_their_scales);
     tcase_add_test(tcase, blocks_gathered_in_fp8_move_exactly_half);
+    tcase_add_test(tcase, codes_are_exactly_half_of_the_matrices_in_bf16);
     tcase_add_test(tcase, fp8_products_read_what_was_rounded_once);
     tcase_add_test(tcase, the_hash_tells_precisions_gathers_and_moments_apart);
     tcase_add_test(tcase, fp32_keeps_16_bytes_where_nothing_is_sharded);

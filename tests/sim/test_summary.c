@@ -154,6 +154,28 @@ START_TEST(they_hold_for_blocks_of_other_families)
 }
 END_TEST
 
+/* Largest magnitudes, their reduction, codes and what they become again. */
+START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
+{
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 48, .ffn = 100, .layers = 5, .heads = 4, .kv_heads = 2};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(GRand) random = g_rand_new_with_seed(281 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 6;) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+
+        one.sharding.gather_fp8 = TRUE;
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        const SimulateContext context = draw_context(random, &one, &topology);
+        compare(&one, &context);
+        i++;
+    }
+}
+END_TEST
+
 /* By streams of their own: over links as slow as these their sum is longer than the step. */
 START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 {
@@ -285,6 +307,7 @@ int main(void)
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
+    tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
