@@ -23,6 +23,7 @@ typedef struct {
     ContextKind context;
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
+    Offload offload;
     gboolean codes;    /* gathers fp8 */
     gboolean as_graph; /* one of those that graphs are tried with */
 } TrainLayout;
@@ -99,6 +100,7 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
                      .keep_root = TRUE,
                      .keep_last = TRUE,
                      .accumulate_sharded = !of->unsharded,
+                     .offload = of->offload,
                      .gather_fp8 = of->codes},
     };
     const ProgramSpec spec = {
