@@ -361,12 +361,9 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
 
 static void note_call(Interpreter *interpreter, const Call *call)
 {
-    char text[96];
-
-    g_snprintf(text, sizeof text, "step %" G_GUINT64_FORMAT " micro-batch %u %s unit %u",
-               interpreter->step, call->micro_batch,
-               program_segment(interpreter->program, call->segment)->name, call->unit);
-    runtime_note(interpreter->runtime, text);
+    runtime_note_call(interpreter->runtime,
+                      program_segment(interpreter->program, call->segment)->name,
+                      (CommCall){interpreter->step, call->micro_batch, call->unit});
 }
 
 /* On the communication thread: until all compute is done, or a peer will never do its part. */
