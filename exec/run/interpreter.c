@@ -69,6 +69,30 @@ static gboolean is_skipped(Interpreter *interpreter, const Op *op)
 
 /* ---- the communication thread ---- */
 
+/* A collective of one rank on a device with queues: at most a copy there, which never passes
+ * through the host. */
+static void copy_alone(const Interpreter *interpreter, const Job *job)
+{
+    const Launch *launch = &job->launch;
+    const Op *op = launch->op;
+    const ShardPiece whole = {.chunk = op->sizes.elements};
+    const ShardPiece *pieces = launch->map == NULL ? &whole : launch->map->pieces;
+    const guint num_pieces = launch->map == NULL ? 1 : launch->map->num_pieces;
+    const gboolean gather = op->kind == OP_ALL_GATHER;
+    const gsize size = dtype_bytes(op->dtype);
+    Device *device = runtime_device(interpreter->runtime);
+
+    for (guint p = 0; op->num_operands == 2 && p < num_pieces; p++) {
+        const gsize full = pieces[p].full_offset * size, shard = pieces[p].shard_offset * size;
+
+        if (pieces[p].chunk == 0)
+            continue;
+        device_queues(device)->copy(
+            device, job->stream, (guint8 *)launch->operand[1] + (gather ? full : shard),
+            (const guint8 *)launch->operand[0] + (gather ? shard : full), pieces[p].chunk * size);
+    }
+}
+
 /* A cast before a gather or a sum after a reduction is the device's. */
 static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
 {
@@ -78,6 +102,11 @@ static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GEr
 
     if (!op_kind_is_communication(job->launch.op->kind)) {
         device_run(runtime_device(interpreter->runtime), &job->launch);
+        return TRUE;
+    }
+    if (interpreter->events != NULL && transfer.group->size == 1 &&
+        job->launch.op->kind != OP_EXCHANGE) {
+        copy_alone(interpreter, job);
         return TRUE;
     }
     if (interpreter->staging == NULL)
