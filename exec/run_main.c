@@ -16,7 +16,19 @@
 
 /* ---- training ---- */
 
-/* What a plan can price and the kernels don't compute.  Precisions name what blocks multiply in. */
+static gboolean check_nvme(const Plan *plan, const RunOptions *options, GError **error)
+{
+    const Offload *offload = &plan->sharding.offload;
+    const gboolean needed = offload->optimizer == TIER_NVME || offload->parameters == TIER_NVME;
+
+    if (needed && options->nvme_folder == NULL)
+        return fail(error, ERROR_INPUT,
+                    "--nvme DIR is missing: the plan offloads to nvme, and DIR is where its ranks' "
+                    "files go");
+    return needed || options->nvme_folder == NULL ||
+           fail(error, ERROR_INPUT, "--nvme: the plan keeps nothing in the nvme tier");
+}
+
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */
 static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
                              const RunOptions *options, GError **error)
@@ -29,6 +41,8 @@ static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
     if (options->device != NULL && strcmp(options->device, device_kind_name(plan->device)) != 0)
         return fail(error, ERROR_INPUT, "--device = \"%s\": the plan's is %s", options->device,
                     device_kind_name(plan->device));
+    if (!check_nvme(plan, options, error))
+        return FALSE;
     if (options->db_path == NULL || launch->rank != 0)
         return TRUE;
     g_autoptr(Store) store = store_open(options->db_path, FALSE, error);
@@ -158,13 +172,56 @@ static int run_command(const LaunchEnvironment *launch, int argc, char **argv, G
 
 /* ---- calibrate ---- */
 
+/* What a rank of a calibration is started with: the same options, and where its rows go. */
+static GPtrArray *rank_command(const char *program, const CalibrateOptions *options)
+{
+    GPtrArray *command = g_ptr_array_new();
+
+    g_ptr_array_add(command, (gpointer)program);
+    g_ptr_array_add(command, (gpointer) "calibrate");
+    if (options->quick)
+        g_ptr_array_add(command, (gpointer) "--quick");
+    if (options->tiny)
+        g_ptr_array_add(command, (gpointer) "--tiny");
+    if (options->topology != NULL) {
+        g_ptr_array_add(command, (gpointer) "--topology");
+        g_ptr_array_add(command, (gpointer)options->topology);
+    }
+    g_ptr_array_add(command, (gpointer) "--rank-part");
+    g_ptr_array_add(command, NULL);
+    return command;
+}
+
+/* The device is the topology's; without one it is this machine's CPU. */
+static gboolean check_calibrated_device(const char *device, const CalibrateOptions *options,
+                                        GError **error)
+{
+    const gboolean cuda = g_strcmp0(device, "cuda") == 0;
+
+    if (device != NULL && !cuda && strcmp(device, "cpu") != 0)
+        return fail(error, ERROR_INPUT, "--device = \"%s\": must be cpu or cuda", device);
+    if (cuda && options->topology == NULL)
+        return fail(error, ERROR_INPUT,
+                    "calibrate --device cuda needs --topology T: what describes this machine (one "
+                    "under topologies/, or what fsdp-plan topology import makes)");
+    if (!cuda && options->topology != NULL)
+        return fail(error, ERROR_INPUT,
+                    "--topology = \"%s\": only with --device cuda; a CPU is measured as localhost",
+                    options->topology);
+    return TRUE;
+}
+
 static int calibrate_command(int argc, char **argv, GError **error)
 {
-    g_autofree char *output = NULL, *rank_part = NULL;
-    gboolean quick = FALSE;
+    g_autofree char *output = NULL, *rank_part = NULL, *device = NULL, *topology = NULL;
+    CalibrateOptions options = {.quick = FALSE};
     const GOptionEntry entries[] = {
-        {"quick", 0, 0, G_OPTION_ARG_NONE, &quick, "15 s instead of 60 s", NULL},
+        {"quick", 0, 0, G_OPTION_ARG_NONE, &options.quick, "15 s instead of 60 s", NULL},
+        {"device", 0, 0, G_OPTION_ARG_STRING, &device, "cpu (default) or cuda", "D"},
+        {"topology", 't', 0, G_OPTION_ARG_FILENAME, &topology,
+         "Of GPUs: what describes this machine; its rows are replaced", "T"},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the topology here", "T"},
+        {"tiny", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_NONE, &options.tiny, NULL, NULL},
         {"rank-part", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME, &rank_part, NULL, NULL},
         G_OPTION_ENTRY_NULL,
     };
@@ -177,20 +234,23 @@ static int calibrate_command(int argc, char **argv, GError **error)
         fail(error, ERROR_INPUT, "%s (see --help)", why->message);
         return 2;
     }
-    const char *const full_command[] = {argv[0], "calibrate", "--rank-part", NULL};
-    const char *const quick_command[] = {argv[0], "calibrate", "--quick", "--rank-part", NULL};
-    const CalibrateOptions options = {
-        .quick = quick,
-        .topologies_dir = topologies,
-        .rank_command = quick ? quick_command : full_command,
-    };
+    options.topology = topology;
+    options.topologies_dir = topologies;
+    g_autoptr(GPtrArray) command = rank_command(argv[0], &options);
+    options.rank_command = (const char *const *)command->pdata;
+    const gboolean cuda = topology != NULL;
     if (rank_part != NULL)
-        return calibrate_rank_part(&options, rank_part, error) ? 0 : error_exit_status(*error);
+        return (cuda ? calibrate_cuda_rank_part : calibrate_rank_part)(&options, rank_part, error)
+                   ? 0
+                   : error_exit_status(*error);
     if (output == NULL || argc != 1) {
-        fail(error, ERROR_INPUT, "calibrate needs -o T and nothing else (see --help)");
+        fail(error, ERROR_INPUT, "calibrate needs -o T and no other argument (see --help)");
         return 2;
     }
-    return calibrate(&options, output, error) ? 0 : error_exit_status(*error);
+    if (!check_calibrated_device(device, &options, error))
+        return 2;
+    return (cuda ? calibrate_cuda : calibrate)(&options, output, error) ? 0
+                                                                        : error_exit_status(*error);
 }
 
 /* Only rank 0 says what all ranks found, or one that can't know which it is.  mpirun ends a job

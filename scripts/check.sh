@@ -112,7 +112,7 @@ check_cudasim() {
     done
     shopt -s nullglob
     for source in tests/cuda/test_*.c tests/cuda/test_*.cu; do
-        [[ $source != *_mpi.c && $source != *_tcp.c ]] || continue
+        [[ $source != *_mpi.c && $source != *_tcp.c && $source != */test_cudnn_plans.c ]] || continue
         run_simulated build/checked "${source%.*}" lifo asc 1
         run_simulated build/asan "${source%.*}" lifo desc 1
         run_simulated build "${source%.*}" fifo asc 1
@@ -122,6 +122,7 @@ check_cudasim() {
             run_simulated build "${source%.*}" "$policy" random "$seed"
         done
     done
+    run "tests/cuda/test_cudnn_plans (build)" 300 build/tests/cuda/test_cudnn_plans
     for kind in build build/asan; do
         run "tests/cuda/run_tcp ($kind)" 300 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
     done

@@ -21,12 +21,28 @@ static void print_bound(const Plan *plan)
     g_print("\nbound by %s of the step.  Hiding all communication%s would gain %.1f%%", bound,
             plan->layout.size[AXIS_PP] > 1 ? ", and no waiting for other stages," : "",
             100 * hidden);
-    if (plan->schedule.recompute == RECOMPUTE_FULL)
+    if (plan->schedule.recompute == RECOMPUTE_FULL && !schedule_has_rest(&plan->schedule))
         g_print("; not recomputing would gain up to %.1f%% (a quarter of the block's compute)",
                 25 * (1 - hidden));
     g_print(".\nMemory-bound ops and the optimiser take %.1f%%: fusing them could gain no more.\n",
             100 * (p->time_seconds[OP_CLASS_MEMORY_BOUND] + p->time_seconds[OP_CLASS_OPTIMIZER]) /
                 p->step_seconds);
+}
+
+/* Which blocks are computed again, where not the same of all. */
+static void print_recompute(const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    const Schedule *schedule = &plan->schedule;
+
+    if (!schedule_has_rest(schedule))
+        return;
+    g_print("\nrecomputed (%s), the first layers of each %s:", recompute_name(schedule->recompute),
+            schedule_virtual_stages(schedule) > 1 ? "chunk, by stage" : "stage");
+    for (guint s = 0; s < pp; s++)
+        g_print("%s %u of %u", s == 0 ? "" : ",", schedule->recompute_layers[s],
+                schedule_most_layers(schedule, plan->model->layers, pp, s));
+    g_print("\n");
 }
 
 /* ---- other choices ---- */
@@ -69,6 +85,7 @@ static void print_others(const Plan *plan, const SearchResult *result)
         const Plan *other = g_ptr_array_index(result->plans, i);
         const double ratio = other->prediction.step_seconds / own - 1;
         g_autofree char *layout = plan_layout_text(other);
+        g_autofree char *recompute = plan_recompute_text(other);
         g_autofree char *memory = bytes_text(other->prediction.memory_total);
         g_autofree char *bound = plan_bound_text(other);
 
@@ -76,8 +93,8 @@ static void print_others(const Plan *plan, const SearchResult *result)
             continue;
         g_print("  %-33s %-15s %3u x %-3u recompute %-9s %+6.1f%% time, %s, bound by %s%s\n",
                 layout, strategy_name(other->sharding.strategy), other->schedule.micro_batches,
-                other->schedule.micro_batch, recompute_name(other->schedule.recompute), 100 * ratio,
-                memory, bound, fabs(ratio) < NOISE ? "  (within noise)" : "");
+                other->schedule.micro_batch, recompute, 100 * ratio, memory, bound,
+                fabs(ratio) < NOISE ? "  (within noise)" : "");
     }
 }
 
@@ -108,10 +125,11 @@ static void print_larger(const Plan *plan, const Plan *best)
         return;
     }
     g_autofree char *layout = plan_layout_text(fastest);
+    g_autofree char *recompute = plan_recompute_text(fastest);
     g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
     g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
             layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
-            fastest->schedule.micro_batch, recompute_name(fastest->schedule.recompute),
+            fastest->schedule.micro_batch, recompute,
             100 * (fastest->prediction.step_seconds / plan->prediction.step_seconds - 1), needs);
     explain_change_print_mend(fastest, plan);
 }
@@ -138,6 +156,7 @@ gboolean explain_print(const Plan *plan, GError **error)
     explain_memory_print(plan, set);
     explain_cost_print(plan, set);
     explain_run_print(plan);
+    print_recompute(plan);
     print_bound(plan);
     explain_change_print(plan);
     g_autoptr(SearchResult) result = search(&request);

@@ -42,6 +42,8 @@ static gboolean double_chunks(Plan *plan)
     plan->schedule.kind = SCHEDULE_INTERLEAVED;
     plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
     plan->schedule.chunk_layers = NULL;
+    for (guint s = 0; schedule_has_rest(&plan->schedule) && s < plan->layout.size[AXIS_PP]; s++)
+        plan->recompute_layers[s] = (guint16)((plan->recompute_layers[s] + 1) / 2);
     return TRUE;
 }
 
@@ -53,28 +55,28 @@ static gboolean split_backward(Plan *plan)
     return TRUE;
 }
 
+/* Of all layers. */
+static gboolean recompute(Plan *plan, Recompute what)
+{
+    if (plan->schedule.recompute == what && !schedule_has_rest(&plan->schedule))
+        return FALSE;
+    plan_set_recompute(plan, what, NULL, 0);
+    return TRUE;
+}
+
 static gboolean recompute_less(Plan *plan)
 {
-    if (plan->schedule.recompute == RECOMPUTE_NONE)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_NONE;
-    return TRUE;
+    return recompute(plan, RECOMPUTE_NONE);
 }
 
 static gboolean recompute_attention(Plan *plan)
 {
-    if (plan->schedule.recompute == RECOMPUTE_SELECTIVE)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_SELECTIVE;
-    return TRUE;
+    return recompute(plan, RECOMPUTE_SELECTIVE);
 }
 
 static gboolean recompute_all(Plan *plan)
 {
-    if (plan->schedule.recompute == RECOMPUTE_FULL)
-        return FALSE;
-    plan->schedule.recompute = RECOMPUTE_FULL;
-    return TRUE;
+    return recompute(plan, RECOMPUTE_FULL);
 }
 
 /* Kept whole from forward to backward, or not. */

@@ -103,6 +103,10 @@ gboolean plan_config_layout(const Config *config, const char *source, SearchRequ
     fill(&request->micro_batch, config->micro_batch);
     fill(&request->virtual_stages, config->virtual_stages);
     fill_choice(&request->strategy, config->strategy);
+    if (request->recompute < 0 && config->recompute_layers > 0) {
+        request->num_recompute = 1;
+        request->recompute_layers[0] = (guint16)MIN(config->recompute_layers, G_MAXUINT16);
+    }
     fill_choice(&request->recompute, config->recompute);
     fill_choice(&request->schedule, config->schedule);
     fill_choice(&request->context, config->context);

@@ -40,7 +40,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
         {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
-         "none, selective (attention) or full (default: chosen)", "R"},
+         "none, selective (attention) or full (default: chosen); full:4 = of the first 4 layers of "
+         "each chunk, full:4/2/0/0 = by stage",
+         "R"},
         {"schedule", 0, 0, G_OPTION_ARG_STRING, &o->schedule,
          "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
         {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
@@ -182,17 +184,26 @@ static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError *
     return TRUE;
 }
 
+static gboolean set_recompute(SearchRequest *request, const char *text)
+{
+    Recompute recompute;
+
+    if (!recompute_parse(text, &recompute, request->recompute_layers, &request->num_recompute))
+        return FALSE;
+    request->recompute = (gint)recompute;
+    return TRUE;
+}
+
 static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     SearchRequest *request = &inputs->request;
-    Recompute recompute = RECOMPUTE_NONE;
     ScheduleKind schedule = SCHEDULE_1F1B;
 
     if (o->optimizer != NULL && !optimizer_from_name(o->optimizer, &request->optimizer))
         return bad_option("optimizer", o->optimizer, OPTIMIZER_NAMES, error);
-    if (o->recompute != NULL && !recompute_from_name(o->recompute, &recompute))
-        return bad_option("recompute", o->recompute, "none, selective or full", error);
-    request->recompute = o->recompute == NULL ? -1 : (gint)recompute;
+    request->recompute = -1;
+    if (o->recompute != NULL && !set_recompute(request, o->recompute))
+        return bad_option("recompute", o->recompute, RECOMPUTE_TEXTS, error);
     if (o->schedule != NULL && !schedule_from_name(o->schedule, &schedule))
         return bad_option("schedule", o->schedule, "gpipe, 1f1b, interleaved or zb_h1", error);
     request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
@@ -323,13 +334,8 @@ static gboolean fix_unit(SearchRequest *request, const char *value, GError **err
 
 static gboolean fix_recompute(SearchRequest *request, const char *value, GError **error)
 {
-    Recompute recompute;
-
-    if (!recompute_from_name(value, &recompute))
-        return fail(error, ERROR_INPUT,
-                    "--fix: recompute = \"%s\": must be none, selective or full", value);
-    request->recompute = (gint)recompute;
-    return TRUE;
+    return set_recompute(request, value) ||
+           fail(error, ERROR_INPUT, "--fix: recompute = \"%s\": must be " RECOMPUTE_TEXTS, value);
 }
 
 static gboolean fix_micro_batch(SearchRequest *request, const char *value, GError **error)
@@ -526,6 +532,15 @@ static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **
     return TRUE;
 }
 
+/* Layers by stage are of so many stages. */
+static gboolean check_stages(const SearchRequest *request, GError **error)
+{
+    const guint pp = request->fixed[AXIS_PP], stages = request->num_recompute;
+
+    return stages <= 1 || pp == 0 || pp == stages ||
+           fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", stages, pp);
+}
+
 /* More prefetch needs more live units; a number that was given stays. */
 static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
                            GError **error)
@@ -549,7 +564,7 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
                     "--fix: live_units = %u: prefetch %u needs at least %u gathered units alive",
                     request->sharding.live_units, request->sharding.prefetch,
                     request->sharding.prefetch + 1);
-    return TRUE;
+    return check_stages(request, error);
 }
 
 static guint fixed_world(const SearchRequest *request)

@@ -58,10 +58,15 @@ static void print_untrainable(const Plan *plan)
         g_print("fsdp-run can't train this: %s\n", missing->message);
 }
 
-/* @width: of the widest layout. */
-static void print_row(const char *rank, const Plan *plan, gint width, gboolean costs)
+/* Of columns: of the widest layout, and of what is computed again. */
+typedef struct {
+    gint layout, recompute;
+} Widths;
+
+static void print_row(const char *rank, const Plan *plan, Widths width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
+    g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *step = seconds_text(p->step_seconds);
     g_autofree char *total = bytes_text(p->memory_total);
@@ -71,9 +76,9 @@ static void print_row(const char *rank, const Plan *plan, gint width, gboolean c
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
 
-    g_print("%5s %-*s %-15s %9s  %-9s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width, layout,
-            strategy_name(plan->sharding.strategy), micro, recompute_name(plan->schedule.recompute),
-            step, p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
+    g_print("%5s %-*s %-15s %9s  %-*s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width.layout, layout,
+            strategy_name(plan->sharding.strategy), micro, width.recompute, recompute, step,
+            p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
     if (costs)
         g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
                 plan_money_per_million(plan),
@@ -94,21 +99,24 @@ static void print_counts(const SearchResult *result)
     g_print("; %.3f s\n", result->seconds);
 }
 
-static gint widest_layout(const SearchResult *result, const Plan *today)
+static void widen(Widths *width, const Plan *plan)
 {
-    gsize width = 24;
+    g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recompute = plan_recompute_text(plan);
 
-    if (today != NULL) {
-        g_autofree char *layout = plan_layout_text(today);
+    width->layout = MAX(width->layout, (gint)strlen(layout));
+    width->recompute = MAX(width->recompute, (gint)strlen(recompute));
+}
 
-        width = MAX(width, strlen(layout));
-    }
-    for (guint i = 0; i < result->plans->len; i++) {
-        g_autofree char *layout = plan_layout_text(g_ptr_array_index(result->plans, i));
+static Widths widest(const SearchResult *result, const Plan *today)
+{
+    Widths width = {24, 9};
 
-        width = MAX(width, strlen(layout));
-    }
-    return (gint)width;
+    if (today != NULL)
+        widen(&width, today);
+    for (guint i = 0; i < result->plans->len; i++)
+        widen(&width, g_ptr_array_index(result->plans, i));
+    return width;
 }
 
 /* What a change would gain; what does not fit has no speed to compare with. */
@@ -125,13 +133,13 @@ static void print_gain(const Plan *today, const Plan *best)
 
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
-    const gint width = widest_layout(result, today);
+    const Widths width = widest(result, today);
     const gboolean costs = request->sort == SORT_COST;
 
     print_inputs(request);
-    g_print("\nrank  %-*s strategy        micro-batches  recompute    step  tokens/s/GPU     MFU  "
+    g_print("\nrank  %-*s strategy        micro-batches  %-*s    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
-            width, "layout");
+            width.layout, "layout", width.recompute, "recompute");
     if (today != NULL)
         print_row("today", today, width, costs);
     for (guint i = 0; i < result->plans->len; i++) {
@@ -178,6 +186,7 @@ static void print_choices(const Plan *plan)
 {
     const Sharding *s = &plan->sharding;
     g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recompute = plan_recompute_text(plan);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -193,8 +202,7 @@ static void print_choices(const Plan *plan)
         plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
         plan->schedule.micro_batches, plan->schedule.micro_batch,
         dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
-        optimizer_name(plan->workload.optimizer), recompute_name(plan->schedule.recompute),
-        plan->threads);
+        optimizer_name(plan->workload.optimizer), recompute, plan->threads);
     for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
         g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
 

@@ -5,7 +5,9 @@
 #include <glib.h>
 
 typedef struct {
-    gboolean quick; /* fewer rows, under 15 s instead of 60 s */
+    gboolean quick;       /* fewer rows, under 15 s instead of 60 s */
+    gboolean tiny;        /* of GPUs: one row of each, for those that are simulated */
+    const char *topology; /* of GPUs: what describes this machine; file or name */
     const char *topologies_dir;
     /* Arguments, the program's name first and NULL last, that make this program call
      * calibrate_rank_part() with the same options and the argument that follows them. */
@@ -23,3 +25,12 @@ gboolean calibrate(const CalibrateOptions *options, const char *output_path,
  * After FALSE the process must end with an exit status other than 0: peers are waiting. */
 gboolean calibrate_rank_part(const CalibrateOptions *options, const char *rows_path,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* The GPUs of this machine, which options->topology describes: products, attention, memory-bound
+ * ops and launches on one, collectives of NCCL over 2, 4, ... of them.  Writes that topology with
+ * the rows, in place of any that it had; its nominal figures stay.  ERROR_INPUT where it describes
+ * another GPU, ERROR_RUNTIME without one. */
+gboolean calibrate_cuda(const CalibrateOptions *options, const char *output_path,
+                        GError **error) G_GNUC_WARN_UNUSED_RESULT;
+gboolean calibrate_cuda_rank_part(const CalibrateOptions *options, const char *rows_path,
+                                  GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -5,13 +5,22 @@
 
 #include <string.h>
 
-static const guint64 KIB = 1024, MIB = 1024 * 1024;
+#define KIB ((guint64)1024)
+#define MIB ((guint64)1024 * 1024)
 
 enum { LEAST_CALLS = 5, MOST_CALLS = 500, PILOT_CALLS = 3 };
 
-GArray *comm_tasks_new(gboolean quick)
+static const struct {
+    guint64 step, largest;
+} scales[NUM_CALIBRATE_SCALES] = {
+    [CALIBRATE_CPU] = {4, 64 * MIB},   [CALIBRATE_CPU_QUICK] = {16, 8 * MIB},
+    [CALIBRATE_GPU] = {4, 256 * MIB},  [CALIBRATE_GPU_QUICK] = {16, 256 * MIB},
+    [CALIBRATE_TINY] = {16, 16 * KIB},
+};
+
+GArray *comm_tasks_new(CalibrateScale scale)
 {
-    const guint64 step = quick ? 16 : 4, largest = quick ? 8 * MIB : 64 * MIB;
+    const guint64 step = scales[scale].step, largest = scales[scale].largest;
     const Volume kinds[] = {VOLUME_ALL_GATHER, VOLUME_REDUCE_SCATTER, VOLUME_ALL_REDUCE};
     const DType dtypes[] = {DTYPE_FP32, DTYPE_BF16};
     GArray *tasks = g_array_new(FALSE, TRUE, sizeof(CommTask));
@@ -26,11 +35,18 @@ GArray *comm_tasks_new(gboolean quick)
     return tasks;
 }
 
+/* On a GPU: two events of the stream. */
+typedef struct {
+    Device *device; /* NULL: the host's clock, as a call returns when all is done */
+    DeviceEvent *begin, *end;
+} Clock;
+
 /* Two rings of memory, for whole buffers and for shards: as in a step, where a call finds buffers
  * that were last used long ago. */
 typedef struct {
     char *full, *shard;
     gsize full_bytes, shard_bytes; /* of the rings */
+    Clock clock;
 } Buffers;
 
 /* One call of a task, as the communication thread gets it. */
@@ -39,6 +55,7 @@ typedef struct {
     DType dtype;
     void *full, *shard;
     ShardPiece piece;
+    const Clock *clock;
 } CollectiveCall;
 
 static gboolean run_call(Session *session, gpointer data, GError **error)
@@ -61,6 +78,38 @@ static gboolean run_call(Session *session, gpointer data, GError **error)
     }
 }
 
+static void mark(const Clock *clock, DeviceEvent *event)
+{
+    if (clock->device != NULL)
+        device_queues(clock->device)->record(clock->device, SESSION_STREAM, event);
+}
+
+static gboolean run_between_marks(Session *session, gpointer data, GError **error)
+{
+    const CollectiveCall *call = data;
+
+    mark(call->clock, call->clock->begin);
+    const gboolean ok = run_call(session, data, error);
+    mark(call->clock, call->clock->end);
+    return ok;
+}
+
+static gboolean time_call(Session *session, CollectiveCall *call, double *seconds, GError **error)
+{
+    const Clock *clock = call->clock;
+    const double start = clock_s();
+
+    if (!session_call(session, run_between_marks, call, error))
+        return FALSE;
+    *seconds = clock_s() - start;
+    if (clock->device == NULL)
+        return TRUE;
+    if (!device_queues(clock->device)->sync(clock->device, SESSION_STREAM, error))
+        return FALSE;
+    *seconds = device_queues(clock->device)->seconds(clock->device, clock->begin, clock->end);
+    return TRUE;
+}
+
 static char *ring_place(char *ring, gsize ring_bytes, gsize bytes, guint call)
 {
     const gsize places = MAX(1, ring_bytes / MAX(bytes, 1));
@@ -81,11 +130,10 @@ static gboolean time_calls(Session *session, const Buffers *buffers, const CommT
             .full = ring_place(buffers->full, buffers->full_bytes, task->bytes, i),
             .shard = ring_place(buffers->shard, buffers->shard_bytes, shard_bytes, i),
             .piece = {.chunk = shard_bytes / dtype_bytes(task->dtype)},
+            .clock = &buffers->clock,
         };
-        const double start = clock_s();
-        if (!session_call(session, run_call, &call, error))
+        if (!time_call(session, &call, &seconds[i], error))
             return FALSE;
-        seconds[i] = clock_s() - start;
     }
     return TRUE;
 }
@@ -117,8 +165,10 @@ static gboolean touch(Session *session, const Buffers *buffers, GError **error)
     const guint64 unit = session->group->size * dtype_bytes(DTYPE_FP32);
     double seconds;
 
-    memset(buffers->full, 0, buffers->full_bytes);
-    memset(buffers->shard, 0, buffers->shard_bytes);
+    if (session->device == NULL) {
+        memset(buffers->full, 0, buffers->full_bytes);
+        memset(buffers->shard, 0, buffers->shard_bytes);
+    }
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
         const CommTask task = {
             .kind = kinds[i], .dtype = DTYPE_FP32, .bytes = buffers->full_bytes / unit * unit};
@@ -141,22 +191,44 @@ static gboolean average_tasks(Session *session, GArray *tasks, GError **error)
     return TRUE;
 }
 
+static gboolean buffers_open(Buffers *buffers, Session *session, const GArray *tasks,
+                             GError **error)
+{
+    *buffers = (Buffers){.full_bytes = 32 * MIB, .clock = {.device = session->device}};
+    for (guint i = 0; i < tasks->len; i++)
+        buffers->full_bytes = MAX(buffers->full_bytes, g_array_index(tasks, CommTask, i).bytes);
+    buffers->shard_bytes = buffers->full_bytes / session->group->size;
+    buffers->full = session_alloc(session, buffers->full_bytes, error);
+    buffers->shard = buffers->full ? session_alloc(session, buffers->shard_bytes, error) : NULL;
+    if (buffers->shard == NULL || session->device == NULL)
+        return buffers->shard != NULL;
+    const DeviceQueueOps *queues = device_queues(session->device);
+    buffers->clock.begin = queues->event_new(session->device, TRUE, error);
+    buffers->clock.end =
+        buffers->clock.begin ? queues->event_new(session->device, TRUE, error) : NULL;
+    return buffers->clock.end != NULL;
+}
+
+static void buffers_close(Buffers *buffers, Session *session)
+{
+    session_release(session, buffers->full);
+    session_release(session, buffers->shard);
+    if (buffers->clock.begin != NULL)
+        device_queues(session->device)->event_free(session->device, buffers->clock.begin);
+    if (buffers->clock.end != NULL)
+        device_queues(session->device)->event_free(session->device, buffers->clock.end);
+}
+
 gboolean comm_tasks_run(Session *session, GArray *tasks, double budget_s, GError **error)
 {
     const double window_s = budget_s / tasks->len;
-    Buffers buffers = {.full_bytes = 32 * MIB};
+    Buffers buffers;
 
-    for (guint i = 0; i < tasks->len; i++)
-        buffers.full_bytes = MAX(buffers.full_bytes, g_array_index(tasks, CommTask, i).bytes);
-    buffers.shard_bytes = buffers.full_bytes / session->group->size;
-    buffers.full = session_alloc(session, buffers.full_bytes, error);
-    buffers.shard = buffers.full ? session_alloc(session, buffers.shard_bytes, error) : NULL;
-    if (buffers.shard == NULL || !touch(session, &buffers, error))
-        return FALSE;
-    for (guint i = 0; i < tasks->len; i++)
-        if (!run_task(session, &buffers, &g_array_index(tasks, CommTask, i), window_s, error))
-            return FALSE;
-    return average_tasks(session, tasks, error);
+    gboolean ok = buffers_open(&buffers, session, tasks, error) && touch(session, &buffers, error);
+    for (guint i = 0; ok && i < tasks->len; i++)
+        ok = run_task(session, &buffers, &g_array_index(tasks, CommTask, i), window_s, error);
+    buffers_close(&buffers, session);
+    return ok && average_tasks(session, tasks, error);
 }
 
 void comm_tasks_add_rows(const GArray *tasks, guint ranks, Measured *measured)

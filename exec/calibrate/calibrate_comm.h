@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exec/calibrate/calibrate_session.h"
+#include "exec/calibrate/calibrate_tasks.h"
 #include "sim/input/topology.h"
 
 #include <glib.h>
@@ -13,7 +14,7 @@ typedef struct {
     double seconds;
 } CommTask;
 
-GArray *comm_tasks_new(gboolean quick);
+GArray *comm_tasks_new(CalibrateScale scale);
 
 /* Sets the seconds of all tasks and their bytes to those really moved. */
 gboolean comm_tasks_run(Session *session, GArray *tasks, double budget_s,

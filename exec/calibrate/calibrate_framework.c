@@ -9,24 +9,34 @@
 
 /* Large enough for its products to fill the BLAS's packing buffers, small enough to take a second.
  */
-static const char model_config[] =
-    "{\"model_type\": \"llama\", \"hidden_size\": 512, \"intermediate_size\": 1408, "
-    "\"num_hidden_layers\": 2, \"num_attention_heads\": 8, \"num_key_value_heads\": 8, "
-    "\"vocab_size\": 256, \"max_position_embeddings\": 256}";
+enum { HIDDEN = 512, TINY_HIDDEN = 64, HEAD_DIM = 64, TOKENS = 256, TINY_TOKENS = 16 };
 
-static Plan *make_plan(const Topology *topology, guint ranks, GError **error)
+static Model *make_model(gboolean tiny, GError **error)
+{
+    const guint hidden = tiny ? TINY_HIDDEN : HIDDEN;
+    g_autofree char *config = g_strdup_printf(
+        "{\"model_type\": \"llama\", \"hidden_size\": %u, \"intermediate_size\": %u, "
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": %u, \"num_key_value_heads\": %u, "
+        "\"vocab_size\": 256, \"max_position_embeddings\": 256}",
+        hidden, 11 * hidden / 4, hidden / HEAD_DIM, hidden / HEAD_DIM);
+
+    return model_parse(config, "calibration", "calibration", error);
+}
+
+static Plan *make_plan(const Topology *topology, gboolean tiny, guint ranks, GError **error)
 {
     g_autoptr(Plan) plan = plan_new();
     g_autofree char *text = topology_print(topology);
 
-    plan->model = model_parse(model_config, "calibration", "calibration", error);
+    plan->model = make_model(tiny, error);
     plan->topology = plan->model == NULL ? NULL : topology_parse(text, "calibration", "", error);
     if (plan->topology == NULL)
         return NULL;
     plan->gpus = plan->ranks_per_node = plan->layout.size[AXIS_DP_SHARD] = ranks;
     plan->device = topology->gpu.kind;
-    plan->threads = MAX(1, topology->gpus_per_node / ranks);
-    plan->workload = (Workload){2 * ranks, 256, &recipe_fp32, OPTIMIZER_ADAMW};
+    plan->threads = plan->device == DEVICE_CUDA ? 1 : MAX(1, topology->gpus_per_node / ranks);
+    plan->workload =
+        (Workload){2 * ranks, tiny ? TINY_TOKENS : TOKENS, &recipe_fp32, OPTIMIZER_ADAMW};
     plan->sharding = (Sharding){.strategy = STRATEGY_FULL_SHARD,
                                 .prefetch = 1,
                                 .live_units = 2,
@@ -103,19 +113,24 @@ static void remove_folder(const char *folder)
     g_rmdir(folder);
 }
 
-static gboolean measure(const Topology *topology, const char *folder, guint ranks, guint64 *bytes,
-                        GError **error)
+typedef struct {
+    const Topology *topology;
+    const char *folder;
+    gboolean tiny;
+} Means;
+
+static gboolean measure(const Means *means, guint ranks, guint64 *bytes, GError **error)
 {
-    g_autofree char *plan_path = g_build_filename(folder, "plan", NULL);
-    g_autofree char *text_path = g_build_filename(folder, "text", NULL);
-    g_autofree char *store_path = g_strdup_printf("%s/store%u", folder, ranks);
-    g_autoptr(Plan) plan = make_plan(topology, ranks, error);
+    g_autofree char *plan_path = g_build_filename(means->folder, "plan", NULL);
+    g_autofree char *text_path = g_build_filename(means->folder, "text", NULL);
+    g_autofree char *store_path = g_strdup_printf("%s/store%u", means->folder, ranks);
+    g_autoptr(Plan) plan = make_plan(means->topology, means->tiny, ranks, error);
 
     return plan != NULL && plan_save(plan, plan_path, error) && write_text(text_path, error) &&
            run(plan_path, text_path, store_path, error) && read_framework(store_path, bytes, error);
 }
 
-gboolean calibrate_framework(Topology *topology, GError **error)
+gboolean calibrate_framework(Topology *topology, guint most_ranks, gboolean tiny, GError **error)
 {
     g_autoptr(GError) why = NULL;
     g_autofree char *folder = g_dir_make_tmp("fsdp-calibrate-XXXXXX", &why);
@@ -123,8 +138,9 @@ gboolean calibrate_framework(Topology *topology, GError **error)
 
     if (folder == NULL)
         return fail(error, ERROR_RUNTIME, "%s", why->message);
-    const gboolean ok = measure(topology, folder, 1, &measured->framework_alone_bytes, error) &&
-                        measure(topology, folder, 2, &measured->framework_bytes, error);
+    const Means means = {topology, folder, tiny};
+    const gboolean ok = measure(&means, 1, &measured->framework_alone_bytes, error) &&
+                        (most_ranks < 2 || measure(&means, 2, &measured->framework_bytes, error));
     remove_folder(folder);
     return ok;
 }

@@ -3,6 +3,8 @@
 
 #include "sim/input/topology.h"
 
-/* Runs this program on a small plan for @topology, with one rank and with two, and takes what their
- * records say: measured.framework_bytes and framework_alone_bytes. */
-gboolean calibrate_framework(Topology *topology, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+/* Runs this program on a small plan for @topology, with one rank and (where @most_ranks allows it)
+ * with two, and takes what their records say: measured.framework_alone_bytes and framework_bytes.
+ * @tiny: the smallest plan there is. */
+gboolean calibrate_framework(Topology *topology, guint most_ranks, gboolean tiny,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -26,23 +26,36 @@ gboolean session_call(Session *session, SessionCall call, gpointer data, GError 
     return FALSE;
 }
 
-static gboolean open_comm(Session *session, gpointer transport, GError **error)
+static gboolean open_comm(Session *session, gpointer data, GError **error)
 {
-    session->comm = comm_open(transport, 0, error);
+    const SessionMeans *means = data;
+
+    session->comm = means->rendezvous != NULL ? comm_tcp_open(means->rendezvous, error)
+                                              : comm_open(means->transport, 0, error);
+    if (session->comm != NULL && means->nccl != NULL)
+        session->comm = means->nccl->comm_open(session->comm, means->device, error);
     if (session->comm == NULL)
         return FALSE;
 
     g_autofree guint *ranks = g_new(guint, session->comm->size);
     for (guint i = 0; i < session->comm->size; i++)
         ranks[i] = i;
-    return session->comm->ops->group(session->comm, ranks, session->comm->size, "calibrate",
-                                     &session->group, error);
+    if (!session->comm->ops->group(session->comm, ranks, session->comm->size, "calibrate",
+                                   &session->group, error))
+        return FALSE;
+    session->group->stream = SESSION_STREAM;
+    return TRUE;
 }
 
-gboolean session_open(Session *session, const char *transport, GError **error)
+gboolean session_open(Session *session, const SessionMeans *means, GError **error)
 {
     *session = (Session){.queue = comm_queue_new(1, sizeof(Job), run_job, NULL)};
-    return session_call(session, open_comm, (gpointer)transport, error);
+    if (means->nccl != NULL) {
+        session->device = means->device;
+        if (!device_queues(means->device)->open_streams(means->device, SESSION_STREAM + 1, error))
+            return FALSE;
+    }
+    return session_call(session, open_comm, (gpointer)means, error);
 }
 
 typedef struct {
@@ -62,7 +75,20 @@ void *session_alloc(Session *session, gsize bytes, GError **error)
 {
     Allocation allocation = {.bytes = bytes};
 
+    if (session->device != NULL) {
+        void *memory = device_queues(session->device)->alloc(session->device, bytes, error);
+
+        if (memory != NULL)
+            device_fill(session->device, memory, 0, bytes);
+        return memory;
+    }
     return session_call(session, alloc_memory, &allocation, error) ? allocation.memory : NULL;
+}
+
+void session_release(Session *session, void *memory)
+{
+    if (session->device != NULL && memory != NULL)
+        device_queues(session->device)->release(session->device, memory);
 }
 
 static gboolean agree(Session *session, gpointer value, GError **error)

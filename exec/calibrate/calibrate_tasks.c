@@ -5,36 +5,134 @@
 
 /* ---- what to measure ---- */
 
-/* Products of small models: hidden 128 to 512, ffn 3 x hidden, grouped keys, a head of bytes. */
 typedef struct {
     guint64 in, out;
 } Weight;
 
-static const Weight weights[] = {
-    {64, 64},   {64, 256},   {256, 64},   {128, 64},   {64, 128},   {128, 128},
-    {128, 384}, {384, 128},  {256, 256},  {256, 768},  {768, 256},  {256, 128},
-    {128, 256}, {384, 384},  {384, 1024}, {1024, 384}, {512, 512},  {512, 256},
-    {256, 512}, {512, 1536}, {1536, 512}, {256, 1024}, {1024, 256},
-};
-static const Weight quick_weights[] = {
-    {128, 64},  {128, 128}, {128, 384}, {384, 128},  {256, 256},
-    {256, 768}, {768, 256}, {384, 384}, {384, 1024}, {1024, 384},
-};
-static const guint64 MOST_PRODUCT = 450000000; /* m n k: the rate grows no more beyond */
-static const guint64 tokens[] = {64, 256, 1024, 2048};
-static const guint64 quick_tokens[] = {256, 1024};
-static const guint64 sequences[] = {32, 64, 128, 256, 512, 1024};
-static const guint64 quick_sequences[] = {64, 256, 1024};
-static const guint64 head_dims[] = {32, 64, 128};
-static const guint64 quick_head_dims[] = {32, 64};
+/* Lists end with 0.  Of one type of elements. */
+typedef struct {
+    Weight weights[24];
+    guint64 most_product; /* m n k */
+    guint64 tokens[5];
+    guint64 sequences[7], head_dims[4], attention_tokens, attention_heads;
+    guint64 shapes[5][2]; /* rows and columns of memory-bound ops */
+    guint64 head_dim;     /* of theirs */
+    guint64 head_vocabs[3], head_rows, head_hidden;
+} Sizes;
 
-/* Rows and columns of memory-bound ops: within a core's cache, within a shared one, beyond. */
-static const guint64 shapes[][2] = {{128, 128}, {512, 256}, {1024, 384}, {2048, 1024}};
-static const guint64 quick_shapes[][2] = {{128, 128}, {1024, 256}, {2048, 768}};
+/* Small models: hidden 128 to 512, ffn 3 x hidden, grouped keys, a head of bytes; the rate grows no
+ * more beyond the largest product.  Memory-bound ops within a core's cache, within a shared one,
+ * and beyond; heads whose products are small beside their softmax. */
+static const Sizes cpu_sizes = {
+    .weights = {{64, 64},   {64, 256},   {256, 64},   {128, 64},   {64, 128},  {128, 128},
+                {128, 384}, {384, 128},  {256, 256},  {256, 768},  {768, 256}, {256, 128},
+                {128, 256}, {384, 384},  {384, 1024}, {1024, 384}, {512, 512}, {512, 256},
+                {256, 512}, {512, 1536}, {1536, 512}, {256, 1024}, {1024, 256}},
+    .most_product = 450000000,
+    .tokens = {64, 256, 1024, 2048},
+    .sequences = {32, 64, 128, 256, 512, 1024},
+    .head_dims = {32, 64, 128},
+    .attention_tokens = 1024,
+    .attention_heads = 4,
+    .shapes = {{128, 128}, {512, 256}, {1024, 384}, {2048, 1024}},
+    .head_dim = 32,
+    .head_vocabs = {256, 4096},
+    .head_rows = 1024,
+    .head_hidden = 32,
+};
+static const Sizes quick_cpu_sizes = {
+    .weights = {{128, 64},
+                {128, 128},
+                {128, 384},
+                {384, 128},
+                {256, 256},
+                {256, 768},
+                {768, 256},
+                {384, 384},
+                {384, 1024},
+                {1024, 384}},
+    .most_product = 450000000,
+    .tokens = {256, 1024},
+    .sequences = {64, 256, 1024},
+    .head_dims = {32, 64},
+    .attention_tokens = 1024,
+    .attention_heads = 4,
+    .shapes = {{128, 128}, {1024, 256}, {2048, 768}},
+    .head_dim = 32,
+    .head_vocabs = {256, 4096},
+    .head_rows = 1024,
+    .head_hidden = 32,
+};
 
-/* Heads whose products are small beside their softmax. */
-static const guint64 head_vocabs[] = {256, 4096};
-static const guint64 HEAD_ROWS = 1024, HEAD_HIDDEN = 32;
+/* Models of 1B to 70B parameters, whole or split; memory-bound ops in the last cache and beyond. */
+static const Sizes gpu_sizes = {
+    .weights = {{1024, 1024},
+                {2048, 512},
+                {2048, 2048},
+                {2048, 8192},
+                {8192, 2048},
+                {4096, 1024},
+                {4096, 4096},
+                {4096, 14336},
+                {14336, 4096},
+                {8192, 1024},
+                {8192, 8192},
+                {8192, 28672},
+                {28672, 8192}},
+    .most_product = 4000000000000,
+    .tokens = {1024, 4096, 16384},
+    .sequences = {1024, 2048, 4096, 8192, 16384},
+    .head_dims = {64, 128},
+    .attention_tokens = 16384,
+    .attention_heads = 16,
+    .shapes = {{1024, 1024}, {4096, 4096}, {16384, 4096}, {16384, 8192}},
+    .head_dim = 128,
+    .head_vocabs = {32000, 128256},
+    .head_rows = 1024,
+    .head_hidden = 64,
+};
+static const Sizes quick_gpu_sizes = {
+    .weights = {{1024, 1024}, {4096, 4096}, {4096, 14336}, {14336, 4096}, {8192, 8192}},
+    .most_product = 1000000000000,
+    .tokens = {2048, 8192},
+    .sequences = {2048, 8192},
+    .head_dims = {64, 128},
+    .attention_tokens = 8192,
+    .attention_heads = 16,
+    .shapes = {{1024, 1024}, {8192, 4096}},
+    .head_dim = 128,
+    .head_vocabs = {32000, 128256},
+    .head_rows = 1024,
+    .head_hidden = 64,
+};
+
+/* Enough to see that all of it works. */
+static const Sizes tiny_sizes = {
+    .weights = {{64, 64}},
+    .most_product = 1000000,
+    .tokens = {64},
+    .sequences = {64},
+    .head_dims = {64},
+    .attention_tokens = 64,
+    .attention_heads = 1,
+    .shapes = {{64, 64}},
+    .head_dim = 64,
+    .head_vocabs = {256},
+    .head_rows = 64,
+    .head_hidden = 64,
+};
+
+/* A CPU computes bf16 in fp32, a GPU trains in bf16: what matters less has fewer rows, or none. */
+static const struct {
+    DType dtype, other;
+    const Sizes *sizes, *others;
+} scales[NUM_CALIBRATE_SCALES] = {
+    [CALIBRATE_CPU] = {DTYPE_FP32, DTYPE_BF16, &cpu_sizes, &quick_cpu_sizes},
+    [CALIBRATE_CPU_QUICK] = {DTYPE_FP32, DTYPE_BF16, &quick_cpu_sizes, NULL},
+    [CALIBRATE_GPU] = {DTYPE_BF16, DTYPE_FP32, &gpu_sizes, &quick_gpu_sizes},
+    [CALIBRATE_GPU_QUICK] = {DTYPE_BF16, DTYPE_FP32, &quick_gpu_sizes, NULL},
+    [CALIBRATE_TINY] = {DTYPE_BF16, DTYPE_FP32, &tiny_sizes, &tiny_sizes},
+};
 
 static const OpKind memory_bound[] = {OP_EMBED,
                                       OP_RMSNORM,
@@ -157,44 +255,34 @@ static void add_linear(GArray *tasks, DType dtype, guint64 rows, Weight weight)
     op_tasks_add(tasks, OP_LINEAR_BACKWARD_WEIGHT, dtype, &sizes, 0);
 }
 
-static void add_gemms(GArray *tasks, DType dtype, gboolean quick)
+static void add_gemms(GArray *tasks, DType dtype, const Sizes *sizes)
 {
-    const Weight *list = quick ? quick_weights : weights;
-    const guint64 *rows = quick ? quick_tokens : tokens;
-    const guint num_weights = quick ? G_N_ELEMENTS(quick_weights) : G_N_ELEMENTS(weights);
-    const guint num_rows = quick ? G_N_ELEMENTS(quick_tokens) : G_N_ELEMENTS(tokens);
-
-    for (guint w = 0; w < num_weights; w++)
-        for (guint r = 0; r < num_rows; r++)
-            if (rows[r] * list[w].in * list[w].out <= MOST_PRODUCT)
-                add_linear(tasks, dtype, rows[r], list[w]);
+    for (const Weight *weight = sizes->weights; weight->in != 0; weight++)
+        for (const guint64 *rows = sizes->tokens; *rows != 0; rows++)
+            if (*rows * weight->in * weight->out <= sizes->most_product)
+                add_linear(tasks, dtype, *rows, *weight);
 }
 
-/* 4 heads over 1024 tokens. */
-static void add_attention(GArray *tasks, DType dtype, gboolean quick)
+static void add_attention(GArray *tasks, DType dtype, const Sizes *sizes)
 {
-    const guint64 *seqs = quick ? quick_sequences : sequences;
-    const guint64 *dims = quick ? quick_head_dims : head_dims;
-    const guint num_seqs = quick ? G_N_ELEMENTS(quick_sequences) : G_N_ELEMENTS(sequences);
-    const guint num_dims = quick ? G_N_ELEMENTS(quick_head_dims) : G_N_ELEMENTS(head_dims);
+    for (const guint64 *seq = sizes->sequences; *seq != 0; seq++)
+        for (const guint64 *dim = sizes->head_dims; *dim != 0; dim++) {
+            const guint64 batch = MAX(sizes->attention_tokens / *seq, 1);
+            const OpSizes op = {.rows = batch * *seq,
+                                .batch = batch,
+                                .seq = *seq,
+                                .heads = sizes->attention_heads,
+                                .kv_heads = sizes->attention_heads,
+                                .head_dim = *dim};
 
-    for (guint s = 0; s < num_seqs; s++)
-        for (guint d = 0; d < num_dims; d++) {
-            const guint64 batch = 1024 / seqs[s];
-            const OpSizes sizes = {.rows = batch * seqs[s],
-                                   .batch = batch,
-                                   .seq = seqs[s],
-                                   .heads = 4,
-                                   .kv_heads = 4,
-                                   .head_dim = dims[d]};
-            op_tasks_add(tasks, OP_ATTENTION, dtype, &sizes, 0);
-            op_tasks_add(tasks, OP_ATTENTION_BACKWARD, dtype, &sizes, 0);
+            op_tasks_add(tasks, OP_ATTENTION, dtype, &op, 0);
+            op_tasks_add(tasks, OP_ATTENTION_BACKWARD, dtype, &op, 0);
         }
 }
 
-static void add_memory_bound(GArray *tasks, DType dtype, guint64 rows, guint64 columns)
+static void add_memory_bound(GArray *tasks, DType dtype, const guint64 shape[2], guint64 head_dim)
 {
-    const guint64 head_dim = 32;
+    const guint64 rows = shape[0], columns = shape[1];
 
     for (guint i = 0; i < G_N_ELEMENTS(memory_bound); i++) {
         const OpKind kind = memory_bound[i];
@@ -214,38 +302,36 @@ static void add_memory_bound(GArray *tasks, DType dtype, guint64 rows, guint64 c
 }
 
 /* The head and, apart, its products: what is left is the softmax. */
-static void add_heads(GArray *tasks, DType dtype)
+static void add_heads(GArray *tasks, DType dtype, const Sizes *of)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(head_vocabs); i++) {
-        const Weight weight = {HEAD_HIDDEN, head_vocabs[i]};
+    for (const guint64 *vocab = of->head_vocabs; *vocab != 0; vocab++) {
+        const Weight weight = {of->head_hidden, *vocab};
         const OpSizes sizes = {
-            .rows = HEAD_ROWS, .in = weight.in, .out = weight.out, .chunk = HEAD_ROWS};
-        add_linear(tasks, dtype, HEAD_ROWS, weight);
+            .rows = of->head_rows, .in = weight.in, .out = weight.out, .chunk = of->head_rows};
+
+        add_linear(tasks, dtype, of->head_rows, weight);
         op_tasks_add(tasks, OP_HEAD_LOSS, dtype, &sizes, 0);
     }
 }
 
-GArray *op_tasks_new(gboolean quick)
+static void add_all(GArray *tasks, DType dtype, const Sizes *sizes)
 {
-    const guint num_shapes = quick ? G_N_ELEMENTS(quick_shapes) : G_N_ELEMENTS(shapes);
-    const guint64(*list)[2] = quick ? quick_shapes : shapes;
+    add_gemms(tasks, dtype, sizes);
+    add_attention(tasks, dtype, sizes);
+    for (guint i = 0; sizes->shapes[i][0] != 0; i++)
+        add_memory_bound(tasks, dtype, sizes->shapes[i], sizes->head_dim);
+    add_heads(tasks, dtype, sizes);
+}
+
+GArray *op_tasks_new(CalibrateScale scale)
+{
     const OpSizes none = {.rows = 0};
     GArray *tasks = g_array_new(FALSE, TRUE, sizeof(OpTask));
 
-    add_gemms(tasks, DTYPE_FP32, quick);
-    add_attention(tasks, DTYPE_FP32, quick);
-    for (guint i = 0; i < num_shapes; i++)
-        add_memory_bound(tasks, DTYPE_FP32, list[i][0], list[i][1]);
-    add_heads(tasks, DTYPE_FP32);
+    add_all(tasks, scales[scale].dtype, scales[scale].sizes);
     op_tasks_add(tasks, OP_CLIP, DTYPE_FP32, &none, 0);
-    if (quick)
-        return tasks;
-
-    add_gemms(tasks, DTYPE_BF16, TRUE);
-    add_attention(tasks, DTYPE_BF16, TRUE);
-    for (guint i = 0; i < G_N_ELEMENTS(quick_shapes); i++)
-        add_memory_bound(tasks, DTYPE_BF16, quick_shapes[i][0], quick_shapes[i][1]);
-    add_heads(tasks, DTYPE_BF16);
+    if (scales[scale].others != NULL)
+        add_all(tasks, scales[scale].other, scales[scale].others);
     return tasks;
 }
 

@@ -32,8 +32,17 @@ void op_tasks_add(GArray *tasks, OpKind kind, DType dtype, const OpSizes *sizes,
  * "Just written" is what a training step has from the op before. */
 char *op_task_roles(const Op *op);
 
+typedef enum {
+    CALIBRATE_CPU,
+    CALIBRATE_CPU_QUICK,
+    CALIBRATE_GPU,
+    CALIBRATE_GPU_QUICK,
+    CALIBRATE_TINY, /* of a GPU that is simulated */
+    NUM_CALIBRATE_SCALES
+} CalibrateScale;
+
 /* The ops to measure, all seconds 0. */
-GArray *op_tasks_new(gboolean quick);
+GArray *op_tasks_new(CalibrateScale scale);
 
 /* Appends their rows. */
 void op_tasks_add_rows(const GArray *tasks, guint busy, guint threads, Measured *measured);

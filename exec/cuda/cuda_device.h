@@ -7,6 +7,8 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+typedef struct CudaLibraryAttention CudaLibraryAttention;
+
 typedef struct {
     Device base;
     int ordinal; /* of the GPU in this process */
@@ -16,6 +18,7 @@ typedef struct {
     double *norm_partials[MAX_STREAMS]; /* CUDA_SQUARED_NORM_PARTIALS each */
     cublasLtHandle_t blas;
     GHashTable *choices; /* of algorithms, by cuda_gemm(); of the compute stream's thread */
+    CudaLibraryAttention *attention; /* NULL: the own kernels run attention */
 
     GMutex lock;
     GError *error; /* the first; under the lock */
@@ -32,6 +35,7 @@ void cuda_enter(const CudaDevice *device);
 gboolean cuda_ok(cudaError_t status, const char *what, GError **error);
 
 /* Keeps the device's first error: of a call named @what, of the last launch, of a library. */
+void cuda_keep_failure(CudaDevice *device, const char *what, const char *why);
 void cuda_keep(CudaDevice *device, cudaError_t status, const char *what);
 void cuda_keep_blas(CudaDevice *device, cublasStatus_t status, const char *what);
 

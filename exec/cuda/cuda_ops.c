@@ -1,5 +1,5 @@
 /* From ops to launchers: operands as sim/program/op.h numbers them, sizes as it names them. */
-#include "exec/cuda/cuda_device.h"
+#include "exec/cuda/cuda_library_attention.h"
 
 #include <string.h>
 
@@ -164,7 +164,8 @@ static void run_attention(CudaDevice *device, const Launch *launch)
                                      .lse = launch->operand[4],
                                      .adds = launch_adds(launch, 3)};
 
-    cuda_attention(&attention, stream_of(device, launch));
+    if (!cuda_run_library_attention(device, launch))
+        cuda_attention(&attention, stream_of(device, launch));
 }
 
 static void run_attention_backward(CudaDevice *device, const Launch *launch)
@@ -183,7 +184,8 @@ static void run_attention_backward(CudaDevice *device, const Launch *launch)
                                              .adds_dk = launch_adds(launch, 7),
                                              .adds_dv = launch_adds(launch, 8)};
 
-    cuda_attention_backward(&attention, stream_of(device, launch));
+    if (!cuda_run_library_attention(device, launch))
+        cuda_attention_backward(&attention, stream_of(device, launch));
 }
 
 static CudaRope rope_of(const Launch *launch)
@@ -374,6 +376,14 @@ static void run_sgd(CudaDevice *device, const Launch *launch)
     cuda_sgd(&update, stream_of(device, launch));
 }
 
+/* Between the device and pinned memory of the host. */
+static void run_copy(CudaDevice *device, const Launch *launch)
+{
+    device_queues(&device->base)
+        ->copy(&device->base, launch->stream, launch->operand[1], launch->operand[0],
+               launch->op->sizes.elements * dtype_bytes(launch->op->dtype));
+}
+
 /* ---- all of them ---- */
 
 static CudaOp *const ops[NUM_OPS] = {
@@ -406,6 +416,7 @@ static CudaOp *const ops[NUM_OPS] = {
     [OP_CLIP] = run_clip,
     [OP_ADAMW] = run_adamw,
     [OP_SGD] = run_sgd,
+    [OP_COPY] = run_copy,
 };
 
 CudaOp *cuda_op(OpKind kind)

@@ -1,6 +1,6 @@
 /* A GPU as a device: kernels and cuBLASLt, on streams without the default one's habits.  Nothing
  * here waits for the GPU but sync(). */
-#include "exec/cuda/cuda_device.h"
+#include "exec/cuda/cuda_library_attention.h"
 
 #include "sim/base/error.h"
 
@@ -16,7 +16,7 @@ gboolean cuda_ok(cudaError_t status, const char *what, GError **error)
            fail(error, ERROR_RUNTIME, "%s: %s", what, cudaGetErrorString(status));
 }
 
-static void keep(CudaDevice *device, const char *what, const char *why)
+void cuda_keep_failure(CudaDevice *device, const char *what, const char *why)
 {
     g_mutex_lock(&device->lock);
     if (device->error == NULL)
@@ -27,7 +27,7 @@ static void keep(CudaDevice *device, const char *what, const char *why)
 void cuda_keep(CudaDevice *device, cudaError_t status, const char *what)
 {
     if (status != cudaSuccess)
-        keep(device, what, cudaGetErrorString(status));
+        cuda_keep_failure(device, what, cudaGetErrorString(status));
 }
 
 void cuda_keep_blas(CudaDevice *device, cublasStatus_t status, const char *what)
@@ -37,7 +37,7 @@ void cuda_keep_blas(CudaDevice *device, cublasStatus_t status, const char *what)
     if (status == CUBLAS_STATUS_SUCCESS)
         return;
     g_snprintf(number, sizeof number, "status %d of cuBLAS", (int)status);
-    keep(device, what, number);
+    cuda_keep_failure(device, what, number);
 }
 
 /* FALSE and a copy of the first error, if there is one. */
@@ -81,6 +81,7 @@ static void device_free_all(Device *base)
         cudaStreamDestroy(device->streams[s]);
         cudaFree(device->norm_partials[s]);
     }
+    cuda_library_attention_free(device);
     if (base->bounce != NULL)
         cudaFreeHost(base->bounce);
     if (device->blas != NULL)
@@ -307,6 +308,7 @@ static const DeviceQueueOps cuda_queues = {
     .graph_run = cuda_graph_run,
     .graph_free = cuda_graph_free,
     .used_bytes = cuda_used_bytes,
+    .library_attention = cuda_library_attention,
 };
 
 const DeviceOps device_cuda = {

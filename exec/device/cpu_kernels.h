@@ -17,7 +17,7 @@ CpuKernel cpu_rope, cpu_rope_backward;
 CpuKernel cpu_attention, cpu_attention_backward;
 CpuKernel cpu_swiglu, cpu_swiglu_backward, cpu_gelu, cpu_gelu_backward;
 CpuKernel cpu_head_loss, cpu_head_stats, cpu_count_valid;
-CpuKernel cpu_accumulate, cpu_cast;
+CpuKernel cpu_accumulate, cpu_cast, cpu_copy;
 CpuKernel cpu_squared_norm, cpu_clip, cpu_adamw, cpu_sgd;
 
 /* The op's scratch, handed out piece by piece; no more than op_workspace_bytes(). */

@@ -91,14 +91,14 @@ void device_read(Device *device, void *to, const void *from, gsize bytes)
 }
 
 /* What is there already is doubled. */
-static void fill_host(guint8 *to, guint32 word, gsize bytes)
+void device_fill_host(void *to, guint32 word, gsize bytes)
 {
     gsize done = MIN(bytes, sizeof word);
 
     memcpy(to, &word, done);
     for (gsize part; done < bytes; done += part) {
         part = MIN(done, bytes - done);
-        memcpy(to + done, to, part);
+        memcpy((guint8 *)to + done, to, part);
     }
 }
 
@@ -107,11 +107,11 @@ void device_fill(Device *device, void *to, guint32 word, gsize bytes)
     const DeviceQueueOps *queues = device_queues(device);
 
     if (queues == NULL) {
-        fill_host(to, word, bytes);
+        device_fill_host(to, word, bytes);
         return;
     }
     gsize done = MIN(bytes, device->bounce_bytes);
-    fill_host(device->bounce, word, done);
+    device_fill_host(device->bounce, word, done);
     if (bytes > 0)
         queues->copy(device, COMPUTE_STREAM, to, device->bounce, done);
     for (gsize part; done < bytes; done += part) {

@@ -54,6 +54,10 @@ typedef struct {
     void (*graph_run)(Device *device, DeviceGraph *graph);
     void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
     guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
+    /* Lets a library run all attention of @program, as long as no other is asked for, and returns
+     * its name and version; or NULL, the device's own kernels run it, and ERROR_RUNTIME says why.
+     * @program NULL: own kernels, no error.  Nothing of a program is under way. */
+    const char *(*library_attention)(Device *device, const Program *program, GError **error);
 } DeviceQueueOps;
 
 /* Slots are required.  Kernels never allocate. */
@@ -100,6 +104,7 @@ static inline const DeviceQueueOps *device_queues(const Device *device)
 void device_write(Device *device, void *to, const void *from, gsize bytes);
 void device_read(Device *device, void *to, const void *from, gsize bytes);
 void device_fill(Device *device, void *to, guint32 word, gsize bytes); /* again and again */
+void device_fill_host(void *to, guint32 word, gsize bytes);            /* the same of host memory */
 
 /* Name and version of what multiplies matrices, for the run's record ("OpenBLAS 0.3.21 Zen"). */
 const char *device_library(const Device *device);

@@ -36,6 +36,7 @@ static CpuKernel *const kernels[NUM_OPS] = {
     [OP_CLIP] = cpu_clip,
     [OP_ADAMW] = cpu_adamw,
     [OP_SGD] = cpu_sgd,
+    [OP_COPY] = cpu_copy,
 };
 
 typedef struct {

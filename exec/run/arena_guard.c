@@ -23,6 +23,7 @@ typedef struct {
 
 struct ArenaGuard {
     const Program *program;
+    Tier tier;
     guint8 *arena;
     guint32 canary;
     guint64 bytes;
@@ -43,8 +44,9 @@ static gint by_begin(gconstpointer a, gconstpointer b)
 }
 
 /* Tensors with all their copies, in the order of the program's offsets. */
-static GArray *sorted_tensors(const Program *program)
+static GArray *sorted_tensors(const ArenaGuard *guard)
 {
+    const Program *program = guard->program;
     GArray *ranges = g_array_new(FALSE, FALSE, sizeof(Range));
 
     for (guint t = 0; t < program->tensors->len; t++) {
@@ -52,7 +54,8 @@ static GArray *sorted_tensors(const Program *program)
         const Range range = {tensor->offset,
                              tensor->offset + tensor->stride * num_copies(program, tensor), t};
 
-        g_array_append_val(ranges, range);
+        if (tensor->tier == guard->tier)
+            g_array_append_val(ranges, range);
     }
     g_array_sort(ranges, by_begin);
     return ranges;
@@ -61,7 +64,7 @@ static GArray *sorted_tensors(const Program *program)
 /* Tensors that overlap, also by way of others, keep their distances. */
 static void move_apart(ArenaGuard *guard)
 {
-    g_autoptr(GArray) ranges = sorted_tensors(guard->program);
+    g_autoptr(GArray) ranges = sorted_tensors(guard);
     guint64 end = 0, shift = PAD_BYTES;
 
     for (guint i = 0; i < ranges->len; i++) {
@@ -72,7 +75,7 @@ static void move_apart(ArenaGuard *guard)
         guard->offset[range->tensor] = range->begin + shift;
         end = MAX(end, range->end);
     }
-    guard->bytes = MAX(end, guard->program->arena_bytes[TIER_DEVICE]) + shift + PAD_BYTES;
+    guard->bytes = MAX(end, guard->program->arena_bytes[guard->tier]) + shift + PAD_BYTES;
 }
 
 static GArray *sorted_copies(const ArenaGuard *guard)
@@ -86,7 +89,7 @@ static GArray *sorted_copies(const ArenaGuard *guard)
             const guint64 begin = guard->offset[t] + c * tensor->stride;
             const Range range = {begin, begin + tensor_copy_bytes(tensor), t};
 
-            if (range.end > range.begin)
+            if (tensor->tier == guard->tier && range.end > range.begin)
                 g_array_append_val(ranges, range);
         }
     }
@@ -116,11 +119,12 @@ static void find_gaps(ArenaGuard *guard)
     g_array_append_val(guard->gaps, gap);
 }
 
-ArenaGuard *arena_guard_new(const Program *program)
+ArenaGuard *arena_guard_new(const Program *program, Tier tier)
 {
     ArenaGuard *guard = g_new0(ArenaGuard, 1);
 
     guard->program = program;
+    guard->tier = tier;
     guard->offset = g_new0(guint64, program->tensors->len);
     guard->gaps = g_array_new(FALSE, FALSE, sizeof(Gap));
     move_apart(guard);

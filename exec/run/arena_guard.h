@@ -1,18 +1,18 @@
-/* What an arena's bytes say, in check mode: canaries between tensors, poison in what is dead.  The
- * program's offsets stay as they are (so does its hash); the arena is longer, and what shares no
- * bytes moves apart. */
+/* What the bytes of one tier's arena say, in check mode: canaries between tensors, poison in what
+ * is dead.  The program's offsets stay as they are (so does its hash); the arena is longer, and
+ * what shares no bytes moves apart. */
 #pragma once
 
 #include "sim/program/program.h"
 
 typedef struct ArenaGuard ArenaGuard;
 
-ArenaGuard *arena_guard_new(const Program *program);
+ArenaGuard *arena_guard_new(const Program *program, Tier tier);
 void arena_guard_free(ArenaGuard *guard);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(ArenaGuard, arena_guard_free)
 
-guint64 arena_guard_bytes(const ArenaGuard *guard); /* of the arena */
-guint64 arena_guard_offset(const ArenaGuard *guard, guint tensor);
+guint64 arena_guard_bytes(const ArenaGuard *guard);                /* of the arena */
+guint64 arena_guard_offset(const ArenaGuard *guard, guint tensor); /* of that tier */
 
 /* @arena: of that size; what no tensor covers has been filled with @canary and is to stay so. */
 void arena_guard_attach(ArenaGuard *guard, guint8 *arena, guint32 canary);

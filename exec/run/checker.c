@@ -15,7 +15,7 @@ typedef struct {
 /* One copy of a tensor. */
 typedef struct {
     guint tensor, copy;
-    guint64 begin, end;       /* in the program's arena */
+    guint64 begin, end;       /* in the program's arenas, one behind the other */
     GArray *overlaps;         /* guint: places that share bytes with it, itself first */
     Touch touch[MAX_STREAMS]; /* newest access */
     Touch write[MAX_STREAMS]; /* newest write */
@@ -30,7 +30,7 @@ static const guint64 ALL_WRITTEN = G_GUINT64_CONSTANT(1) << 63;
 
 struct Checker {
     const Program *program;
-    ArenaGuard *guard;
+    ArenaGuard *const *guards; /* by tier */
     guint rank, num_streams;
     guint64 seed;
     OpNumbers numbers;
@@ -62,6 +62,16 @@ static guint num_copies(const Program *program, guint tensor)
     return g_array_index(program->spaces, Space, program_tensor(program, tensor)->space).count;
 }
 
+/* Where an arena begins when those of the tiers before it lie before it. */
+static guint64 tier_begin(const Program *program, Tier tier)
+{
+    guint64 begin = 0;
+
+    for (guint t = 0; t < tier; t++)
+        begin += program->arena_bytes[t];
+    return begin;
+}
+
 static void add_places(Checker *checker)
 {
     const Program *program = checker->program;
@@ -75,7 +85,8 @@ static void add_places(Checker *checker)
         const Tensor *tensor = program_tensor(program, t);
 
         for (guint c = 0; c < num_copies(program, t); c++) {
-            const guint64 begin = tensor->offset + c * tensor->stride;
+            const guint64 begin =
+                tier_begin(program, tensor->tier) + tensor->offset + c * tensor->stride;
 
             checker->places[checker->first_place[t] + c] =
                 (Place){.tensor = t,
@@ -183,12 +194,12 @@ static void find_last_accesses(Checker *checker)
     }
 }
 
-Checker *checker_new(const Program *program, ArenaGuard *guard, guint rank, guint64 seed)
+Checker *checker_new(const Program *program, ArenaGuard *const *guards, guint rank, guint64 seed)
 {
     Checker *checker = g_new0(Checker, 1);
 
     checker->program = program;
-    checker->guard = guard;
+    checker->guards = guards;
     checker->rank = rank;
     checker->seed = seed;
     checker->num_streams = program->streams->len;
@@ -269,13 +280,15 @@ static char *label(const Checker *checker, guint64 at)
 static gboolean problem(const Checker *checker, guint64 at, const Place *place, const char *what,
                         const char *other, GError **error)
 {
+    const Tier tier = program_tensor(checker->program, place->tensor)->tier;
+    const guint64 before = tier_begin(checker->program, tier);
     g_autofree char *name = label(checker, at);
 
     return fail(error, ERROR_RUNTIME,
                 "check: step %" G_GUINT64_FORMAT ": %s: %s[%u], bytes %" G_GUINT64_FORMAT
-                " to %" G_GUINT64_FORMAT " of the arena, %s %s",
-                at >> 32, name, place_name(checker, place), place->copy, place->begin, place->end,
-                what, other);
+                " to %" G_GUINT64_FORMAT " of the %s arena, %s %s",
+                at >> 32, name, place_name(checker, place), place->copy, place->begin - before,
+                place->end - before, tier_name(tier), what, other);
 }
 
 /* ---- one operand ---- */
@@ -344,7 +357,7 @@ static gboolean check_poison(const Checker *checker, guint64 at, const Place *pl
     guint64 byte;
 
     if (!place->poisoned ||
-        arena_guard_is_poison(checker->guard, place->tensor, place->copy, &byte))
+        arena_guard_is_poison(checker->guards[TIER_DEVICE], place->tensor, place->copy, &byte))
         return TRUE;
     g_autofree char *name = label(checker, place->died_at);
     g_autofree char *what = g_strdup_printf(
@@ -412,7 +425,7 @@ static void poison_the_dead(Checker *checker)
         if (place->dying && !all_done(checker, place)) {
             g_array_index(checker->dying, guint, kept++) = p;
         } else if (place->dying) {
-            arena_guard_poison(checker->guard, place->tensor, place->copy);
+            arena_guard_poison(checker->guards[TIER_DEVICE], place->tensor, place->copy);
             place->dying = FALSE;
             place->poisoned = TRUE;
             place->written = 0;
@@ -462,10 +475,12 @@ gboolean checker_step_end(Checker *checker, guint64 step, GError **error)
     for (guint p = 0; p < checker->num_places; p++)
         if (!check_poison(checker, checker->places[p].died_at, &checker->places[p], error))
             return FALSE;
-    if (arena_guard_check(checker->guard, error))
-        return TRUE;
-    g_prefix_error(error, "check: step %" G_GUINT64_FORMAT ": ", step);
-    return FALSE;
+    for (guint t = 0; t < NUM_TIERS; t++)
+        if (checker->guards[t] != NULL && !arena_guard_check(checker->guards[t], error)) {
+            g_prefix_error(error, "check: step %" G_GUINT64_FORMAT ": ", step);
+            return FALSE;
+        }
+    return TRUE;
 }
 
 /* ---- delays ---- */

@@ -18,9 +18,9 @@
 
 typedef struct Checker Checker;
 
-/* The first problem found ends the run: later calls do nothing.  @program and @guard are borrowed.
- */
-Checker *checker_new(const Program *program, ArenaGuard *guard, guint rank, guint64 seed);
+/* The first problem found ends the run: later calls do nothing.  @program and @guards (by tier;
+ * NULL where there is none) are borrowed. */
+Checker *checker_new(const Program *program, ArenaGuard *const *guards, guint rank, guint64 seed);
 void checker_free(Checker *checker);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Checker, checker_free)
 

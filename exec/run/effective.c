@@ -104,6 +104,23 @@ static void append_memory(GString *text, const Plan *plan)
     line(text, "memory", "%s planned for rank %u:%s", total, prediction->rank, terms->str);
 }
 
+static void append_tiers(GString *text, const Plan *plan)
+{
+    const Offload *offload = &plan->sharding.offload;
+    g_autoptr(GString) tiers = g_string_new(NULL);
+
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
+
+        if (plan->arena_bytes[t] > 0)
+            g_string_append_printf(tiers, "%s %s %s", tiers->len > 0 ? "," : "", tier_name((Tier)t),
+                                   bytes);
+    }
+    if (tiers->len > 0)
+        line(text, "tiers", "optimizer in %s, parameters in %s; at most, a rank:%s",
+             tier_name(offload->optimizer), tier_name(offload->parameters), tiers->str);
+}
+
 static void append_volume(GString *text, const Plan *plan)
 {
     g_autoptr(GString) kinds = g_string_new(NULL);
@@ -137,6 +154,7 @@ static void append_schedule(GString *text, const Plan *plan)
     const guint pp = plan->layout.size[AXIS_PP];
     const Schedule *schedule = &plan->schedule;
     g_autoptr(GString) stages = g_string_new(NULL);
+    g_autofree char *recompute = plan_recompute_text(plan);
 
     for (guint c = 0; pp > 1 && c < schedule_chunks(schedule, pp); c++) {
         const LayerRange range = schedule_chunk(schedule, plan->model->layers, pp, c);
@@ -144,8 +162,8 @@ static void append_schedule(GString *text, const Plan *plan)
         g_string_append_printf(stages, "%s%u-%u", c == 0 ? "; blocks of the chunks: " : ", ",
                                range.first, range.first + range.count - 1);
     }
-    line(text, "schedule", "%s, recompute %s%s", schedule_name(schedule->kind),
-         recompute_name(schedule->recompute), stages->str);
+    line(text, "schedule", "%s, recompute %s%s", schedule_name(schedule->kind), recompute,
+         stages->str);
     if (plan->layout.size[AXIS_CP] > 1)
         line(text, "context", "%s of keys and values", context_kind_name(plan->context));
 }
@@ -159,6 +177,7 @@ char *effective_text(const Plan *plan, const TrainOptions *options, const Runtim
     append_units(text, plan);
     append_schedule(text, plan);
     append_memory(text, plan);
+    append_tiers(text, plan);
     append_volume(text, plan);
     line(text, "program", "%.12s, %" G_GUINT64_FORMAT " ops a step", plan->hash, plan->ops);
     append_run(text, options, runtime);

@@ -93,13 +93,26 @@ static void copy_alone(const Interpreter *interpreter, const Job *job)
     }
 }
 
-/* A cast before a gather or a sum after a reduction is the device's. */
+static gboolean touches_file(const Interpreter *interpreter, const Launch *launch)
+{
+    const Storage *storage = interpreter->tiers.storage;
+
+    return launch->op->kind == OP_COPY && (storage_holds(storage, launch->operand[0]) ||
+                                           storage_holds(storage, launch->operand[1]));
+}
+
+/* A cast before a gather, a sum after a reduction and a copy to or from host memory are the
+ * device's. */
 static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
 {
     const Transfer transfer = {interpreter->program, interpreter->groups[job->stream],
                                interpreter->own_chunks, job->micro_batch};
     Launch host;
 
+    if (touches_file(interpreter, &job->launch))
+        return storage_copy(
+            interpreter->tiers.storage, job->stream, job->launch.operand[1], job->launch.operand[0],
+            job->launch.op->sizes.elements * dtype_bytes(job->launch.op->dtype), error);
     if (!op_kind_is_communication(job->launch.op->kind)) {
         device_run(runtime_device(interpreter->runtime), &job->launch);
         return TRUE;
@@ -330,22 +343,6 @@ static gboolean check_alone(Interpreter *interpreter, const Call *call, const Op
     return TRUE;
 }
 
-static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
-{
-    (void)comm;
-    (void)job;
-    (void)error;
-    return TRUE;
-}
-
-/* Everything that was issued is done. */
-static gboolean quiet(Interpreter *interpreter, GError **error)
-{
-    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
-        return FALSE;
-    return interpreter->events == NULL || op_events_sync(interpreter->events, error);
-}
-
 /* Why a step could not go on. */
 static gboolean stopped(Interpreter *interpreter, GError **error)
 {
@@ -425,13 +422,13 @@ static gboolean finish_compute(Interpreter *interpreter, GError **error)
     if (interpreter->on_device &&
         !runtime_do(interpreter->runtime, watch_device, &device, sizeof device, error))
         return FALSE;
-    return device_sync(device, error);
+    return storage_check(interpreter->tiers.storage, error) && device_sync(device, error);
 }
 
 /* So that all times of the step are there. */
 static gboolean finish_sample(Interpreter *interpreter, GError **error)
 {
-    if (!quiet(interpreter, error))
+    if (!interpreter_quiet(interpreter, error))
         return FALSE;
     for (guint32 i = 0; interpreter->events != NULL && i < interpreter->ops_per_step; i++)
         op_events_time(interpreter->events, i, &interpreter->times[i].start_s,
@@ -530,7 +527,7 @@ gboolean interpreter_step(Interpreter *interpreter, gboolean sample, GError **er
 
 gboolean interpreter_drain(Interpreter *interpreter, GError **error)
 {
-    if (!quiet(interpreter, error))
+    if (!interpreter_quiet(interpreter, error))
         return FALSE;
     if (interpreter->primed && !run_list(interpreter, &interpreter->program->epilogue,
                                          interpreter->numbers.epilogue, error))

@@ -12,16 +12,21 @@ typedef struct {
     double start_s, end_s; /* since the step began; both 0: skipped */
 } OpTime;
 
+/* Auto: a library where there is one that can, on all ranks. */
+typedef enum { ATTENTION_BY_OWN, ATTENTION_BY_CUDNN, ATTENTION_BY_AUTO } AttentionMode;
+
 typedef struct {
-    gboolean check;      /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
-    guint64 seed;        /* of the delays */
-    gboolean no_overlap; /* each communication is waited for at once */
-    GraphMode graph;     /* of steps, on a device with queues */
+    gboolean check;          /* what checker.h says; a problem ends a step with ERROR_RUNTIME */
+    guint64 seed;            /* of the delays */
+    gboolean no_overlap;     /* each communication is waited for at once */
+    GraphMode graph;         /* of steps, on a device with queues */
+    const char *nvme_folder; /* of files, where the program has an nvme tier; borrowed until made */
+    AttentionMode attention;
 } InterpreterOptions;
 
-/* Makes all groups and the arena, and poisons the arena.  Collective over all ranks, in the same
- * order on each.  @set and @runtime are borrowed; the arena lives as long as the runtime.
- * ERROR_INPUT when the job has another number of ranks than the set. */
+/* Makes all groups and the arenas, and poisons those in memory.  Collective over all ranks, in the
+ * same order on each.  @set and @runtime are borrowed; the device's arena lives as long as the
+ * runtime. ERROR_INPUT when the job has another number of ranks than the set. */
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set,
                              GError **error) G_GNUC_WARN_UNUSED_RESULT;
 Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
@@ -38,7 +43,8 @@ guint interpreter_map_rank(const Interpreter *interpreter); /* among the ranks t
 const Program *interpreter_program(const Interpreter *interpreter);
 const ProgramSet *interpreter_set(const Interpreter *interpreter);
 
-/* A tensor copy in the arena, which is the device's memory. */
+/* A tensor copy in its tier's arena: the device's memory, the host's, or an address that stands for
+ * a place in a file (interpreter_read() can read it). */
 void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy);
 
 /* Bytes of a tensor copy, from and to the host, between steps.  An error of the device is that of
@@ -68,10 +74,16 @@ gboolean interpreter_drain(Interpreter *interpreter, GError **error) G_GNUC_WARN
  * NULL on a device that has none. */
 const char *interpreter_graphs(const Interpreter *interpreter);
 
+/* Where the nvme tier's files are and how they are used; NULL without one. */
+const char *interpreter_storage(const Interpreter *interpreter);
+
+/* What runs attention, as a run's record says it; NULL on a device that has no choice. */
+const char *interpreter_attention(const Interpreter *interpreter);
+
 /* Times of the last sampled step, one per op in the order of calls; NULL before there was one. */
 const OpTime *interpreter_times(const Interpreter *interpreter);
 
-/* Bytes of the arena, or of one tensor with all its copies, that no longer hold poison: what was
- * really touched since interpreter_new(). */
-guint64 interpreter_touched_arena(const Interpreter *interpreter);
-guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor);
+/* Bytes of a tier's arena, or of one tensor with all its copies, that no longer hold poison: what
+ * was really touched since interpreter_new().  Of a file: what the file system counts. */
+guint64 interpreter_touched_arena(Interpreter *interpreter, Tier tier);
+guint64 interpreter_touched_tensor(Interpreter *interpreter, guint tensor);

@@ -12,7 +12,34 @@ void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
 {
     const Tensor *at = program_tensor(interpreter->program, tensor);
 
-    return interpreter->arena + interpreter->offset[tensor] + copy * at->stride;
+    return interpreter->tiers.base[at->tier] + interpreter->offset[tensor] + copy * at->stride;
+}
+
+static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
+{
+    (void)comm;
+    (void)job;
+    (void)error;
+    return TRUE;
+}
+
+gboolean interpreter_quiet(Interpreter *interpreter, GError **error)
+{
+    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
+        return FALSE;
+    return interpreter->events == NULL || op_events_sync(interpreter->events, error);
+}
+
+/* The device's own copies wait for its ops; before those of another tier its copies are to end.  An
+ * error is that of the next step. */
+static Tier quiet_tier(Interpreter *interpreter, guint tensor)
+{
+    const Tier tier = program_tensor(interpreter->program, tensor)->tier;
+    g_autoptr(GError) why = NULL;
+
+    if (tier != TIER_DEVICE && !interpreter_quiet(interpreter, &why))
+        g_debug("interpreter: %s", why->message);
+    return tier;
 }
 
 void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
@@ -20,7 +47,8 @@ void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, Tenso
 {
     guint8 *at = interpreter_tensor(interpreter, tensor, copy);
 
-    device_write(runtime_device(interpreter->runtime), at + range.offset, from, range.bytes);
+    tiers_write(&interpreter->tiers, quiet_tier(interpreter, tensor), at + range.offset, from,
+                range.bytes);
 }
 
 void interpreter_read(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
@@ -28,7 +56,8 @@ void interpreter_read(Interpreter *interpreter, guint tensor, guint copy, Tensor
 {
     const guint8 *at = interpreter_tensor(interpreter, tensor, copy);
 
-    device_read(runtime_device(interpreter->runtime), to, at + range.offset, range.bytes);
+    tiers_read(&interpreter->tiers, quiet_tier(interpreter, tensor), to, at + range.offset,
+               range.bytes);
 }
 
 /* ---- setting up ---- */
@@ -38,13 +67,14 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
     Interpreter *interpreter = *(Interpreter *const *)job;
 
     Device *device = runtime_device(interpreter->runtime);
-    const guint64 bytes = interpreter->arena_bytes;
+    Tiers *tiers = &interpreter->tiers;
+    const guint64 bytes = tiers->bytes[TIER_DEVICE];
     const DeviceQueueOps *queues = device_queues(device);
 
     progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
-    interpreter->arena =
+    tiers->base[TIER_DEVICE] =
         queues == NULL ? comm->ops->alloc(comm, bytes, error) : queues->alloc(device, bytes, error);
-    const gboolean ok = interpreter->arena != NULL &&
+    const gboolean ok = tiers->base[TIER_DEVICE] != NULL &&
                         stream_groups_open(interpreter->set, comm, interpreter->groups, error);
     progress_end(&comm->progress, LANE_COMMUNICATION);
     if (!ok)
@@ -71,19 +101,21 @@ static void count_ops(Interpreter *interpreter)
 }
 
 /* State is zeroed, padding included; the rest keeps the poison until something is written. */
-static void fill_arena(Interpreter *interpreter)
+static void fill_arenas(Interpreter *interpreter)
 {
     const Program *program = interpreter->program;
-    Device *device = runtime_device(interpreter->runtime);
+    Tiers *tiers = &interpreter->tiers;
 
-    device_fill(device, interpreter->arena, POISON, interpreter->arena_bytes);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        if (tiers->bytes[t] > 0)
+            tiers_fill(tiers, (Tier)t, tiers->base[t], POISON, tiers->bytes[t]);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
         const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
 
         for (guint c = 0; tensor->persistence == PERSIST_STATE && c < copies; c++)
-            device_fill(device, interpreter_tensor(interpreter, t, c), 0,
-                        tensor_copy_bytes(tensor));
+            tiers_fill(tiers, tensor->tier, interpreter_tensor(interpreter, t, c), 0,
+                       tensor_copy_bytes(tensor));
     }
 }
 
@@ -93,18 +125,61 @@ static void lay_out(Interpreter *interpreter)
     const Program *program = interpreter->program;
     const gboolean check = interpreter->options.check;
 
+    for (guint t = 0; t < NUM_TIERS; t++) {
+        const gboolean guarded =
+            check && (t == TIER_DEVICE || (t == TIER_HOST && program->arena_bytes[t] > 0));
+
+        interpreter->guards[t] = guarded ? arena_guard_new(program, (Tier)t) : NULL;
+        interpreter->tiers.bytes[t] =
+            guarded ? arena_guard_bytes(interpreter->guards[t]) : program->arena_bytes[t];
+    }
     if (check) {
-        interpreter->guard = arena_guard_new(program);
         interpreter->checker =
-            checker_new(program, interpreter->guard, interpreter->rank, interpreter->options.seed);
+            checker_new(program, interpreter->guards, interpreter->rank, interpreter->options.seed);
         interpreter->agreement = agreement_new(interpreter->set, interpreter->rank);
     }
-    interpreter->arena_bytes =
-        check ? arena_guard_bytes(interpreter->guard) : program->arena_bytes[TIER_DEVICE];
     interpreter->offset = g_new(guint64, program->tensors->len);
-    for (guint t = 0; t < program->tensors->len; t++)
-        interpreter->offset[t] =
-            check ? arena_guard_offset(interpreter->guard, t) : program_tensor(program, t)->offset;
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+        const ArenaGuard *guard = interpreter->guards[tensor->tier];
+
+        interpreter->offset[t] = guard == NULL ? tensor->offset : arena_guard_offset(guard, t);
+    }
+}
+
+/* What one rank could not make, all ranks leave for, and rank 0 says.  @why: this rank's, or NULL;
+ * taken. */
+static gboolean all_made(Interpreter *interpreter, GError *why, GError **error)
+{
+    g_autoptr(GError) own = why;
+    g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)g_bytes_unref);
+    const char *message = own == NULL ? "" : own->message;
+    gint64 failed = own == NULL ? 0 : own->code + 1;
+
+    if (!runtime_agree_max(interpreter->runtime, &failed, error))
+        return FALSE;
+    if (failed == 0)
+        return TRUE;
+    if (!runtime_gather(interpreter->runtime, message, strlen(message) + 1, all, error))
+        return FALSE;
+    for (guint r = 0; own == NULL && r < all->len; r++) {
+        const char *said = g_bytes_get_data(all->pdata[r], NULL);
+
+        if (said[0] != '\0')
+            return fail(error, (ErrorCode)(failed - 1), "rank %u: %s", r, said);
+    }
+    return fail(error, (ErrorCode)(failed - 1), "%s",
+                own == NULL ? "another rank failed" : message);
+}
+
+static gboolean open_tiers(Interpreter *interpreter, GError **error)
+{
+    GError *why = NULL;
+
+    interpreter->tiers.device = runtime_device(interpreter->runtime);
+    if (!tiers_open(&interpreter->tiers, interpreter->options.nvme_folder, &why))
+        g_assert(why != NULL);
+    return all_made(interpreter, why, error);
 }
 
 /* A device has all of a step in its queues, unless a communicator moves host memory in it. */
@@ -123,20 +198,30 @@ static gboolean step_is_the_devices(const Interpreter *interpreter)
     return TRUE;
 }
 
+/* Why a step can't be a graph: the largest of all ranks' holds, since stages differ. */
+typedef enum { GRAPH_POSSIBLE, COMMUNICATION_IN_HOST, STATE_IN_FILES } GraphObstacle;
+
 static gboolean open_graph(Interpreter *interpreter, GError **error)
 {
+    static const char *const obstacles[] = {
+        [COMMUNICATION_IN_HOST] = "communication passes through host memory",
+        [STATE_IN_FILES] = "state of the nvme tier comes from files"};
     GraphMode mode = interpreter->options.graph;
-    gint64 host = step_is_the_devices(interpreter) ? 0 : 1;
+    gint64 obstacle = interpreter->tiers.storage != NULL ? STATE_IN_FILES
+                      : step_is_the_devices(interpreter) ? GRAPH_POSSIBLE
+                                                         : COMMUNICATION_IN_HOST;
 
-    /* Stages differ: what one rank's step has, another's may lack. */
-    if (!runtime_agree_max(interpreter->runtime, &host, error))
+    if (!runtime_agree_max(interpreter->runtime, &obstacle, error))
         return FALSE;
-    if (host != 0 && mode == GRAPH_ON)
+    if (obstacle == COMMUNICATION_IN_HOST && mode == GRAPH_ON)
         return fail(error, ERROR_INPUT,
                     "--cuda-graph on: a graph can't hold communication that passes through host "
                     "memory (here: %s); that takes NCCL",
                     runtime_transport(interpreter->runtime));
-    interpreter->graph = step_graph_new(interpreter->runtime, mode, host == 0);
+    if (obstacle == STATE_IN_FILES && mode == GRAPH_ON)
+        return fail(error, ERROR_INPUT,
+                    "--cuda-graph on: a graph can't hold copies to and from files (the nvme tier)");
+    interpreter->graph = step_graph_new(interpreter->runtime, mode, obstacles[obstacle]);
     return TRUE;
 }
 
@@ -150,6 +235,35 @@ static gboolean open_events(Interpreter *interpreter, GError **error)
         return TRUE;
     interpreter->events = op_events_new(device, interpreter->program, interpreter->first_op, error);
     return interpreter->events != NULL && open_graph(interpreter, error);
+}
+
+/* All ranks alike: stages differ in the scratch they have. */
+static gboolean open_attention(Interpreter *interpreter, GError **error)
+{
+    const AttentionMode mode = interpreter->options.attention;
+    Device *device = runtime_device(interpreter->runtime);
+    const DeviceQueueOps *queues = device_queues(device);
+    g_autoptr(GError) why = NULL;
+
+    if (queues == NULL)
+        return mode != ATTENTION_BY_CUDNN ||
+               fail(error, ERROR_INPUT, "--attention cudnn: this plan's device is a CPU");
+    const Program *program = mode == ATTENTION_BY_OWN ? NULL : interpreter->program;
+    const char *library = queues->library_attention(device, program, &why);
+    gint64 own = library == NULL;
+    if (!runtime_agree_max(interpreter->runtime, &own, error))
+        return FALSE;
+    if (own && library != NULL) {
+        queues->library_attention(device, NULL, NULL);
+        fail(&why, ERROR_RUNTIME, "another rank can't use it");
+    }
+    if (own && mode == ATTENTION_BY_CUDNN)
+        return fail(error, ERROR_RUNTIME, "--attention cudnn: %s", why->message);
+    interpreter->attention = !own ? g_strdup(library)
+                             : why == NULL
+                                 ? g_strdup("own kernels")
+                                 : g_strdup_printf("own kernels (cuDNN: %s)", why->message);
+    return TRUE;
 }
 
 Interpreter *interpreter_new(Runtime *runtime, const ProgramSet *set, GError **error)
@@ -184,13 +298,26 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
     lay_out(interpreter);
-    if (!runtime_do(runtime, open_arena, &self, sizeof self, error) ||
+    if (!open_attention(interpreter, error) || !open_tiers(interpreter, error) ||
+        !runtime_do(runtime, open_arena, &self, sizeof self, error) ||
         !open_events(interpreter, error))
         return NULL;
-    fill_arena(interpreter);
-    if (interpreter->guard != NULL)
-        arena_guard_attach(interpreter->guard, interpreter->arena, POISON);
+    fill_arenas(interpreter);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        if (interpreter->guards[t] != NULL)
+            arena_guard_attach(interpreter->guards[t], interpreter->tiers.base[t], POISON);
     return g_steal_pointer(&interpreter);
+}
+
+/* A step that was not drained may still copy to a tier that goes. */
+static void quiet_copies(Interpreter *interpreter)
+{
+    const Tiers *tiers = &interpreter->tiers;
+    g_autoptr(GError) why = NULL;
+
+    if ((tiers->base[TIER_HOST] != NULL || tiers->base[TIER_NVME] != NULL) &&
+        !interpreter_quiet(interpreter, &why))
+        g_debug("closing the interpreter: %s", why->message);
 }
 
 /* What jobs may still use is used no more. */
@@ -206,23 +333,27 @@ static void close_device(Interpreter *interpreter)
     step_graph_free(interpreter->graph);
     op_events_free(interpreter->events);
     staging_free(interpreter->staging);
-    if (interpreter->arena != NULL)
-        device_queues(device)->release(device, interpreter->arena);
+    if (interpreter->tiers.base[TIER_DEVICE] != NULL)
+        device_queues(device)->release(device, interpreter->tiers.base[TIER_DEVICE]);
 }
 
 void interpreter_free(Interpreter *interpreter)
 {
     if (interpreter == NULL)
         return;
+    quiet_copies(interpreter);
     close_device(interpreter);
+    tiers_close(&interpreter->tiers);
     transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
+    g_free(interpreter->attention);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
     g_free(interpreter->times);
     g_free(interpreter->offset);
     checker_free(interpreter->checker);
-    arena_guard_free(interpreter->guard);
+    for (guint t = 0; t < NUM_TIERS; t++)
+        arena_guard_free(interpreter->guards[t]);
     agreement_free(interpreter->agreement);
     g_clear_error(&interpreter->found);
     g_free(interpreter);
@@ -247,39 +378,43 @@ static guint64 touched_words(const guint8 *from, guint64 bytes)
     return count;
 }
 
-static guint64 touched(const Interpreter *interpreter, const guint8 *from, guint64 bytes)
+static guint64 touched(Interpreter *interpreter, Tier tier, const guint8 *from, guint64 bytes)
 {
     enum { BLOCK = 1 << 20 };
-    Device *device = runtime_device(interpreter->runtime);
     guint64 count = 0;
 
-    if (device_queues(device) == NULL)
+    if (tier == TIER_HOST || (tier == TIER_DEVICE && interpreter->events == NULL))
         return touched_words(from, bytes);
     g_autofree guint8 *block = g_malloc(BLOCK);
     for (guint64 done = 0; done < bytes; done += BLOCK) {
         const guint64 part = MIN(bytes - done, BLOCK);
 
-        device_read(device, block, from + done, part);
+        tiers_read(&interpreter->tiers, tier, block, from + done, part);
         count += touched_words(block, part);
     }
     return count;
 }
 
-guint64 interpreter_touched_arena(const Interpreter *interpreter)
+guint64 interpreter_touched_arena(Interpreter *interpreter, Tier tier)
 {
-    return touched(interpreter, interpreter->arena, interpreter->arena_bytes);
+    const Tiers *tiers = &interpreter->tiers;
+
+    if (tiers->base[tier] == NULL)
+        return 0;
+    return tier == TIER_NVME ? storage_used_bytes(tiers->storage)
+                             : touched(interpreter, tier, tiers->base[tier], tiers->bytes[tier]);
 }
 
-guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
+guint64 interpreter_touched_tensor(Interpreter *interpreter, guint tensor)
 {
     const Tensor *at = program_tensor(interpreter->program, tensor);
     const guint copies = g_array_index(interpreter->program->spaces, Space, at->space).count;
+    const Tier tier = quiet_tier(interpreter, tensor);
     guint64 count = 0;
 
     for (guint c = 0; c < copies; c++)
-        count +=
-            touched(interpreter, interpreter->arena + interpreter->offset[tensor] + c * at->stride,
-                    tensor_copy_bytes(at));
+        count += touched(interpreter, tier, interpreter_tensor(interpreter, tensor, c),
+                         tensor_copy_bytes(at));
     return count;
 }
 
@@ -288,6 +423,18 @@ guint64 interpreter_touched_tensor(const Interpreter *interpreter, guint tensor)
 const char *interpreter_graphs(const Interpreter *interpreter)
 {
     return interpreter->graph == NULL ? NULL : step_graph_text(interpreter->graph);
+}
+
+const char *interpreter_storage(const Interpreter *interpreter)
+{
+    const Storage *storage = interpreter->tiers.storage;
+
+    return storage == NULL ? NULL : storage_text(storage);
+}
+
+const char *interpreter_attention(const Interpreter *interpreter)
+{
+    return interpreter->attention;
 }
 
 Runtime *interpreter_runtime(const Interpreter *interpreter)

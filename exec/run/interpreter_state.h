@@ -8,6 +8,7 @@
 #include "exec/run/op_number.h"
 #include "exec/run/staging.h"
 #include "exec/run/step_graph.h"
+#include "exec/run/tiers.h"
 
 struct Interpreter {
     InterpreterOptions options;
@@ -17,16 +18,16 @@ struct Interpreter {
     guint rank;
     CommGroup *groups[MAX_STREAMS]; /* by stream */
     guint map_rank;                 /* position among the ranks that share a unit */
-    guint8 *arena;                  /* the device's memory */
-    guint64 arena_bytes;
-    guint64 *offset;   /* by tensor; the program's, unless there is a guard */
-    ArenaGuard *guard; /* these three: of check mode, else NULL */
+    Tiers tiers;
+    guint64 *offset; /* by tensor, in its tier's arena; the program's, unless there is a guard */
+    ArenaGuard *guards[NUM_TIERS]; /* of memory; these three: of check mode, else NULL */
     Checker *checker;
     Agreement *agreement;
     GError *found;        /* by check mode, on the main thread */
     OpEvents *events;     /* NULL: the device has no queues */
     StepGraph *graph;     /* where there are events */
     StepWay way;          /* of this step */
+    char *attention;      /* what interpreter_attention() says */
     gboolean on_device;   /* communication is enqueued */
     Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
@@ -41,6 +42,9 @@ struct Interpreter {
     double step_start_s;
     guint64 step;
 };
+
+/* Everything that was issued is done. */
+gboolean interpreter_quiet(Interpreter *interpreter, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Where the operands of a call's op lie. */
 void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *op, Launch *launch);

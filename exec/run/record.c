@@ -50,6 +50,21 @@ static char *graphs_line(Record *record)
     return g_strdup_printf("  %-15s%s\n", "cuda graphs", graphs);
 }
 
+static char *storage_line(const Record *record)
+{
+    const char *storage = interpreter_storage(record->interpreter);
+
+    return storage == NULL ? g_strdup("") : g_strdup_printf("  %-15s%s\n", "nvme", storage);
+}
+
+static char *attention_line(const Record *record)
+{
+    const char *attention = interpreter_attention(record->interpreter);
+
+    return attention == NULL ? g_strdup("")
+                             : g_strdup_printf("  %-15s%s\n", "attention", attention);
+}
+
 /* @effective: what the run will do. */
 static gboolean add_run(Record *record, const char *effective, GError **error)
 {
@@ -106,7 +121,9 @@ Record *record_new(const Plan *plan, Interpreter *interpreter, const TrainOption
     if (is_root(record)) {
         g_autofree char *run = effective_text(plan, options, interpreter_runtime(interpreter));
         g_autofree char *graphs = graphs_line(record);
-        g_autofree char *effective = g_strconcat(run, graphs, NULL);
+        g_autofree char *storage = storage_line(record);
+        g_autofree char *attention = attention_line(record);
+        g_autofree char *effective = g_strconcat(run, storage, attention, graphs, NULL);
 
         failed = options->db_path != NULL && !open_store(record, effective, error);
         if (!failed)
@@ -152,6 +169,7 @@ static void print_header(Record *record)
 {
     const Plan *plan = record->plan;
     g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recompute = plan_recompute_text(plan);
 
     record->header_printed = TRUE;
     if (record->options->json)
@@ -160,8 +178,7 @@ static void print_header(Record *record)
             plan->model->name, layout, strategy_name(plan->sharding.strategy),
             plan->workload.recipe->name, optimizer_name(plan->workload.optimizer),
             plan->workload.global_batch, plan->workload.seq_len, plan->schedule.micro_batches,
-            plan->schedule.micro_batch, form_name(plan->sharding.form),
-            recompute_name(plan->schedule.recompute));
+            plan->schedule.micro_batch, form_name(plan->sharding.form), recompute);
     g_print("%u ranks x %u threads, %s, %s; program %.12s\n", plan->gpus, plan->threads,
             runtime_transport(interpreter_runtime(record->interpreter)),
             runtime_library(interpreter_runtime(record->interpreter)), plan->hash);
@@ -315,18 +332,21 @@ static double median_seconds(const Record *record)
 static void measure_memory(Record *record)
 {
     Terms *terms = &record->terms;
+    Runtime *runtime = interpreter_runtime(record->interpreter);
     const Program *program = interpreter_program(record->interpreter);
 
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
-        if (terms_is_state(tensor_term(tensor)))
+        if (tensor->tier == TIER_DEVICE && terms_is_state(tensor_term(tensor)))
             terms->state_bytes[tensor_term(tensor)] +=
                 interpreter_touched_tensor(record->interpreter, t);
     }
-    terms->arena_bytes = interpreter_touched_arena(record->interpreter);
-    terms->total_bytes =
-        peak_memory_bytes(record) - runtime_foreign_bytes(interpreter_runtime(record->interpreter));
+    for (guint t = 0; t < NUM_TIERS; t++)
+        terms->arena_bytes[t] = interpreter_touched_arena(record->interpreter, (Tier)t);
+    terms->total_bytes = peak_memory_bytes(record) - runtime_foreign_bytes(runtime);
+    if (device_queues(runtime_device(runtime)) == NULL)
+        terms->total_bytes -= terms->arena_bytes[TIER_HOST]; /* which is the process's too */
 }
 
 static gboolean write_terms_of(Record *record, guint rank, const Terms *terms, GError **error)

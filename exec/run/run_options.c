@@ -52,6 +52,13 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
         {"cuda-graph", 0, 0, G_OPTION_ARG_STRING, &o->graph,
          "Steps as CUDA graphs: on, off, or auto (default), which times both and keeps the faster",
          "MODE"},
+        {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &o->nvme_folder,
+         "Where a plan with the nvme tier keeps its ranks' files: on a disk of the node", "DIR"},
+        {"attention", 0, 0, G_OPTION_ARG_STRING, &o->attention,
+         "On a GPU: auto (default), which takes cuDNN where all of a plan's attention can be run "
+         "by "
+         "it, cudnn or own; with cuDNN the last bits of gradients differ from run to run",
+         "BY"},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -120,20 +127,36 @@ static gboolean check_schedule(RunOptions *o, const Typed *typed, GError **error
            int_in("warmup", typed->warmup, 0, typed->lr_steps - 1, &train->warmup, error);
 }
 
-static gboolean check_graph(RunOptions *o, GError **error)
+/* Which of @names was typed; nothing: @value stays. */
+static gboolean check_mode(const char *option, const char *typed, const char *const names[3],
+                           guint *value, GError **error)
 {
-    static const char *const modes[] = {
-        [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
-
-    o->train.graph = GRAPH_AUTO;
-    for (guint m = 0; m < G_N_ELEMENTS(modes); m++) {
-        if (o->graph == NULL || strcmp(o->graph, modes[m]) != 0)
+    if (typed == NULL)
+        return TRUE;
+    for (guint m = 0; m < 3; m++) {
+        if (strcmp(typed, names[m]) != 0)
             continue;
-        o->train.graph = (GraphMode)m;
+        *value = m;
         return TRUE;
     }
-    return o->graph == NULL ||
-           fail(error, ERROR_INPUT, "--cuda-graph = \"%s\": must be on, off or auto", o->graph);
+    return fail(error, ERROR_INPUT, "--%s = \"%s\": must be %s, %s or %s", option, typed, names[1],
+                names[0], names[2]);
+}
+
+static gboolean check_modes(RunOptions *o, GError **error)
+{
+    static const char *const graphs[] = {
+        [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
+    static const char *const attentions[] = {
+        [ATTENTION_BY_OWN] = "own", [ATTENTION_BY_CUDNN] = "cudnn", [ATTENTION_BY_AUTO] = "auto"};
+    guint graph = GRAPH_AUTO, attention = ATTENTION_BY_AUTO;
+
+    if (!check_mode("cuda-graph", o->graph, graphs, &graph, error) ||
+        !check_mode("attention", o->attention, attentions, &attention, error))
+        return FALSE;
+    o->train.graph = (GraphMode)graph;
+    o->train.attention = (AttentionMode)attention;
+    return TRUE;
 }
 
 static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, GError **error)
@@ -152,7 +175,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
         !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
         !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||
         !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error) ||
-        !check_watchdog(typed->watchdog, &train->watchdog_s, error) || !check_graph(o, error))
+        !check_watchdog(typed->watchdog, &train->watchdog_s, error) || !check_modes(o, error))
         return FALSE;
     if (typed->seed < 0)
         return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
@@ -168,6 +191,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     train->clip_norm = typed->clip_norm;
     train->data_path = o->data_path;
     train->db_path = o->db_path;
+    train->nvme_folder = o->nvme_folder;
     return check_schedule(o, typed, error);
 }
 
@@ -191,7 +215,9 @@ void run_options_clear(RunOptions *options)
     g_free(options->plan_path);
     g_free(options->data_path);
     g_free(options->db_path);
+    g_free(options->nvme_folder);
     g_free(options->device);
     g_free(options->schedule);
     g_free(options->graph);
+    g_free(options->attention);
 }

@@ -6,7 +6,7 @@
 
 typedef struct {
     TrainOptions train;
-    char *plan_path, *data_path, *db_path, *device, *schedule, *graph;
+    char *plan_path, *data_path, *db_path, *device, *schedule, *graph, *attention, *nvme_folder;
     gboolean version;
 } RunOptions;
 

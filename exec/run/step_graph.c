@@ -20,7 +20,7 @@ struct StepGraph {
     char *text;
 };
 
-StepGraph *step_graph_new(Runtime *runtime, GraphMode mode, gboolean possible)
+StepGraph *step_graph_new(Runtime *runtime, GraphMode mode, const char *obstacle)
 {
     static const char *const texts[] = {
         [GRAPH_OFF] = "off",
@@ -31,9 +31,9 @@ StepGraph *step_graph_new(Runtime *runtime, GraphMode mode, gboolean possible)
     G_STATIC_ASSERT(WARM_UP == 2);
     graph->runtime = runtime;
     graph->device = runtime_device(runtime);
-    graph->mode = possible ? mode : GRAPH_OFF;
+    graph->mode = obstacle == NULL ? mode : GRAPH_OFF;
     graph->text =
-        g_strdup(possible ? texts[mode] : "off, since communication passes through host memory");
+        obstacle == NULL ? g_strdup(texts[mode]) : g_strconcat("off, since ", obstacle, NULL);
     return graph;
 }
 

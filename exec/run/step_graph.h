@@ -13,8 +13,9 @@ typedef enum { STEP_ISSUED, STEP_CAPTURED, STEP_REPLAYED } StepWay;
 
 typedef struct StepGraph StepGraph;
 
-/* @runtime is borrowed.  @possible: all of a step is the device's; else no step is a graph. */
-StepGraph *step_graph_new(Runtime *runtime, GraphMode mode, gboolean possible);
+/* @runtime is borrowed.  @obstacle: NULL when all of a step is the device's; else no step is a
+ * graph, since that. */
+StepGraph *step_graph_new(Runtime *runtime, GraphMode mode, const char *obstacle);
 void step_graph_free(StepGraph *graph);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(StepGraph, step_graph_free)
 

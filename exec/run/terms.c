@@ -125,7 +125,7 @@ static void add_memory(GArray *rows, const Terms *terms, guint rank, const Predi
         if (terms_is_state((MemoryTerm)t))
             measured = (double)terms->state_bytes[t];
         if (t == TERM_FRAMEWORK) /* what the process holds beside its arena */
-            measured = (double)terms->total_bytes - (double)terms->arena_bytes;
+            measured = (double)terms->total_bytes - (double)terms->arena_bytes[TIER_DEVICE];
         const double values[2] = {(double)p->memory_bytes[t], measured};
         add(rows, rank, g_strdup_printf("memory_bytes.%s", memory_term_name((MemoryTerm)t)),
             "bytes", values);
@@ -133,8 +133,19 @@ static void add_memory(GArray *rows, const Terms *terms, guint rank, const Predi
     const double total[2] = {(double)p->memory_total, (double)terms->total_bytes};
     add(rows, rank, g_strdup("memory_bytes.total"), "bytes", total);
     const double arena[2] = {(double)(p->memory_total - p->memory_bytes[TERM_FRAMEWORK]),
-                             (double)terms->arena_bytes};
+                             (double)terms->arena_bytes[TIER_DEVICE]};
     add(rows, rank, g_strdup("arena_bytes.device"), "bytes", arena);
+}
+
+/* Where state is offloaded to. */
+static void add_tiers(GArray *rows, const Terms *terms, guint rank, const Program *program)
+{
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        const double values[2] = {(double)program->arena_bytes[t], (double)terms->arena_bytes[t]};
+
+        if (program->arena_bytes[t] > 0)
+            add(rows, rank, g_strdup_printf("arena_bytes.%s", tier_name((Tier)t)), "bytes", values);
+    }
 }
 
 static void add_communication_times(GArray *rows, const Terms *terms, guint rank,
@@ -158,6 +169,7 @@ GArray *terms_rows(const Terms *terms, const Plan *plan, const ProgramSet *set, 
     g_array_set_clear_func(rows, clear_term);
     add_times(rows, terms, plan, rank, &p);
     add_memory(rows, terms, rank, &p);
+    add_tiers(rows, terms, rank, set->classes[set->class_of[rank]]);
     for (guint v = 0; v < NUM_VOLUMES; v++) {
         const double values[2] = {(double)p.communication_bytes[v],
                                   (double)terms->communication_bytes[v]};

@@ -12,7 +12,7 @@ typedef struct {
     double communication_seconds[NUM_VOLUMES]; /* from begin to end, waiting for peers included */
     double estimated_seconds[NUM_VOLUMES];     /* by NCCL; NAN = it says nothing */
     guint64 state_bytes[NUM_MEMORY_TERMS];     /* only those of terms_is_state() */
-    guint64 arena_bytes, total_bytes;
+    guint64 arena_bytes[NUM_TIERS], total_bytes;
     guint64 communication_bytes[NUM_VOLUMES];
 } Terms;
 

@@ -144,7 +144,9 @@ static Interpreter *open_interpreter(Runtime *runtime, const ProgramSet *set,
     const InterpreterOptions run = {.check = options->check,
                                     .seed = (guint64)seed,
                                     .no_overlap = options->no_overlap,
-                                    .graph = options->graph};
+                                    .graph = options->graph,
+                                    .nvme_folder = options->nvme_folder,
+                                    .attention = options->attention};
     return interpreter_new_with(runtime, set, &run, error);
 }
 

@@ -56,6 +56,30 @@ char *plan_text_value(JsonParser *plan, const char *path)
     return json_to_string(node, FALSE);
 }
 
+char *plan_text_recompute(JsonParser *plan)
+{
+    JsonNode *layers = plan_text_node(plan, "recompute.layers");
+
+    if (layers == NULL || !JSON_NODE_HOLDS_ARRAY(layers))
+        return plan_text_value(plan, "recompute");
+    JsonArray *numbers = json_node_get_array(layers);
+    g_autofree char *kind = plan_text_value(plan, "recompute.kind");
+    g_autoptr(GString) text = g_string_new(kind);
+    g_autofree char *first = NULL;
+    gboolean equal = TRUE;
+
+    for (guint i = 0; i < json_array_get_length(numbers); i++) {
+        g_autofree char *number = json_to_string(json_array_get_element(numbers, i), FALSE);
+
+        g_string_append_printf(text, "%c%s", i == 0 ? ':' : '/', number);
+        if (i == 0)
+            first = g_steal_pointer(&number);
+        else
+            equal &= g_str_equal(first, number);
+    }
+    return first != NULL && equal ? g_strconcat(kind, ":", first, NULL) : g_strdup(text->str);
+}
+
 /* What goes with an axis that is larger than 1: " interleaved x2", " ring". */
 static void append_how(GString *text, JsonParser *plan, const char *axis)
 {

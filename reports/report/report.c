@@ -171,7 +171,7 @@ static void read_plan(ReportRun *run)
     g_autofree char *precision = plan_text_value(run->plan, "workload.precision");
     g_autofree char *schedule = plan_text_value(run->plan, "schedule.name");
     g_autofree char *micro_batches = plan_text_value(run->plan, "schedule.micro_batches");
-    g_autofree char *recompute = plan_text_value(run->plan, "recompute");
+    g_autofree char *recompute = plan_text_recompute(run->plan);
 
     run->model = plan_text_value(run->plan, "model.name");
     run->topology = plan_text_value(run->plan, "topology.name");

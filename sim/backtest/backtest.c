@@ -49,31 +49,44 @@ static gboolean is_far_too_large(const Plan *plan)
     return (double)plan->prediction.memory_total > 1.5 * (double)plan->prediction.memory_limit;
 }
 
+/* Parts of the time and memory of one plan in a mean of several. */
+typedef struct {
+    double time, memory;
+} Share;
+
+static const Share whole = {1, 1};
+
+/* Where every other product's output is kept: of a block's seven products those of the queries,
+ * values, gate and down, and attention's: 8 h + 2 k + 2 f of 22 h + 8 f bytes a token and block
+ * (k: width of values), a third with Llama's shapes. */
+static const Share halves[] = {
+    [RECOMPUTE_NONE] = {0.5, 1.0 / 3}, [RECOMPUTE_FULL] = {0.5, 2.0 / 3}};
+
 /* Adds a share of what @plan costs with that recomputation. */
-static void add_priced(Outcome *outcome, Plan *plan, Recompute recompute, double share)
+static void add_priced(Outcome *outcome, Plan *plan, Recompute recompute, Share share)
 {
     plan->schedule.recompute = recompute;
     plan_price_quickly(plan);
-    outcome->step_s += share * plan->prediction.step_seconds;
-    outcome->memory_gb += share * memory_gb(outcome->record, &plan->prediction);
-    outcome->total_gb += share * (double)plan->prediction.memory_total / 1e9;
+    outcome->step_s += share.time * plan->prediction.step_seconds;
+    outcome->memory_gb += share.memory * memory_gb(outcome->record, &plan->prediction);
+    outcome->total_gb += share.memory * (double)plan->prediction.memory_total / 1e9;
 }
 
 /* The run's recomputation, or where the table doesn't say the least with which it may have run. */
 static void price(Outcome *outcome, Plan *plan)
 {
     if (setup_halves(outcome->record)) {
-        add_priced(outcome, plan, RECOMPUTE_NONE, 0.5);
-        add_priced(outcome, plan, RECOMPUTE_FULL, 0.5);
+        add_priced(outcome, plan, RECOMPUTE_NONE, halves[RECOMPUTE_NONE]);
+        add_priced(outcome, plan, RECOMPUTE_FULL, halves[RECOMPUTE_FULL]);
         return;
     }
     Recompute recompute = plan->schedule.recompute;
 
-    add_priced(outcome, plan, recompute, 1);
+    add_priced(outcome, plan, recompute, whole);
     while (setup_recomputes(outcome->record) && is_far_too_large(plan) &&
            recompute < RECOMPUTE_FULL) {
         outcome->step_s = outcome->memory_gb = outcome->total_gb = 0;
-        add_priced(outcome, plan, ++recompute, 1);
+        add_priced(outcome, plan, ++recompute, whole);
     }
 }
 

@@ -314,8 +314,6 @@ static gboolean splits_tokens(const Record *record, const Usage *usage)
 /* NULL, or what a prediction needs and the row lacks. */
 static const char *missing(const Record *record)
 {
-    if (record->ep > 1 || record->active_params_b > 0)
-        return "mixture of experts";
     if (record->precision == UNKNOWN)
         return "precision not stated";
     if (record->precision > PRECISION_FP8)
@@ -344,6 +342,7 @@ static const char *fill(const Record *record, const char *topologies_dir, Plan *
     plan->layout.size[AXIS_PP] = record->pp;
     plan->layout.size[AXIS_CP] = record->cp;
     plan->layout.size[AXIS_TP] = record->tp;
+    plan->layout.ep = MAX(record->ep, 1);
     plan->workload.seq_len = record->seq_len;
     set_schedule(record, usage, dp, plan);
     set_sharding(record, usage, dp, plan);
@@ -383,5 +382,6 @@ gboolean setup_recomputes(const Record *record)
 
 gboolean setup_halves(const Record *record)
 {
-    return usage_of(record)->halves_selective && record->recompute == RECOMPUTE_SELECTIVE;
+    return usage_of(record)->halves_selective &&
+           (record->recompute == RECOMPUTE_SELECTIVE || record->recompute == UNKNOWN);
 }

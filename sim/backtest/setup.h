@@ -9,8 +9,9 @@
  * lacks what a prediction needs, or asks for what the planner does not know; the caller's. */
 Plan *setup_plan(const Record *record, const char *topologies_dir, double *share, char **reason);
 
-/* Whether the framework's "selective" keeps every other product of a block (torchtitan), which no
- * plan says: the mean of plans that recompute nothing and all comes near. */
+/* Whether the framework's "selective" keeps every other product of a block (torchtitan, whose
+ * configurations say so where the table is silent), which no plan says: between plans that
+ * recompute nothing and all. */
 gboolean setup_halves(const Record *record);
 
 /* Whether a run that would not have fitted was recomputed, though the table does not say so. */

@@ -1,5 +1,7 @@
 #include "sim/backtest/shape.h"
 
+#include "sim/backtest/experts.h"
+
 #include <math.h>
 
 /* A block with a gate or without, a head of its own or not. */
@@ -65,6 +67,11 @@ static char *config_text(const Record *record, const Shape *shape, guint vocab)
         shape->gated ? "silu" : "gelu_pytorch_tanh", tied);
 }
 
+gboolean shape_has_experts(const Record *record)
+{
+    return record->ep > 1 || record->active_params_b > 0;
+}
+
 Model *shape_model(const Record *record, guint tp, const char **reason)
 {
     const guint heads = record->heads != 0 ? record->heads : MAX(1, record->hidden / 128);
@@ -78,8 +85,17 @@ Model *shape_model(const Record *record, guint tp, const char **reason)
     *reason = "no layers, hidden or seq_len";
     if (record->layers == 0 || record->hidden == 0 || record->seq_len == 0)
         return NULL;
-    choose(record, &shape);
-    g_autofree char *text = config_text(record, &shape, pad(shape.vocab, 128 * tp));
+    const guint vocab = pad(shape.vocab, 128 * tp);
+    g_autofree char *text = NULL;
+    if (shape_has_experts(record)) {
+        text = experts_config_text(record, vocab);
+        *reason = "a mixture of experts that is not known";
+    } else {
+        choose(record, &shape);
+        text = config_text(record, &shape, vocab);
+    }
+    if (text == NULL)
+        return NULL;
     g_autoptr(GError) error = NULL;
     g_autoptr(Model) model = model_parse(text, record->id, record->model, &error);
     *reason = "a shape that is not a model's";

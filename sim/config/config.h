@@ -14,6 +14,7 @@ typedef struct {
     guint gpus, global_batch, micro_batch, micro_batches, seq_len, virtual_stages;
     guint num_chunks; /* of the pipeline; 0: even, with virtual_stages of them a stage */
     guint16 chunk_layers[MAX_CHUNKS];
+    guint recompute_layers; /* of each chunk, the first ones; 0: of all */
     gint strategy, recompute, schedule, context, sequence_parallel, optimizer;
     gint keep; /* units kept gathered between forward and backward: none, or the default's */
     gboolean gather_fp8;  /* weights travel in 8 bits */

@@ -110,6 +110,27 @@ static gboolean read_strategy(const Reader *reader, GError **error)
                        error);
 }
 
+/* Whole layers, of each chunk: by block the first so many are recomputed, the others not at all;
+ * uniform recomputes all, in groups of which the first one's input is kept. */
+static gboolean read_recompute_layers(const Reader *reader, const char *prefix, GError **error)
+{
+    enum { UNIFORM, BLOCK };
+    static const Meaning methods[] = {{"uniform", UNIFORM}, {"block", BLOCK}, {NULL, 0}};
+    g_autofree char *method_name = g_strconcat(prefix, "_method", NULL);
+    g_autofree char *layers_name = g_strconcat(prefix, "_num_layers", NULL);
+    gint method = UNIFORM;
+    guint layers = 1;
+
+    if (!reader_word(reader, method_name, methods, &method, error) ||
+        !reader_uint(reader, layers_name, &layers, error))
+        return FALSE;
+    if (method == BLOCK && reader->config->recompute == RECOMPUTE_FULL)
+        reader->config->recompute_layers = layers;
+    else if (method == UNIFORM)
+        reader_note(reader, layers_name, "1", "priced with the input of every block kept");
+    return TRUE;
+}
+
 static gboolean read_recompute(const Reader *reader, GError **error)
 {
     static const char *const attention[] = {"recompute_activations", NULL};
@@ -121,12 +142,11 @@ static gboolean read_recompute(const Reader *reader, GError **error)
     if (!any_flag(reader, attention, &selective, error) || !any_flag(reader, blocks, &full, error))
         return FALSE;
     config->recompute = full ? RECOMPUTE_FULL : selective ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;
-    reader_note(reader, "recompute_method", "uniform", "priced with all blocks recomputed");
-    reader_note(reader, "activations_checkpoint_method", "uniform",
-                "priced with all blocks recomputed");
     return reader_word(reader, "activations_checkpoint_granularity", granularities,
                        &config->recompute, error) &&
-           reader_word(reader, "recompute_granularity", granularities, &config->recompute, error);
+           reader_word(reader, "recompute_granularity", granularities, &config->recompute, error) &&
+           read_recompute_layers(reader, "recompute", error) &&
+           read_recompute_layers(reader, "activations_checkpoint", error);
 }
 
 /* --pipeline-model-parallel-layout "Ett|ttt|ttL": blocks (t) of each chunk, E and L the embedding

@@ -117,17 +117,26 @@ static double ring_seconds(Volume kind, double bytes, const CollectiveContext *c
     return rounds[kind] * (ring.latency_s + (n - 1) / n * bytes / ring.bytes_per_s * ramp);
 }
 
+/* See all_to_all_seconds. */
+static double sent_once(guint copies, double domain_share)
+{
+    return copies <= 1 ? 1 : (1 - pow(1 - domain_share, copies)) / (copies * domain_share);
+}
+
 /**
  * all_to_all_seconds:
  *
- *     t = max over levels (a + (joined - l) / n * S / b * ramp)
+ *     t = max over levels (a + (joined - l) / n * S * once(l / n) / b * ramp)
+ *     once(q) = (1 - (1 - q)^k) / (k q)      1 where all rows are sent
  *
  *     n  ranks     S  bytes that a rank sends, its own part included     joined, l  members inside
- *     one domain of the level, of the level below     b, a  one link of the level
+ *     one domain of the level, of the level below     b, a  one link of the level     k  copies
  *
  * Each rank has its own link of every level, over which goes what is for members that no inner
- * level joins; levels work side by side.  Derived here.  Left out: a last domain that is partly
- * filled, tokens that go to two experts of one rank (sent twice), uneven routing.
+ * level joins; levels work side by side.  Derived here.  Where copies of a row go to one domain it
+ * is sent there once and multiplied inside (DeepSeek-V3, arXiv 2412.19437, sec. 3.2.2; DeepEP):
+ * once(q) is the chance that a domain is hit at all over the copies that are for it.  Left out: a
+ * last domain that is partly filled, uneven routing, a limit on a token's nodes.
  */
 static double all_to_all_seconds(double bytes, const CollectiveContext *context)
 {
@@ -144,7 +153,8 @@ static double all_to_all_seconds(double bytes, const CollectiveContext *context)
 
         if (joined <= inside)
             continue;
-        const double part = (double)(joined - inside) / context->ranks;
+        const double part = (double)(joined - inside) / context->ranks *
+                            sent_once(context->copies, (double)inside / context->ranks);
         seconds =
             MAX(seconds, level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp);
         inside = joined;

@@ -12,6 +12,8 @@ typedef struct {
     guint ranks;          /* members, at least 1 */
     guint span;           /* consecutive ranks that it spreads over: stride * ranks */
     guint ranks_per_node; /* of the whole job, at least 1 */
+    guint copies;         /* of an all-to-all: rows that are the same one, to so many places at
+                             random, of which each domain of a level is sent one; 0: all are sent */
 } CollectiveContext;
 
 /* Seconds of one @kind over @bytes: the whole buffer (what all-gather ends with, reduce-scatter

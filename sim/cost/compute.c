@@ -24,7 +24,7 @@ static const DeviceCost *device_cost(const Topology *topology)
     const GArray *gemm = topology->measured.gemm;
 
     if (topology->gpu.kind == DEVICE_CUDA)
-        return &device_cost_cuda;
+        return gemm != NULL && gemm->len > 0 ? &device_cost_cuda_measured : &device_cost_cuda;
     return gemm != NULL && gemm->len > 0 ? &device_cost_cpu_measured : &device_cost_cpu_nominal;
 }
 

@@ -25,9 +25,10 @@ typedef struct {
     double (*overhead)(const Topology *topology, const ComputeContext *context); /* of one op */
 } DeviceCost;
 
-extern const DeviceCost device_cost_cuda;         /* nominal figures and tiles */
-extern const DeviceCost device_cost_cpu_nominal;  /* nominal figures of a core */
-extern const DeviceCost device_cost_cpu_measured; /* rows of `fsdp-run calibrate` */
+extern const DeviceCost device_cost_cuda;          /* nominal figures and tiles */
+extern const DeviceCost device_cost_cuda_measured; /* rows of calibration, else these */
+extern const DeviceCost device_cost_cpu_nominal;   /* nominal figures of a core */
+extern const DeviceCost device_cost_cpu_measured;  /* rows of `fsdp-run calibrate` */
 
 /* Bytes that A, B and C take; of fp8 factors C has 2 bytes an element. */
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype);

@@ -114,6 +114,18 @@ static double broadcast_seconds(const Program *program, const Op *op, const Fram
     return framework->broadcast_s * op_group_size(program, op) / units;
 }
 
+/* Rows of one token that an all-to-all sends; 0 where each goes by itself. */
+static guint row_copies(const Program *program, const Op *op, const Framework *framework)
+{
+    if (op->kind != OP_ALL_TO_ALL || !framework->sends_once)
+        return 0;
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++)
+            if (program_segment(program, s)->ops[i].kind == OP_ROUTE)
+                return (guint)program_segment(program, s)->ops[i].sizes.top_k;
+    return 0;
+}
+
 static double communication_seconds(const Program *program, const Op *op,
                                     const SimulateContext *context, const guint *spans)
 {
@@ -125,6 +137,7 @@ static double communication_seconds(const Program *program, const Op *op,
         .ranks = op_group_size(program, op),
         .span = spans[group],
         .ranks_per_node = context->ranks_per_node,
+        .copies = row_copies(program, op, durations_framework(context)),
     };
 
     const guint64 bytes =
@@ -183,19 +196,38 @@ static void repeat_forward(const Program *program, guint again, double **duratio
     }
 }
 
+/* Of the pass over a block's experts, which is a segment of its own, beside that over the rest. */
+static double experts_seconds(const Program *program, const Segment *rest, double **durations)
+{
+    g_autofree char *name = g_strconcat("experts", strrchr(rest->name, '.'), NULL);
+
+    for (guint s = 0; s < program->segments->len; s++)
+        if (strcmp(program_segment(program, s)->name, name) == 0)
+            return all_seconds(program_segment(program, s), durations[s]);
+    return 0;
+}
+
 /* A pass over a block whose kernels run faster than the host issues them waits for it: the stream
  * of compute stands still for the rest. */
-static void wait_for_host(const Segment *segment, const Framework *framework, double *durations)
+static void wait_for_host(const Program *program, guint s, const Framework *framework,
+                          double **durations)
 {
+    const Segment *segment = program_segment(program, s);
     const gboolean forward = g_str_has_suffix(segment->name, ".forward") ||
                              g_str_has_suffix(segment->name, ".recompute");
     const gboolean is_pass = forward || g_str_has_suffix(segment->name, ".backward");
-    const double host_s = forward ? framework->host_forward_s : framework->host_backward_s;
-    const gboolean is_block =
-        g_str_has_prefix(segment->name, "block") || g_str_has_prefix(segment->name, "sparse");
+    const gboolean sparse = g_str_has_prefix(segment->name, "sparse");
+    const double dense_s = forward ? framework->host_forward_s : framework->host_backward_s;
+    const double sparse_s =
+        forward ? framework->host_sparse_forward_s : framework->host_sparse_backward_s;
+    const double host_s = sparse ? MAX(dense_s, sparse_s) : dense_s;
+    const gboolean is_block = sparse || g_str_has_prefix(segment->name, "block");
 
-    if (host_s > 0 && is_pass && is_block)
-        stand_still(segment, MAX(0, host_s - all_seconds(segment, durations)), durations);
+    if (host_s == 0 || !is_pass || !is_block)
+        return;
+    const double issued_s = all_seconds(segment, durations[s]) +
+                            (sparse ? experts_seconds(program, segment, durations) : 0);
+    stand_still(segment, MAX(0, host_s - issued_s), durations[s]);
 }
 
 /**
@@ -248,8 +280,9 @@ double **durations_new(const Program *program, const SimulateContext *context, c
         durations[s] = g_new(double, segment->num_ops + 1);
         for (guint i = 0; i < segment->num_ops; i++)
             durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
-        wait_for_host(segment, durations_framework(context), durations[s]);
     }
+    for (guint s = 0; s < program->segments->len; s++)
+        wait_for_host(program, s, durations_framework(context), durations);
     for (guint s = 0; durations_framework(context)->recomputes_all && s < program->segments->len;
          s++)
         repeat_forward(program, s, durations);

@@ -37,6 +37,9 @@ typedef struct Framework {
     double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */
     double host_backward_s;
+    double host_sparse_forward_s; /* the same of a block with experts */
+    double host_sparse_backward_s;
+    gboolean sends_once;    /* a token goes once to each node, rank with experts that it visits */
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
                                it */
@@ -56,6 +59,8 @@ typedef struct Framework {
     gboolean gathers_logits; /* of the tp group: each rank holds all of them */
     double transient_share;  /* buffers that come and go, of all that is not state */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
+    gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,
+                                between which tokens are split */
     SavedBytes saved;
 } Framework;
 
@@ -68,6 +73,9 @@ char *framework_names(void);
 
 /* @framework, or the default where it is NULL. */
 const Framework *framework_or_default(const Framework *framework);
+
+/* Whether that is another than fsdp-run, whose memory is not the program's. */
+gboolean framework_is_foreign(const Framework *framework);
 
 /* How often the bytes of a memory-bound op pass through memory. */
 double framework_passes(const Framework *framework, const Op *op);

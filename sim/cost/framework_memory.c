@@ -65,8 +65,10 @@ static void grow_saved(const Framework *framework, const Program *program)
     const Op *attention = find_op(program, OP_ATTENTION);
     const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
     const double width = is_fp8(program) ? 0.5 : 1;
-    const double products =
-        saved->hidden * elements_of(program, "residual") + saved->ffn * elements_of(program, "up");
+    const double whole = elements_of(program, "partial"); /* 0 without a tp group */
+    const double hidden =
+        framework->keeps_gathered && whole > 0 ? whole : elements_of(program, "residual");
+    const double products = saved->hidden * hidden + saved->ffn * elements_of(program, "up");
 
     const double kept = width * products + saved->attention * elements_of(program, "q");
     const double scores = saved->score * keys * elements_of(program, "lse");
@@ -80,10 +82,19 @@ static void grow_saved(const Framework *framework, const Program *program)
     }
 }
 
+/* The head's: routers have logits too. */
+static Tensor *find_logits(const Program *program)
+{
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, "logits") == 0)
+            return program_tensor(program, t);
+    return NULL;
+}
+
 static void grow_logits(const Framework *framework, const Program *program)
 {
     const Op *head = find_op(program, OP_HEAD_LOSS);
-    Tensor *logits = find_tensor(program, "logits");
+    Tensor *logits = find_logits(program);
 
     if (head == NULL || framework->logit_held_bytes == 0)
         return;
@@ -100,6 +111,12 @@ void framework_grow(const Framework *framework, Program *program)
     grow_logits(framework, program);
 }
 
+double framework_unit_bytes(const Framework *framework, const UnitMap *map)
+{
+    return framework->whole_bytes * (double)map->full_elements +
+           framework->shard_bytes * (double)map->shard_elements;
+}
+
 void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use)
 {
     double state = 0;
@@ -107,8 +124,7 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     for (guint u = 0; u < program->units->len; u++) {
         const UnitClass *unit = program_unit(program, u);
 
-        state += unit->count * (framework->whole_bytes * (double)unit->map->full_elements +
-                                framework->shard_bytes * (double)unit->map->shard_elements);
+        state += unit->count * framework_unit_bytes(framework, unit->map);
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;

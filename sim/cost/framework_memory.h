@@ -9,5 +9,8 @@
  * priced, never run or hashed. */
 void framework_grow(const Framework *framework, Program *program);
 
+/* Bytes of a unit's state that no tensor of the program stands for. */
+double framework_unit_bytes(const Framework *framework, const UnitMap *map);
+
 /* State and buffers that no tensor of the program stands for, of a placed one's memory. */
 void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use);

@@ -22,78 +22,36 @@ gboolean simulate_overlaps(const SimulateContext *context)
 
 /* ---- clocks ---- */
 
+/* One op of a segment, and what there is to know of it on the clocks. */
+typedef struct {
+    const Op *op;
+    double took_s, lost_s; /* lost_s: that compute loses to it */
+    OpClass class, spent_on;
+    gboolean communicates;
+    Volume volume; /* where it communicates */
+} Timed;
+
 /* Virtual time of one simulated rank. */
 typedef struct {
     const Program *program;
-    double **durations;
+    Timed *timed;                 /* ops of all segments */
+    guint *first_timed;           /* by segment; one past the end too */
     guint32 *first_op;            /* program_first_ops() */
     double *end[2];               /* by op: when it ended in this step, in the one before */
     double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
-    double blocks[MAX_STREAMS];   /* seconds that compute loses a second of that stream's */
-    double owed_s;                /* of them, what it loses before the optimiser: to reductions */
+    double owed_s;                /* what compute loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
     double last_compute_s;        /* end of the newest compute op */
     double step_start_s;
     StepTime time;
     /* the op under way */
-    guint step, call, op;
+    guint step, next_call, op, num_ops;
+    const Call *call;
+    double *call_end; /* end[0], of the call's first op */
     double ready_s;
     gboolean arrived; /* at a collective, waiting for the others */
 } Clock;
-
-static void clock_init(Clock *clock, const Program *program, const SimulateContext *context,
-                       double **durations)
-{
-    *clock = (Clock){.program = program, .durations = durations};
-    clock->first_op = program_first_ops(program);
-    const guint32 ops_per_step = clock->first_op[program->step.calls->len];
-    clock->end[0] = g_new0(double, ops_per_step);
-    clock->end[1] = g_new0(double, ops_per_step);
-    for (guint s = 0; s < program->streams->len; s++)
-        clock->blocks[s] =
-            framework_blocks(durations_framework(context), program_stream(program, s)->name);
-}
-
-static void clock_clear(Clock *clock)
-{
-    g_free(clock->first_op);
-    g_free(clock->end[0]);
-    g_free(clock->end[1]);
-}
-
-static const Call *current_call(const Clock *clock)
-{
-    return &g_array_index(clock->program->step.calls, Call, clock->call);
-}
-
-static const Op *current_op(const Clock *clock)
-{
-    return &program_segment(clock->program, current_call(clock)->segment)->ops[clock->op];
-}
-
-/* The earliest start of the current op by its stream, its waits and the threads that it needs. */
-static double ready(const Clock *clock, gboolean is_cpu)
-{
-    const Call *call = current_call(clock);
-    const Op *op = current_op(clock);
-    const CallList *list = &clock->program->step;
-    double at = clock->stream_s[op->stream];
-
-    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
-        at += clock->owed_s;
-    for (guint w = 0; w < op->num_waits; w++)
-        at = MAX(at, clock->end[0][clock->first_op[clock->call] + op->waits[w]]);
-    for (guint w = 0; w < call->num_waits; w++) {
-        const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);
-
-        if (wait->before == clock->op && (wait->back == 0 || clock->step > 0))
-            at = MAX(at, clock->end[wait->back][wait_event(clock->first_op, wait)]);
-    }
-    if (is_cpu) /* issued when the main thread comes by, run when its own thread is free */
-        at = MAX(at, MAX(clock->issue_s, op->stream == COMPUTE_STREAM ? 0 : clock->queue_s));
-    return at;
-}
 
 /* A cast before a gather, a sum after a reduction: on a stream of communication, part of it. */
 static OpClass spent_on(const Op *op)
@@ -101,44 +59,139 @@ static OpClass spent_on(const Op *op)
     return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
 }
 
+static void time_ops(Clock *clock, const SimulateContext *context, double *const *durations)
+{
+    const Program *program = clock->program;
+    double blocks[MAX_STREAMS]; /* seconds that compute loses a second of that stream's */
+
+    for (guint s = 0; s < program->streams->len; s++)
+        blocks[s] =
+            framework_blocks(durations_framework(context), program_stream(program, s)->name);
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+            const Op *op = &program_segment(program, s)->ops[i];
+
+            Timed *timed = &clock->timed[clock->first_timed[s] + i];
+
+            *timed = (Timed){
+                .op = op,
+                .took_s = durations[s][i],
+                .lost_s = op->stream == COMPUTE_STREAM ? 0 : blocks[op->stream] * durations[s][i],
+                .class = op_class(op->kind),
+                .spent_on = spent_on(op),
+                .communicates = op_kind_is_communication(op->kind),
+            };
+            if (op_kind_is_communication(op->kind))
+                timed->volume = op_volume(op->kind);
+        }
+}
+
+static void clock_init(Clock *clock, const Program *program, const SimulateContext *context,
+                       const guint *spans)
+{
+    const guint num = program->segments->len;
+    double **durations = durations_new(program, context, spans);
+
+    *clock = (Clock){.program = program};
+    clock->first_op = program_first_ops(program);
+    const guint32 ops_per_step = clock->first_op[program->step.calls->len];
+    clock->end[0] = g_new0(double, ops_per_step);
+    clock->end[1] = g_new0(double, ops_per_step);
+    clock->first_timed = g_new0(guint, num + 1);
+    for (guint s = 0; s < num; s++)
+        clock->first_timed[s + 1] = clock->first_timed[s] + program_segment(program, s)->num_ops;
+    clock->timed = g_new(Timed, clock->first_timed[num]);
+    time_ops(clock, context, durations);
+    durations_free(durations, program);
+}
+
+static void clock_clear(Clock *clock)
+{
+    g_free(clock->timed);
+    g_free(clock->first_timed);
+    g_free(clock->first_op);
+    g_free(clock->end[0]);
+    g_free(clock->end[1]);
+}
+
+/* Ordinal of the current op among those of all segments. */
+static guint current_ordinal(const Clock *clock)
+{
+    return clock->first_timed[clock->call->segment] + clock->op;
+}
+
+static const Timed *current_timed(const Clock *clock)
+{
+    return &clock->timed[current_ordinal(clock)];
+}
+
+static const Op *current_op(const Clock *clock)
+{
+    return current_timed(clock)->op;
+}
+
+/* The earliest start of the current op by its stream, its waits and the threads that it needs. */
+static double ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
+{
+    const Call *call = clock->call;
+    const Op *op = timed->op;
+    const Wait *waits = &g_array_index(clock->program->step.waits, Wait, call->first_wait);
+    double at = clock->stream_s[op->stream];
+
+    if (timed->class == OP_CLASS_OPTIMIZER)
+        at += clock->owed_s;
+    for (guint w = 0; w < op->num_waits; w++)
+        at = MAX(at, clock->call_end[op->waits[w]]);
+    for (guint w = 0; w < call->num_waits; w++)
+        if (waits[w].before == clock->op && (waits[w].back == 0 || clock->step > 0))
+            at = MAX(at, clock->end[waits[w].back][wait_event(clock->first_op, &waits[w])]);
+    if (is_cpu) /* issued when the main thread comes by, run when its own thread is free */
+        at = MAX(at, MAX(clock->issue_s, op->stream == COMPUTE_STREAM ? 0 : clock->queue_s));
+    return at;
+}
+
 /* Of compute's time, to traffic.  What reductions take of it counts once all backward passes are
  * done: before, other stages would wait for it one after the other, and no framework does that. */
-static void lose(Clock *clock, const Op *op, double seconds)
+static void lose(Clock *clock, const Timed *timed)
 {
-    if (op->kind == OP_ALL_GATHER)
-        clock->stream_s[COMPUTE_STREAM] += seconds;
+    if (timed->op->kind == OP_ALL_GATHER)
+        clock->stream_s[COMPUTE_STREAM] += timed->lost_s;
     else
-        clock->owed_s += seconds;
+        clock->owed_s += timed->lost_s;
+}
+
+static void note_op(const Clock *clock, double start_s, double end_s, GArray *ops,
+                    guint class_index)
+{
+    const SimulatedOp done = {class_index, clock->next_call - 1, clock->op,
+                              start_s - clock->step_start_s, end_s - clock->step_start_s};
+
+    if (ops != NULL && clock->step == STEPS - 1)
+        g_array_append_val(ops, done);
 }
 
 /* Ends the current op and takes the rank to the next one. */
 static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
 {
-    const Op *op = current_op(clock);
-    const double took = clock->durations[current_call(clock)->segment][clock->op];
-    const double end_s = start_s + took;
+    const Timed *timed = current_timed(clock);
+    const double end_s = start_s + timed->took_s;
 
-    clock->end[0][clock->first_op[clock->call] + clock->op] = end_s;
-    clock->stream_s[op->stream] = end_s;
-    if (op->stream == COMPUTE_STREAM) {
+    clock->call_end[clock->op] = end_s;
+    clock->stream_s[timed->op->stream] = end_s;
+    if (timed->op->stream == COMPUTE_STREAM) {
         clock->issue_s = clock->last_compute_s = end_s;
     } else {
         clock->queue_s = end_s;
-        lose(clock, op, clock->blocks[op->stream] * took);
+        lose(clock, timed);
     }
-    if (op_class(op->kind) == OP_CLASS_OPTIMIZER)
+    if (timed->class == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
-    clock->time.busy_s[spent_on(op)] += took;
-    if (op_kind_is_communication(op->kind))
-        clock->time.volume_s[op_volume(op->kind)] += took;
+    clock->time.busy_s[timed->spent_on] += timed->took_s;
+    if (timed->communicates)
+        clock->time.volume_s[timed->volume] += timed->took_s;
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
-    if (ops != NULL && clock->step == STEPS - 1) {
-        const SimulatedOp done = {class_index, clock->call, clock->op,
-                                  start_s - clock->step_start_s, end_s - clock->step_start_s};
-
-        g_array_append_val(ops, done);
-    }
+    note_op(clock, start_s, end_s, ops, class_index);
     clock->arrived = FALSE;
     clock->op++;
 }
@@ -152,7 +205,7 @@ static void end_step(Clock *clock)
     clock->end[0] = end;
     clock->time.step_s = clock->last_compute_s - clock->step_start_s;
     clock->step_start_s = clock->last_compute_s;
-    clock->call = clock->op = 0;
+    clock->next_call = clock->op = clock->num_ops = 0;
     clock->step++;
     if (clock->step == STEPS)
         return;
@@ -160,18 +213,26 @@ static void end_step(Clock *clock)
     memset(clock->time.volume_s, 0, sizeof clock->time.volume_s);
 }
 
+static void start_call(Clock *clock)
+{
+    const CallList *step = &clock->program->step;
+
+    clock->call = &g_array_index(step->calls, Call, clock->next_call);
+    clock->call_end = clock->end[0] + clock->first_op[clock->next_call++];
+    clock->num_ops = program_segment(clock->program, clock->call->segment)->num_ops;
+    clock->op = 0;
+}
+
 /* FALSE when all steps are done. */
 static gboolean settle(Clock *clock)
 {
     while (clock->step < STEPS) {
-        if (clock->call == clock->program->step.calls->len) {
-            end_step(clock);
-            continue;
-        }
-        if (clock->op < program_segment(clock->program, current_call(clock)->segment)->num_ops)
+        if (clock->op < clock->num_ops)
             return TRUE;
-        clock->call++;
-        clock->op = 0;
+        if (clock->next_call < clock->program->step.calls->len)
+            start_call(clock);
+        else
+            end_step(clock);
     }
     return FALSE;
 }
@@ -190,17 +251,15 @@ static StepTime clock_time(const Clock *clock)
 StepTime simulate_program(const Program *program, const SimulateContext *context,
                           const guint *spans)
 {
-    double **durations = durations_new(program, context, spans);
     const gboolean overlaps = simulate_overlaps(context);
     const gboolean is_cpu = context->topology->gpu.kind == DEVICE_CPU;
     Clock clock;
 
-    clock_init(&clock, program, context, durations);
+    clock_init(&clock, program, context, spans);
     while (settle(&clock))
-        finish(&clock, ready(&clock, is_cpu), overlaps, NULL, 0);
+        finish(&clock, ready(&clock, current_timed(&clock), is_cpu), overlaps, NULL, 0);
     const StepTime time = clock_time(&clock);
     clock_clear(&clock);
-    durations_free(durations, program);
     return time;
 }
 
@@ -210,9 +269,8 @@ enum { NOBODY = G_MAXUINT };
 
 /* Whom a class meets, looked up once an op. */
 typedef struct {
-    guint *first_op; /* by segment: ordinal of its first op among those of all segments */
-    guint **met;     /* by that ordinal: classes in their order, its own too, then NOBODY; NULL:
-                        not yet looked up */
+    guint **met; /* by current_ordinal(): classes in their order, its own too, then NOBODY; NULL:
+                    not yet looked up */
     guint name[MAX_STREAMS]; /* by stream: of its name */
 } Meeting;
 
@@ -257,8 +315,8 @@ static gboolean sends_between(const Op *op, guint own, guint peer, guint size)
     return FALSE;
 }
 
-/* Whether @other must be at its part of the collective that @mine has reached. */
-static gboolean is_partner(const Simulation *simulation, guint mine, guint other)
+/* Marks the classes that must be at their part of the collective that @mine has reached. */
+static void mark_partners(const Simulation *simulation, guint mine, gboolean *is_partner)
 {
     const Program *program = simulation->clocks[mine].program;
     const Op *op = current_op(&simulation->clocks[mine]);
@@ -266,30 +324,32 @@ static gboolean is_partner(const Simulation *simulation, guint mine, guint other
         program_set_group(simulation->set, purpose_of(program, op), simulation->sample[mine]);
     const guint own = group == NULL ? 0 : group_position(group, simulation->sample[mine]);
 
-    for (guint i = 0; group != NULL && i < group->size; i++) {
-        if (simulation->set->class_of[group->ranks[i]] != other)
-            continue;
+    for (guint i = 0; group != NULL && i < group->size; i++)
         if (op->kind != OP_EXCHANGE || sends_between(op, own, i, group->size))
-            return TRUE;
-    }
-    return FALSE;
+            is_partner[simulation->set->class_of[group->ranks[i]]] = TRUE;
+}
+
+static guint *find_met(const Simulation *simulation, guint mine)
+{
+    const guint num_classes = simulation->set->num_classes;
+    g_autofree gboolean *is_partner = g_new0(gboolean, num_classes);
+    guint *met = g_new(guint, num_classes + 1), num = 0;
+
+    mark_partners(simulation, mine, is_partner);
+    for (guint c = 0; c < num_classes; c++)
+        if (c == mine || is_partner[c])
+            met[num++] = c;
+    met[num] = NOBODY;
+    return met;
 }
 
 /* The classes of the current op of @mine, in order. */
 static const guint *met_by(const Simulation *simulation, guint mine)
 {
-    const Clock *clock = &simulation->clocks[mine];
-    const Meeting *meeting = &simulation->meetings[mine];
-    guint **met = &meeting->met[meeting->first_op[current_call(clock)->segment] + clock->op];
-    guint num = 0;
+    guint **met = &simulation->meetings[mine].met[current_ordinal(&simulation->clocks[mine])];
 
-    if (*met != NULL)
-        return *met;
-    *met = g_new(guint, simulation->set->num_classes + 1);
-    for (guint c = 0; c < simulation->set->num_classes; c++)
-        if (c == mine || is_partner(simulation, mine, c))
-            (*met)[num++] = c;
-    (*met)[num] = NOBODY;
+    if (*met == NULL)
+        *met = find_met(simulation, mine);
     return *met;
 }
 
@@ -395,10 +455,12 @@ static gboolean advance(Simulation *simulation, guint c)
     gboolean moved = FALSE;
 
     while (settle(clock)) {
+        const Timed *timed = current_timed(clock);
+
         if (!clock->arrived) {
-            clock->ready_s = ready(clock, simulation->is_cpu);
-            clock->arrived = op_kind_is_communication(current_op(clock)->kind);
-            if (current_op(clock)->kind == OP_EXCHANGE)
+            clock->ready_s = ready(clock, timed, simulation->is_cpu);
+            clock->arrived = timed->communicates;
+            if (timed->op->kind == OP_EXCHANGE)
                 note_arrival(simulation, c);
             moved = TRUE;
         }
@@ -411,8 +473,7 @@ static gboolean advance(Simulation *simulation, guint c)
     return moved;
 }
 
-static double **class_durations(const Simulation *simulation, const SimulateContext *context,
-                                guint c)
+static void class_init(Simulation *simulation, const SimulateContext *context, guint c)
 {
     const Program *program = simulation->set->classes[c];
     g_autofree guint *spans = g_new0(guint, program->groups->len + 1);
@@ -421,7 +482,12 @@ static double **class_durations(const Simulation *simulation, const SimulateCont
         spans[g] = span_of(program_set_group(simulation->set,
                                              g_array_index(program->groups, GroupRef, g).purpose,
                                              simulation->sample[c]));
-    return durations_new(program, context, spans);
+    clock_init(&simulation->clocks[c], program, context, spans);
+}
+
+static guint num_timed(const Clock *clock)
+{
+    return clock->first_timed[clock->program->segments->len];
 }
 
 static void meetings_init(Simulation *simulation)
@@ -431,14 +497,8 @@ static void meetings_init(Simulation *simulation)
     for (guint c = 0; c < simulation->set->num_classes; c++) {
         const Program *program = simulation->set->classes[c];
         Meeting *meeting = &simulation->meetings[c];
-        guint ops = 0;
 
-        meeting->first_op = g_new(guint, program->segments->len);
-        for (guint s = 0; s < program->segments->len; s++) {
-            meeting->first_op[s] = ops;
-            ops += program_segment(program, s)->num_ops;
-        }
-        meeting->met = g_new0(guint *, ops + 1);
+        meeting->met = g_new0(guint *, num_timed(&simulation->clocks[c]));
         for (guint s = 0; s < program->streams->len; s++) {
             char *name = program_stream(program, s)->name;
 
@@ -461,15 +521,9 @@ static void meetings_clear(Simulation *simulation)
     for (guint i = 0; i < num * num * simulation->names->len; i++)
         g_clear_pointer(&simulation->arrivals[i], g_array_unref);
     for (guint c = 0; c < num; c++) {
-        const Program *program = simulation->set->classes[c];
-        const guint last = program->segments->len - 1;
-        const Meeting *meeting = &simulation->meetings[c];
-
-        for (guint i = 0; i < meeting->first_op[last] + program_segment(program, last)->num_ops;
-             i++)
-            g_free(meeting->met[i]);
-        g_free(meeting->met);
-        g_free(meeting->first_op);
+        for (guint i = 0; i < num_timed(&simulation->clocks[c]); i++)
+            g_free(simulation->meetings[c].met[i]);
+        g_free(simulation->meetings[c].met);
     }
     g_ptr_array_unref(simulation->names);
     g_free(simulation->arrivals);
@@ -489,12 +543,11 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
     };
     gboolean moved = TRUE;
 
-    meetings_init(&simulation);
     for (guint rank = set->num_ranks; rank-- > 0;)
         simulation.sample[set->class_of[rank]] = rank;
     for (guint c = 0; c < set->num_classes; c++)
-        clock_init(&simulation.clocks[c], set->classes[c], context,
-                   class_durations(&simulation, context, c));
+        class_init(&simulation, context, c);
+    meetings_init(&simulation);
     while (moved) {
         moved = FALSE;
         for (guint c = 0; c < set->num_classes; c++)
@@ -503,10 +556,10 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
     for (guint c = 0; c < set->num_classes; c++) {
         g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
         times[c] = clock_time(&simulation.clocks[c]);
-        durations_free(simulation.clocks[c].durations, set->classes[c]);
-        clock_clear(&simulation.clocks[c]);
     }
     meetings_clear(&simulation);
+    for (guint c = 0; c < set->num_classes; c++)
+        clock_clear(&simulation.clocks[c]);
     g_free(simulation.clocks);
     g_free(simulation.sample);
 }

@@ -297,6 +297,7 @@ static gboolean accelerate_write(Export *export, GError **error)
         (optimizer = export_map(export, "workload.optimizer",
                                 optimizer_name(plan->workload.optimizer), optimizers, error)) ==
             NULL ||
+        !export_check_recompute(export, "fsdp_activation_checkpointing wraps every block", error) ||
         (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
                                 recomputes, error)) == NULL ||
         (block = export_map(export, "model.model_type", plan->model->model_type, block_classes,

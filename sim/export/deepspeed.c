@@ -207,6 +207,9 @@ static gboolean deepspeed_write(Export *export, GError **error)
         (optimizer = export_map(export, "workload.optimizer",
                                 optimizer_name(plan->workload.optimizer), optimizers, error)) ==
             NULL ||
+        !export_check_recompute(
+            export, "which layers are checkpointed is the model's code, not its configuration",
+            error) ||
         (recompute = export_map(export, "recompute", recompute_name(plan->schedule.recompute),
                                 recomputes, error)) == NULL)
         return FALSE;

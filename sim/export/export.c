@@ -81,6 +81,14 @@ gboolean export_check_accumulate(const Export *export, gboolean sharded, GError 
                          error);
 }
 
+gboolean export_check_recompute(const Export *export, const char *why, GError **error)
+{
+    g_autofree char *recompute = plan_recompute_text(export->plan);
+
+    return !schedule_has_rest(&export->plan->schedule) ||
+           export_refuse(export, "recompute", recompute, why, error);
+}
+
 guint export_even_layers(const Plan *plan)
 {
     const guint pp = plan->layout.size[AXIS_PP], layers = plan->model->layers;

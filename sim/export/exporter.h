@@ -46,6 +46,9 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
 
+/* Refuses, with @why, a plan that computes only the first layers of stages again. */
+gboolean export_check_recompute(const Export *export, const char *why, GError **error);
+
 /* Blocks of every chunk of the pipeline; 0 when some have more than others. */
 guint export_even_layers(const Plan *plan);
 

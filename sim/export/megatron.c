@@ -49,8 +49,7 @@ static const Mapping sharded_optimizers[] = {
 static const Mapping recomputes[] = {
     {"none", "", NULL},
     {"selective", "--recompute-granularity selective\n--recompute-modules core_attn\n", NULL},
-    {"full", "--recompute-granularity full\n--recompute-method uniform\n--recompute-num-layers 1\n",
-     NULL},
+    {"full", "--recompute-granularity full\n", NULL},
     {NULL, NULL, NULL},
 };
 
@@ -71,6 +70,7 @@ static const Mapping contexts[] = {
 
 typedef struct {
     const char *sharding, *recipe, *optimizer, *recompute, *context;
+    guint recompute_layers; /* of each chunk; 0: of all that is said */
 } Words;
 
 /* Reduced after every micro-batch, where Megatron-FSDP shards gradients. */
@@ -296,13 +296,39 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
                                         context_kind_name(plan->context), contexts, error)) != NULL;
 }
 
+/* --recompute-num-layers with the block method: the same number of first layers of each chunk, or
+ * all there are. */
+static gboolean check_recompute(const Export *export, Words *words, GError **error)
+{
+    const Plan *plan = export->plan;
+    const Schedule *schedule = &plan->schedule;
+    const guint pp = plan->layout.size[AXIS_PP];
+    gboolean equal = TRUE;
+    guint layers = 0;
+
+    if (!schedule_has_rest(schedule))
+        return TRUE;
+    if (schedule->recompute != RECOMPUTE_FULL)
+        return export_check_recompute(export, "recomputing attention, it does so in all layers",
+                                      error);
+    for (guint s = 0; s < pp; s++)
+        layers = MAX(layers, schedule->recompute_layers[s]);
+    for (guint s = 0; s < pp; s++)
+        equal &= schedule->recompute_layers[s] ==
+                 MIN(layers, schedule_most_layers(schedule, plan->model->layers, pp, s));
+    words->recompute_layers = layers;
+    return equal ||
+           export_check_recompute(
+               export, "--recompute-num-layers is one number for all pipeline stages", error);
+}
+
 static gboolean megatron_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
-    Words words;
+    Words words = {.recompute_layers = 0};
 
-    if (!find_words(export, &words, error) || !check_tensor_parallel(export, error) ||
-        !check_pipeline(export, error) ||
+    if (!find_words(export, &words, error) || !check_recompute(export, &words, error) ||
+        !check_tensor_parallel(export, error) || !check_pipeline(export, error) ||
         !export_check_accumulate(export, accumulates_sharded(plan->sharding.strategy), error))
         return FALSE;
     note_hints(export);
@@ -313,6 +339,12 @@ static gboolean megatron_write(Export *export, GError **error)
                            "--clip-grad " EXPORT_CLIP_NORM "\n%s%s%s",
                            plan->schedule.micro_batch, plan->workload.global_batch, words.optimizer,
                            words.recipe, words.recompute);
+    if (words.recompute_layers > 0)
+        g_string_append_printf(export->text,
+                               "--recompute-method block\n--recompute-num-layers %u\n",
+                               words.recompute_layers);
+    else if (plan->schedule.recompute == RECOMPUTE_FULL)
+        g_string_append(export->text, "--recompute-method uniform\n--recompute-num-layers 1\n");
     write_parallel(export, &words);
     return TRUE;
 }

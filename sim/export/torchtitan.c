@@ -333,6 +333,8 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
            (words->optimizer =
                 export_map(export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
                            optimizers, error)) != NULL &&
+           export_check_recompute(
+               export, "its selective mode takes every n-th layer, not the first ones", error) &&
            (words->recompute =
                 export_map(export, "recompute", recompute_name(plan->schedule.recompute),
                            recomputes, error)) != NULL &&

@@ -34,10 +34,9 @@ gboolean tier_from_name(const char *name, Tier *tier)
 
 gboolean topology_memory(const Topology *topology, Tier tier, MemoryTier *memory)
 {
-    const gboolean host = topology->cpu_memory_bytes > 0 && topology->host_link_bytes_per_s > 0;
+    const gboolean host = topology->gpu.kind != DEVICE_CPU && topology->cpu_memory_bytes > 0 &&
+                          topology->host_link_bytes_per_s > 0;
 
-    if (topology->gpu.kind == DEVICE_CPU)
-        return FALSE;
     for (guint i = 0; i < topology->memories->len; i++) {
         *memory = g_array_index(topology->memories, MemoryTier, i);
         if (g_str_equal(memory->name, tier_names[tier]))

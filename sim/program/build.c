@@ -179,10 +179,8 @@ static void add_units(Builder *builder)
         add_unit_tensors(builder, i);
     builder->classes = g_new(ClassSegments, program->units->len);
     for (guint i = 0; i < program->units->len; i++)
-        builder->classes[i] = (ClassSegments){.forward = -1,
-                                              .backward = -1,
+        builder->classes[i] = (ClassSegments){.passes = {{-1, -1, -1}, {-1, -1, -1}},
                                               .recompute = -1,
-                                              .weights = -1,
                                               .gather = -1,
                                               .reduce_first = -1,
                                               .reduce_add = -1,
@@ -207,19 +205,25 @@ static void add_rings(Builder *builder)
         [RING_GRADIENT] = "gradient",
         [RING_INBOX] = "inbox",
         [RING_SPARSE] = "sparse_saved",
+        [RING_REST_SAVED] = "rest_saved",
+        [RING_REST_KEPT] = "rest_kept",
+        [RING_REST_SPARSE] = "rest_sparse_saved",
     };
-    const gboolean saves = builder->spec->schedule.recompute != RECOMPUTE_FULL;
+    const gboolean saves = builder->recompute != RECOMPUTE_FULL;
+    const gboolean again = builder->recompute != RECOMPUTE_NONE;
     const gboolean used[NUM_RINGS] = {
         [RING_RESIDUAL] = TRUE,
-        [RING_SAVED] = saves && builder->most_dense > 0,
-        [RING_SPARSE] = saves && builder->most_sparse > 0,
+        [RING_SAVED] = saves && builder->most_dense[LOT_FIRST] > 0,
+        [RING_SPARSE] = saves && builder->most_sparse[LOT_FIRST] > 0,
         [RING_KEPT] = builder->splits_backward && saves,
-        [RING_AGAIN] = builder->spec->schedule.recompute != RECOMPUTE_NONE,
-        [RING_AGAIN_KEPT] =
-            builder->splits_backward && builder->spec->schedule.recompute != RECOMPUTE_NONE,
+        [RING_AGAIN] = again,
+        [RING_AGAIN_KEPT] = builder->splits_backward && again,
         [RING_WEIGHTS] = builder->splits_backward,
         [RING_GRADIENT] = TRUE,
         [RING_INBOX] = builder->pp > 1,
+        [RING_REST_SAVED] = builder->most_dense[LOT_REST] > 0,
+        [RING_REST_KEPT] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
+        [RING_REST_SPARSE] = builder->most_sparse[LOT_REST] > 0,
     };
 
     for (guint r = 0; r < NUM_RINGS; r++)
@@ -329,15 +333,48 @@ static void find_params(Builder *builder)
     }
 }
 
-static void count_layers(Builder *builder, LayerRange range)
+static LayerRange chunk_layers(const Builder *builder, guint chunk)
 {
-    guint sparse = 0;
+    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
+                          chunk);
+}
 
-    for (guint i = 0; i < range.count; i++)
-        sparse += model_is_sparse(builder->spec->model, range.first + i) ? 1 : 0;
+/* What is computed again of this stage's blocks, and whether there is a rest. */
+static gboolean find_recompute(Builder *builder, guint chunks)
+{
+    const Schedule *schedule = &builder->spec->schedule;
+    gboolean some = FALSE, all = TRUE;
+
+    for (guint c = builder->stage; c < chunks; c += builder->pp)
+        for (guint i = 0; i < chunk_layers(builder, c).count; i++) {
+            const gboolean again = schedule_recomputes(schedule, builder->pp, c, i);
+
+            some |= again;
+            all &= again;
+        }
+    builder->recompute = some ? schedule->recompute : RECOMPUTE_NONE;
+    return some && !all;
+}
+
+static void count_layers(Builder *builder, guint chunk, gboolean has_rest)
+{
+    const LayerRange range = chunk_layers(builder, chunk);
+    guint all[NUM_LOTS] = {0}, sparse[NUM_LOTS] = {0};
+
+    for (guint i = 0; i < range.count; i++) {
+        const gboolean first =
+            !has_rest || schedule_recomputes(&builder->spec->schedule, builder->pp, chunk, i);
+        const Lot lot = first ? LOT_FIRST : LOT_REST;
+
+        all[lot]++;
+        sparse[lot] += model_is_sparse(builder->spec->model, range.first + i) ? 1 : 0;
+    }
     builder->most_layers = MAX(builder->most_layers, range.count);
-    builder->most_sparse = MAX(builder->most_sparse, sparse);
-    builder->most_dense = MAX(builder->most_dense, range.count - sparse);
+    for (guint lot = 0; lot < NUM_LOTS; lot++) {
+        builder->most_of[lot] = MAX(builder->most_of[lot], all[lot]);
+        builder->most_sparse[lot] = MAX(builder->most_sparse[lot], sparse[lot]);
+        builder->most_dense[lot] = MAX(builder->most_dense[lot], all[lot] - sparse[lot]);
+    }
 }
 
 static void builder_set_sizes(Builder *builder)
@@ -359,8 +396,9 @@ static void builder_set_sizes(Builder *builder)
     builder->splits_backward = spec->schedule.kind == SCHEDULE_ZB_H1;
     builder->has_embedding = builder->stage == 0;
     builder->has_head = builder->stage == (chunks - 1) % builder->pp;
+    const gboolean has_rest = find_recompute(builder, chunks);
     for (guint c = builder->stage; c < chunks; c += builder->pp)
-        count_layers(builder, schedule_chunk(&spec->schedule, spec->model->layers, builder->pp, c));
+        count_layers(builder, c, has_rest);
 }
 
 static gboolean uses_scratch(const Builder *builder, const Op *op)

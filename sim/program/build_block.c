@@ -51,11 +51,26 @@ typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
 
 static guint saved_space(const Builder *builder, Until until, gboolean again)
 {
+    static const struct {
+        Ring dense, sparse, kept;
+    } rings[NUM_LOTS] = {
+        [LOT_FIRST] = {RING_SAVED, RING_SPARSE, RING_KEPT},
+        [LOT_REST] = {RING_REST_SAVED, RING_REST_SPARSE, RING_REST_KEPT},
+    };
     const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
-    const Ring backward = builder->is_sparse ? RING_SPARSE : RING_SAVED;
-    const Ring ring = again ? (kept ? RING_AGAIN_KEPT : RING_AGAIN) : (kept ? RING_KEPT : backward);
+    const Ring backward =
+        builder->is_sparse ? rings[builder->lot].sparse : rings[builder->lot].dense;
+    const Ring ring = again  ? (kept ? RING_AGAIN_KEPT : RING_AGAIN)
+                      : kept ? rings[builder->lot].kept
+                             : backward;
 
     return builder->ring_space[ring];
+}
+
+/* Of the blocks whose tensors are added. */
+static Recompute lot_recompute(const Builder *builder)
+{
+    return builder->lot == LOT_REST ? RECOMPUTE_NONE : builder->recompute;
 }
 
 static gboolean is_gated(const Builder *builder)
@@ -137,7 +152,7 @@ static void add_output_norms(Builder *builder, BlockTensors *tensors, guint save
 static AttentionTensors add_attention_tensors(Builder *builder)
 {
     const Model *model = &builder->local;
-    const Recompute recompute = builder->spec->schedule.recompute;
+    const Recompute recompute = lot_recompute(builder);
     const guint64 query = (guint64)model->heads * model->head_dim;
     const guint64 given = (guint64)model->heads * model_value_dim(model);
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
@@ -172,12 +187,13 @@ static guint add_stats(Builder *builder, const char *name, guint space, ParamRol
     return emit_has_norm(builder, param) ? emit_norm_stats(builder, name, space, param) : 0;
 }
 
-static BlockTensors add_block_tensors(Builder *builder, gboolean is_sparse)
+static BlockTensors add_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
 {
+    builder->lot = lot;
     builder->is_sparse = is_sparse;
     const guint64 hidden = builder->local.hidden;
     const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
-    const gboolean all = builder->spec->schedule.recompute == RECOMPUTE_FULL;
+    const gboolean all = lot_recompute(builder) == RECOMPUTE_FULL;
     const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
     const guint kept = saved_space(builder, UNTIL_WEIGHTS, all);
     BlockTensors tensors = {
@@ -203,6 +219,7 @@ static BlockTensors add_block_tensors(Builder *builder, gboolean is_sparse)
     if (is_sparse)
         build_experts(builder, &tensors.experts, saved);
     builder->is_sparse = FALSE;
+    builder->lot = LOT_FIRST;
     return tensors;
 }
 
@@ -583,9 +600,11 @@ static void parallel_backward(const Emit *to, const Emit *weights, const BlockTe
     norm_backward(to, t, &input);
 }
 
-static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit, const char *what)
+static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit, Lot lot,
+                              const char *what)
 {
-    g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
+    g_autofree char *name =
+        g_strdup_printf("%s.%s%s", unit->name, lot == LOT_REST ? "rest." : "", what);
 
     *to = (Emit){
         .builder = builder,
@@ -597,18 +616,18 @@ static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit,
     return (gint)to->segment;
 }
 
-static void build_block(Builder *builder, guint index, const BlockTensors *tensors)
+static void build_block(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
-    ClassSegments *segments = &builder->classes[index];
+    Passes *passes = &builder->classes[index].passes[lot];
     Emit to, weights;
 
-    segments->forward = add_block_segment(builder, &to, unit, "forward");
+    passes->forward = add_block_segment(builder, &to, unit, lot, "forward");
     block_forward(&to, tensors);
-    segments->backward = add_block_segment(builder, &to, unit, "backward");
+    passes->backward = add_block_segment(builder, &to, unit, lot, "backward");
     weights = to;
     if (builder->splits_backward)
-        segments->weights = add_block_segment(builder, &weights, unit, "weights");
+        passes->weights = add_block_segment(builder, &weights, unit, lot, "weights");
     if (is_parallel(builder)) {
         parallel_backward(&to, &weights, tensors);
         return;
@@ -620,35 +639,42 @@ static void build_block(Builder *builder, guint index, const BlockTensors *tenso
     attention_half_backward(&to, &weights, tensors);
 }
 
-static void build_experts_unit(Builder *builder, guint index, const BlockTensors *tensors)
+static void build_experts_unit(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
-    ClassSegments *segments = &builder->classes[index];
+    Passes *passes = &builder->classes[index].passes[lot];
     Emit to;
 
-    segments->forward = add_block_segment(builder, &to, unit, "forward");
+    passes->forward = add_block_segment(builder, &to, unit, lot, "forward");
     emit_experts(&to, &tensors->experts);
-    segments->backward = add_block_segment(builder, &to, unit, "backward");
+    passes->backward = add_block_segment(builder, &to, unit, lot, "backward");
     emit_experts_backward(&to, &tensors->experts);
+}
+
+static void build_lot(Builder *builder, Lot lot)
+{
+    const gboolean has_dense = builder->most_dense[lot] > 0;
+    const gboolean has_sparse = builder->most_sparse[lot] > 0;
+    BlockTensors dense = {0}, sparse = {0};
+
+    if (has_dense)
+        dense = add_block_tensors(builder, lot, FALSE);
+    if (has_sparse)
+        sparse = add_block_tensors(builder, lot, TRUE);
+    for (guint i = 1; i < builder->program->units->len; i++) {
+        const UnitKind kind = program_unit(builder->program, i)->kind;
+
+        if (kind == UNIT_BLOCK && has_dense)
+            build_block(builder, i, lot, &dense);
+        else if (kind == UNIT_SPARSE && has_sparse)
+            build_block(builder, i, lot, &sparse);
+        else if (kind == UNIT_EXPERTS && has_sparse)
+            build_experts_unit(builder, i, lot, &sparse);
+    }
 }
 
 void build_blocks(Builder *builder)
 {
-    BlockTensors dense = {0}, sparse = {0};
-
-    if (builder->most_dense > 0)
-        dense = add_block_tensors(builder, FALSE);
-    if (builder->most_sparse > 0)
-        sparse = add_block_tensors(builder, TRUE);
-    for (guint i = 1; i < builder->program->units->len; i++)
-        switch (program_unit(builder->program, i)->kind) {
-        case UNIT_EXPERTS:
-            build_experts_unit(builder, i, &sparse);
-            break;
-        case UNIT_SPARSE:
-            build_block(builder, i, &sparse);
-            break;
-        default:
-            build_block(builder, i, &dense);
-        }
+    for (guint lot = 0; lot < NUM_LOTS; lot++)
+        build_lot(builder, (Lot)lot);
 }

@@ -50,15 +50,23 @@ static Flight *flight_of(const Step *step, guint chunk, guint micro_batch)
  * backward computes again goes nowhere. */
 static guint run_length(const Step *step, Ring ring)
 {
-    if (ring == RING_RESIDUAL)
-        return step->builder->most_layers + 1;
-    if (ring == RING_SPARSE)
-        return step->builder->most_sparse;
-    if (ring == RING_SAVED)
-        return step->builder->most_dense;
-    return ring == RING_KEPT || ring == RING_AGAIN_KEPT || ring == RING_WEIGHTS
-               ? step->builder->most_layers
-               : 1;
+    const Builder *builder = step->builder;
+    const guint lengths[NUM_RINGS] = {
+        [RING_RESIDUAL] = builder->most_layers + 1,
+        [RING_SAVED] = builder->most_dense[LOT_FIRST],
+        [RING_SPARSE] = builder->most_sparse[LOT_FIRST],
+        [RING_KEPT] = builder->most_of[LOT_FIRST],
+        [RING_AGAIN] = 1,
+        [RING_AGAIN_KEPT] = builder->most_of[LOT_FIRST],
+        [RING_WEIGHTS] = builder->most_layers,
+        [RING_GRADIENT] = 1,
+        [RING_INBOX] = 1,
+        [RING_REST_SAVED] = builder->most_dense[LOT_REST],
+        [RING_REST_KEPT] = builder->most_of[LOT_REST],
+        [RING_REST_SPARSE] = builder->most_sparse[LOT_REST],
+    };
+
+    return lengths[ring];
 }
 
 static guint run_start(Ring ring)
@@ -77,7 +85,7 @@ static LayerRange layers_of(const Builder *builder, guint chunk)
                           chunk);
 }
 
-/* Blocks before block @within of a chunk that are of the same kind. */
+/* Blocks before block @within of a chunk that are of the same kind and lot. */
 static guint before_of_kind(const Step *step, guint chunk, guint within)
 {
     const Builder *builder = step->builder;
@@ -85,24 +93,32 @@ static guint before_of_kind(const Step *step, guint chunk, guint within)
     const guint first = layers_of(builder, chunk).first;
     guint before = 0;
 
-    if (builder->most_dense == 0 || builder->most_sparse == 0)
+    if (builder->most_of[LOT_REST] == 0 && model->experts.count == 0)
         return within;
     for (guint i = 0; i < within; i++)
-        before +=
-            model_is_sparse(model, first + i) == model_is_sparse(model, first + within) ? 1 : 0;
+        before += model_is_sparse(model, first + i) == model_is_sparse(model, first + within) &&
+                          builder_lot(builder, chunk, i) == builder_lot(builder, chunk, within)
+                      ? 1
+                      : 0;
     return before;
 }
+
+/* What forward leaves, by lot and kind of block: a chunk and micro-batch takes and gives all of it.
+ */
+static const Ring saved_rings[] = {RING_SAVED, RING_SPARSE, RING_REST_SAVED, RING_REST_SPARSE};
+static const Ring kept_rings[] = {RING_KEPT, RING_REST_KEPT};
 
 /* Rings of a block's call; @within: which block of its chunk, @of_kind: of those of its kind. */
 static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within,
                        guint of_kind)
 {
-    static const Ring rings[] = {RING_RESIDUAL, RING_KEPT, RING_AGAIN_KEPT, RING_WEIGHTS};
-
-    for (guint i = 0; i < G_N_ELEMENTS(rings); i++)
-        draft->ring[rings[i]] = copy_of(step, flight, rings[i], within);
-    draft->ring[RING_SAVED] = copy_of(step, flight, RING_SAVED, of_kind);
-    draft->ring[RING_SPARSE] = copy_of(step, flight, RING_SPARSE, of_kind);
+    draft->ring[RING_RESIDUAL] = copy_of(step, flight, RING_RESIDUAL, within);
+    draft->ring[RING_WEIGHTS] = copy_of(step, flight, RING_WEIGHTS, within);
+    draft->ring[RING_AGAIN_KEPT] = copy_of(step, flight, RING_AGAIN_KEPT, of_kind);
+    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
+        draft->ring[kept_rings[i]] = copy_of(step, flight, kept_rings[i], of_kind);
+    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
+        draft->ring[saved_rings[i]] = copy_of(step, flight, saved_rings[i], of_kind);
     draft->ring[RING_GRADIENT] = copy_of(step, flight, RING_GRADIENT, 0);
     draft->ring[RING_INBOX] = copy_of(step, flight, RING_INBOX, 0);
 }
@@ -141,9 +157,11 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
     return builder_draft(builder, builder->drafts->len - 1);
 }
 
-static const ClassSegments *segments_of(const Builder *builder, guint unit)
+/* Of the unit of a chunk's block @within. */
+static const Passes *passes_of(const Builder *builder, guint unit, guint chunk, guint within)
 {
-    return &builder->classes[program_unit_ref(builder->program, unit)->unit_class];
+    return &builder->classes[program_unit_ref(builder->program, unit)->unit_class]
+                .passes[builder_lot(builder, chunk, within)];
 }
 
 /* ---- actions ---- */
@@ -155,9 +173,10 @@ static void add_forward(Step *step, const Action *action)
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
     pool_take(step, flight, RING_RESIDUAL);
-    pool_take(step, flight, RING_SAVED);
-    pool_take(step, flight, RING_SPARSE);
-    pool_take(step, flight, RING_KEPT);
+    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
+        pool_take(step, flight, saved_rings[i]);
+    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
+        pool_take(step, flight, kept_rings[i]);
     if (action->chunk == 0) {
         add_draft(step, action, builder->embed, ROOT_UNIT, 0);
     } else {
@@ -167,10 +186,11 @@ static void add_forward(Step *step, const Action *action)
     for (guint i = 0; i < layers.count; i++) {
         const guint unit = layers.first + i + 1, experts = builder_experts_unit(builder, unit);
 
-        add_draft(step, action, segments_of(builder, unit)->forward, unit, i)
+        add_draft(step, action, passes_of(builder, unit, action->chunk, i)->forward, unit, i)
             ->ring[RING_AGAIN_KEPT] = 0;
         if (model_is_sparse(builder->spec->model, layers.first + i))
-            add_draft(step, action, segments_of(builder, experts)->forward, experts, i);
+            add_draft(step, action, passes_of(builder, experts, action->chunk, i)->forward, experts,
+                      i);
     }
 }
 
@@ -186,7 +206,8 @@ static void add_head(Step *step, const Action *action, guint layers)
 
 static void give_saved(Step *step, Flight *flight)
 {
-    pool_give(step, flight, RING_KEPT);
+    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
+        pool_give(step, flight, kept_rings[i]);
     pool_give(step, flight, RING_AGAIN_KEPT);
     pool_give(step, flight, RING_WEIGHTS);
 }
@@ -194,7 +215,8 @@ static void give_saved(Step *step, Flight *flight)
 static void add_backward_call(Step *step, const Action *action, guint unit, guint within)
 {
     const Builder *builder = step->builder;
-    Draft *backward = add_draft(step, action, segments_of(builder, unit)->backward, unit, within);
+    const Passes *passes = passes_of(builder, unit, action->chunk, within);
+    Draft *backward = add_draft(step, action, passes->backward, unit, within);
 
     backward->opens_gradient = TRUE;
     backward->closes_gradient = !builder->splits_backward;
@@ -228,8 +250,8 @@ static void add_backward(Step *step, const Action *action)
         pool_give(step, flight, RING_GRADIENT);
     }
     pool_give(step, flight, RING_RESIDUAL);
-    pool_give(step, flight, RING_SAVED);
-    pool_give(step, flight, RING_SPARSE);
+    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
+        pool_give(step, flight, saved_rings[i]);
     if (!builder->splits_backward)
         give_saved(step, flight);
 }
@@ -242,8 +264,8 @@ static void add_weights(Step *step, const Action *action)
     for (guint i = layers.count; i-- > 0;) {
         const guint unit = layers.first + i + 1;
 
-        add_draft(step, action, segments_of(builder, unit)->weights, unit, i)->closes_gradient =
-            TRUE;
+        add_draft(step, action, passes_of(builder, unit, action->chunk, i)->weights, unit, i)
+            ->closes_gradient = TRUE;
     }
     give_saved(step, flight_of(step, action->chunk, action->micro_batch));
 }

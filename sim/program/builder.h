@@ -22,6 +22,9 @@ typedef enum {
     RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
     RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
     RING_SPARSE,     /* RING_SAVED of blocks with experts */
+    RING_REST_SAVED, /* the same of LOT_REST */
+    RING_REST_KEPT,
+    RING_REST_SPARSE,
     NUM_RINGS
 } Ring;
 
@@ -37,9 +40,14 @@ typedef struct {
     guint16 ring[NUM_RINGS];  /* indices */
 } Draft;
 
+/* Segments of a block class; weights: backward for weights, where it is apart; else -1. */
 typedef struct {
-    gint forward, backward, recompute; /* segments of a block class */
-    gint weights;                      /* backward for weights, where it is apart; else -1 */
+    gint forward, backward, weights;
+} Passes;
+
+typedef struct {
+    Passes passes[NUM_LOTS]; /* of a block class */
+    gint recompute;          /* of LOT_FIRST */
     gint gather, reduce_first, reduce_add, reduce_last, update_gather;
     gint norm, update;
     gint fetch, store; /* of what an update works on and another tier keeps; else -1 */
@@ -67,8 +75,11 @@ typedef struct {
     gboolean has_embedding, has_head; /* the first chunk, the last one */
     gboolean splits_backward;         /* for inputs, later for weights */
     guint most_layers;                /* of this stage's chunks */
-    guint most_dense, most_sparse;    /* the same, of blocks without and with experts */
-    gboolean is_sparse;               /* tensors that are added are of blocks with experts */
+    guint most_of[NUM_LOTS];          /* the same, by lot; and of blocks without and with experts */
+    guint most_dense[NUM_LOTS], most_sparse[NUM_LOTS];
+    Recompute recompute; /* of LOT_FIRST */
+    gboolean is_sparse;  /* tensors that are added are of blocks with experts */
+    Lot lot;             /* and of these */
     guint micro_batch_space, ring_space[NUM_RINGS];
     guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
         query_positions, key_positions, scratch, logits, vocab_range;
@@ -117,6 +128,16 @@ static inline guint builder_block_unit(const Builder *builder, guint unit)
 static inline Draft *builder_draft(const Builder *builder, guint i)
 {
     return &g_array_index(builder->drafts, Draft, i);
+}
+
+/* Of block @within of a chunk: where the same is computed again of all of a stage's, LOT_FIRST;
+ * else the rest has tensors and passes of its own. */
+static inline Lot builder_lot(const Builder *builder, guint chunk, guint within)
+{
+    return builder->most_of[LOT_REST] > 0 &&
+                   !schedule_recomputes(&builder->spec->schedule, builder->pp, chunk, within)
+               ? LOT_REST
+               : LOT_FIRST;
 }
 
 /* Whether this stage has a unit at all, and that unit's class. */

@@ -177,13 +177,20 @@ static Program *build(const ProgramSpec *spec, guint stage, const Timetable *tim
     return builder.program;
 }
 
-Program *program_build(const ProgramSpec *spec, guint stage)
+Program *program_build_unplaced(const ProgramSpec *spec, guint stage)
 {
     const guint pp = spec->layout.size[AXIS_PP];
     Timetable *timetables = timetables_new(&spec->schedule, pp);
     Program *program = build(spec, stage, timetables);
 
     timetables_free(timetables, pp);
+    return program;
+}
+
+Program *program_build(const ProgramSpec *spec, guint stage)
+{
+    Program *program = program_build_unplaced(spec, stage);
+
     program_place(program);
     return program;
 }
@@ -226,7 +233,7 @@ void sketch_free(Sketch *sketch)
 
 /* Ranks of a stage are equal: shards are padded to one size.  Groups of a purpose that only some
  * stages need are made on all. */
-ProgramSet *program_compile_unplaced(const ProgramSpec *spec)
+ProgramSet *program_compile_around(const ProgramSpec *spec, guint known, Program *program)
 {
     const guint pp = spec->layout.size[AXIS_PP];
     ProgramSet *set = program_set_new(layout_world(&spec->layout));
@@ -234,21 +241,27 @@ ProgramSet *program_compile_unplaced(const ProgramSpec *spec)
     g_autoptr(GHashTable) purposes_made = g_hash_table_new(g_str_hash, g_str_equal);
 
     for (guint stage = 0; stage < pp; stage++)
-        program_set_add_class(set, build(spec, stage, timetables));
+        program_set_add_class(
+            set, program != NULL && stage == known ? program : build(spec, stage, timetables));
     timetables_free(timetables, pp);
     for (guint rank = 0; rank < set->num_ranks; rank++)
         program_set_assign(set, rank, rank / (set->num_ranks / pp)); /* pp is outermost */
     for (guint c = 0; c < set->num_classes; c++) {
-        const Program *program = set->classes[c];
+        const GArray *groups = set->classes[c]->groups;
 
-        for (guint g = 0; g < program->groups->len; g++) {
-            char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
+        for (guint g = 0; g < groups->len; g++) {
+            char *purpose = g_array_index(groups, GroupRef, g).purpose;
 
             if (g_hash_table_add(purposes_made, purpose))
                 add_groups(set, spec, purpose);
         }
     }
     return set;
+}
+
+ProgramSet *program_compile_unplaced(const ProgramSpec *spec)
+{
+    return program_compile_around(spec, 0, NULL);
 }
 
 ProgramSet *program_compile(const ProgramSpec *spec)

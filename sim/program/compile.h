@@ -27,8 +27,9 @@ guint purpose_size(const ProgramSpec *spec, const char *purpose);
 /* Consecutive ranks that such a group spreads over. */
 guint purpose_span(const ProgramSpec *spec, const char *purpose);
 
-/* The program of the ranks of one stage, placed. */
+/* The program of the ranks of one stage, placed; the same, not placed. */
 Program *program_build(const ProgramSpec *spec, guint stage);
+Program *program_build_unplaced(const ProgramSpec *spec, guint stage);
 
 /* Segments and tensors without an ordered list of calls: how often each segment runs is all that
  * sums need. Some ten times cheaper than program_build(); not placed, and it can't be run. */
@@ -46,3 +47,6 @@ ProgramSet *program_compile(const ProgramSpec *spec);
 
 /* The same, for those who place what they need: program_place(). */
 ProgramSet *program_compile_unplaced(const ProgramSpec *spec);
+
+/* The same, where the program of stage @known has been built before: takes it. */
+ProgramSet *program_compile_around(const ProgramSpec *spec, guint known, Program *program);

@@ -4,10 +4,10 @@
 
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
-    g_autofree char *of_sparse = g_strconcat("sparse.", name, NULL);
+    g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "",
+                                        builder->is_sparse ? "sparse." : "", name, NULL);
 
-    return program_add_tensor(builder->program, builder->is_sparse ? of_sparse : name,
-                              TENSOR_ACTIVATION, dtype, space, elements);
+    return program_add_tensor(builder->program, full, TENSOR_ACTIVATION, dtype, space, elements);
 }
 
 guint emit_activation(Builder *builder, const char *name, guint space, guint64 columns)

@@ -27,6 +27,8 @@ Happens *happens_new(const Program *program, guint steps)
                 happens->position[instance] = ++next[segment->ops[i].stream];
             }
         }
+        if (s == 0)
+            memcpy(happens->per_step, next, sizeof next);
     }
     return happens;
 }
@@ -97,17 +99,18 @@ static void fill_op(Happens *happens, const Call *call, guint64 call_start, guin
     }
 }
 
+void happens_fill_call(Happens *happens, guint step, guint c)
+{
+    const Call *call = &g_array_index(happens->program->step.calls, Call, c);
+    const guint64 start = step * happens->ops_per_step + happens->first_op[c];
+
+    for (guint i = 0; i < program_segment(happens->program, call->segment)->num_ops; i++)
+        fill_op(happens, call, start, step, i);
+}
+
 void happens_fill(Happens *happens, guint steps)
 {
-    const Program *program = happens->program;
-
-    for (guint s = 0; s < steps; s++) {
-        for (guint c = 0; c < program->step.calls->len; c++) {
-            const Call *call = &g_array_index(program->step.calls, Call, c);
-            const guint64 start = s * happens->ops_per_step + happens->first_op[c];
-
-            for (guint i = 0; i < program_segment(program, call->segment)->num_ops; i++)
-                fill_op(happens, call, start, s, i);
-        }
-    }
+    for (guint s = 0; s < steps; s++)
+        for (guint c = 0; c < happens->program->step.calls->len; c++)
+            happens_fill_call(happens, s, c);
 }

@@ -8,11 +8,12 @@ typedef struct {
     const Program *program;
     guint num_streams;
     guint64 ops_per_step;
-    guint32 *first_op;           /* program_first_ops() */
-    guint32 *position;           /* by instance: ordinal on its stream, from 1 */
-    guint8 *stream;              /* by instance */
-    guint32 *clock;              /* by instance x stream: the last position known to be done */
-    guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
+    guint32 *first_op;             /* program_first_ops() */
+    guint32 per_step[MAX_STREAMS]; /* by stream: its ops of one repetition */
+    guint32 *position;             /* by instance: ordinal on its stream, from 1 */
+    guint8 *stream;                /* by instance */
+    guint32 *clock;                /* by instance x stream: the last position known to be done */
+    guint64 newest[MAX_STREAMS];   /* by stream: one past its newest instance that has begun */
 } Happens;
 
 /* Lays out @steps repetitions without clocks: happens_fill() sets them all, happens_begin() and
@@ -27,15 +28,24 @@ void happens_begin(Happens *happens, guint64 instance);
 /* @instance waits for @event. */
 void happens_join(Happens *happens, guint64 instance, guint64 event);
 
+/* By stream: the last position that is done before @instance starts. */
+static inline const guint32 *happens_known(const Happens *happens, guint64 instance)
+{
+    return happens->clock + instance * happens->num_streams;
+}
+
 /* TRUE when @a is done before @b starts; FALSE for a == b. */
 static inline gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
 {
-    return happens->clock[b * happens->num_streams + happens->stream[a]] >= happens->position[a];
+    return happens_known(happens, b)[happens->stream[a]] >= happens->position[a];
 }
 
 /* The event of a wait made by a call of repetition @step; FALSE when it lies before the first one.
  */
 gboolean happens_event(const Happens *happens, const Wait *wait, guint step, guint64 *event);
+
+/* The clocks of a call's ops, after those of all calls before it. */
+void happens_fill_call(Happens *happens, guint step, guint call);
 
 /* All clocks of all instances, by the waits that the program has. */
 void happens_fill(Happens *happens, guint steps);

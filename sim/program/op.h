@@ -225,5 +225,6 @@ double op_flops(const Op *op);
 double op_memory_bytes(const Op *op, guint64 unit_elements);
 
 /* Upper bound of the scratch that @device needs for this op with @threads threads; a kernel may use
- * that many bytes and no more.  For OP_HEAD_LOSS the chunk of logits is part of it. */
+ * that many bytes and no more (a library instead of it, where there is a choice, all that the
+ * program's scratch tensor has).  For OP_HEAD_LOSS the chunk of logits is part of it. */
 guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads);

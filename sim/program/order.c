@@ -154,20 +154,32 @@ void pass_order(Builder *builder)
 
 /* ---- waits by dataflow ---- */
 
-enum { NO_INSTANCE = 0 }; /* instances are stored plus one */
-
-/* Who touched one copy of a tensor last: its writer, and its readers since, one a stream. */
+/* An op that ran: its instance, and its place on its stream. */
 typedef struct {
-    guint64 writer;
-    guint64 reader[MAX_STREAMS];
+    guint64 instance;
+    guint32 position, stream;
+} Event;
+
+/* Who touched one copy of a tensor last: its writer, and its readers since, by stream. */
+typedef struct {
+    Event writer;    /* position 0: nobody */
+    guint32 readers; /* streams, as bits */
 } Touch;
+
+/* A tensor's copies, among those of all. */
+typedef struct {
+    guint first;
+    gint count;
+    guint space;
+} Copies;
 
 typedef struct {
     Program *program;
     Happens *happens;
-    guint *first_copy; /* by tensor */
-    Touch *touches;    /* by tensor copy */
-    GArray **waits;    /* by call: Wait */
+    Copies *copies; /* by tensor */
+    Touch *touches; /* by tensor copy */
+    Event *readers; /* by tensor copy and stream, where its bit is set */
+    GArray **waits; /* by call: Wait */
     guint step;
 } Waiter;
 
@@ -195,87 +207,105 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
     g_array_append_val(waiter->waits[call], wait);
 }
 
-static void depend(Waiter *waiter, guint call, guint op, guint64 instance, guint64 event_plus_one)
+static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
 {
-    if (event_plus_one == NO_INSTANCE || event_plus_one - 1 == instance)
+    const Happens *happens = waiter->happens;
+
+    if (event->instance == own->instance ||
+        happens_known(happens, own->instance)[event->stream] >= event->position)
         return;
-    if (happens_before(waiter->happens, event_plus_one - 1, instance))
-        return;
-    add_wait(waiter, call, op, event_plus_one - 1);
-    happens_join(waiter->happens, instance, event_plus_one - 1);
+    add_wait(waiter, call, op, event->instance);
+    happens_join(waiter->happens, own->instance, event->instance);
 }
 
-static Touch *touch_of(const Waiter *waiter, const Call *call, const Operand *operand)
+static guint copy_of(const Waiter *waiter, const Call *call, guint tensor, gint shift)
 {
-    return &waiter->touches[waiter->first_copy[operand->tensor] +
-                            operand_copy(waiter->program, call, operand)];
+    const Copies *copies = &waiter->copies[tensor];
+
+    return copies->first + index_within((gint)call->index[copies->space] + shift, copies->count);
 }
 
-static void depend_operand(Waiter *waiter, guint c, guint i, guint64 instance,
-                           const Operand *operand)
+static void depend_on(Waiter *waiter, guint c, guint i, const Event *own, guint copy, Access access)
 {
-    const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
-    const Touch *touch = touch_of(waiter, call, operand);
+    const Touch *touch = &waiter->touches[copy];
 
-    depend(waiter, c, i, instance, touch->writer);
-    if (operand->access == ACCESS_READ)
+    if (touch->writer.position != 0)
+        depend(waiter, c, i, own, &touch->writer);
+    if (access == ACCESS_READ)
         return;
-    for (guint s = 0; s < waiter->program->streams->len; s++)
-        depend(waiter, c, i, instance, touch->reader[s]);
+    for (guint32 left = touch->readers; left != 0; left &= left - 1) {
+        const guint stream = (guint)__builtin_ctz(left);
+
+        depend(waiter, c, i, own, &waiter->readers[copy * waiter->happens->num_streams + stream]);
+    }
 }
 
-static void record_operand(Waiter *waiter, guint c, guint64 instance, const Operand *operand,
-                           guint stream)
+static void record(Waiter *waiter, const Event *own, guint copy, Access access)
 {
-    Touch *touch = touch_of(waiter, &g_array_index(waiter->program->step.calls, Call, c), operand);
-
-    if (operand->access == ACCESS_READ) {
-        touch->reader[stream] = instance + 1;
+    if (access == ACCESS_READ) {
+        waiter->touches[copy].readers |= 1u << own->stream;
+        waiter->readers[copy * waiter->happens->num_streams + own->stream] = *own;
     } else {
-        *touch = (Touch){.writer = instance + 1};
+        waiter->touches[copy] = (Touch){.writer = *own};
+    }
+}
+
+/* By the waits that are there. */
+static void begin_op(Waiter *waiter, guint c, guint i, const Op *op, guint64 instance)
+{
+    Happens *happens = waiter->happens;
+    const GArray *waits = waiter->waits[c];
+
+    happens_begin(happens, instance);
+    for (guint w = 0; w < op->num_waits; w++)
+        happens_join(happens, instance, instance - i + op->waits[w]);
+    for (guint w = 0; waits != NULL && w < waits->len; w++) {
+        const Wait *wait = &g_array_index(waits, Wait, w);
+        guint64 event;
+
+        if (wait->before == i && happens_event(happens, wait, waiter->step, &event))
+            happens_join(happens, instance, event);
     }
 }
 
 /* A write that follows reads covers them: the later ones wait for it alone. */
 static void visit_op(Waiter *waiter, guint c, guint i)
 {
-    Program *program = waiter->program;
-    const Call *call = &g_array_index(program->step.calls, Call, c);
-    const Op *op = &program_segment(program, call->segment)->ops[i];
-    const guint64 start =
-        waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c];
-    const Operand predicate = {.tensor = (guint)op->predicate, .access = ACCESS_READ};
+    const Call *call = &g_array_index(waiter->program->step.calls, Call, c);
+    const Op *op = &program_segment(waiter->program, call->segment)->ops[i];
+    const guint64 instance =
+        waiter->step * waiter->happens->ops_per_step + waiter->happens->first_op[c] + i;
+    const Event own = {instance, waiter->happens->position[instance], op->stream};
+    const gboolean predicated = op->predicate != NO_TENSOR;
+    const guint predicate = predicated ? copy_of(waiter, call, (guint)op->predicate, 0) : 0;
+    guint copies[MAX_OPERANDS];
 
-    happens_begin(waiter->happens, start + i);
-    for (guint w = 0; w < op->num_waits; w++)
-        happens_join(waiter->happens, start + i, start + op->waits[w]);
-    for (guint w = 0; waiter->waits[c] != NULL && w < waiter->waits[c]->len; w++) {
-        const Wait *wait = &g_array_index(waiter->waits[c], Wait, w);
-        guint64 event;
-
-        if (wait->before == i && happens_event(waiter->happens, wait, waiter->step, &event))
-            happens_join(waiter->happens, start + i, event);
+    begin_op(waiter, c, i, op, instance);
+    if (predicated)
+        depend_on(waiter, c, i, &own, predicate, ACCESS_READ);
+    for (guint o = 0; o < op->num_operands; o++) {
+        copies[o] = copy_of(waiter, call, op->operands[o].tensor, op->operands[o].shift);
+        depend_on(waiter, c, i, &own, copies[o], op->operands[o].access);
     }
-    if (op->predicate != NO_TENSOR)
-        depend_operand(waiter, c, i, start + i, &predicate);
+    if (predicated)
+        record(waiter, &own, predicate, ACCESS_READ);
     for (guint o = 0; o < op->num_operands; o++)
-        depend_operand(waiter, c, i, start + i, &op->operands[o]);
-    if (op->predicate != NO_TENSOR)
-        record_operand(waiter, c, start + i, &predicate, op->stream);
-    for (guint o = 0; o < op->num_operands; o++)
-        record_operand(waiter, c, start + i, &op->operands[o], op->stream);
+        record(waiter, &own, copies[o], op->operands[o].access);
 }
 
-static guint *count_copies(const Program *program, guint *total)
+static Copies *count_copies(const Program *program, guint *total)
 {
-    guint *first_copy = g_new(guint, program->tensors->len);
+    Copies *copies = g_new(Copies, program->tensors->len);
 
     *total = 0;
     for (guint t = 0; t < program->tensors->len; t++) {
-        first_copy[t] = *total;
-        *total += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
+        const guint space = program_tensor(program, t)->space;
+        const guint count = g_array_index(program->spaces, Space, space).count;
+
+        copies[t] = (Copies){*total, (gint)count, space};
+        *total += count;
     }
-    return first_copy;
+    return copies;
 }
 
 static void store_waits(Waiter *waiter)
@@ -296,11 +326,12 @@ void order_add_waits(Program *program)
     enum { STEPS = 2 }; /* the second finds what crosses the boundary */
     const guint num_calls = program->step.calls->len;
     g_autoptr(Happens) happens = happens_new(program, STEPS);
-    guint copies;
-    g_autofree guint *first_copy = count_copies(program, &copies);
-    g_autofree Touch *touches = g_new0(Touch, copies);
+    guint total;
+    g_autofree Copies *copies = count_copies(program, &total);
+    g_autofree Touch *touches = g_new0(Touch, total);
+    g_autofree Event *readers = g_new(Event, total * program->streams->len);
     g_autofree GArray **waits = g_new0(GArray *, num_calls);
-    Waiter waiter = {program, happens, first_copy, touches, waits, 0};
+    Waiter waiter = {program, happens, copies, touches, readers, waits, 0};
 
     for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
         for (guint c = 0; c < num_calls; c++) {

@@ -11,6 +11,11 @@ enum { ARENA_ALIGNMENT = 256 }; /* bytes; what CUDA's allocator promises, and se
  */
 void program_place(Program *program);
 
+/* The two halves of it.  Before its peak is found a program's memory is known in total and by terms
+ * of state; the rest counts as workspace. */
+void program_place_tensors(Program *program);
+void program_find_peak(Program *program);
+
 /* The peak moment of TIER_DEVICE, of a placed program.  A ring counts whole while any copy is
  * alive. */
 MemoryUse program_memory(const Program *program);

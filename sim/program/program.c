@@ -238,15 +238,6 @@ guint64 tensor_bytes(const Program *program, const Tensor *tensor)
     return tensor_copy_bytes(tensor) * g_array_index(program->spaces, Space, tensor->space).count;
 }
 
-guint operand_copy(const Program *program, const Call *call, const Operand *operand)
-{
-    const Tensor *tensor = program_tensor(program, operand->tensor);
-    const gint count = (gint)g_array_index(program->spaces, Space, tensor->space).count;
-    const gint copy = ((gint)call->index[tensor->space] + operand->shift) % count;
-
-    return (guint)(copy < 0 ? copy + count : copy);
-}
-
 MemoryTerm tensor_term(const Tensor *tensor)
 {
     return kind_term[tensor->kind];

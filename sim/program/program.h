@@ -211,8 +211,22 @@ static inline Stream *program_stream(const Program *program, guint i)
 guint64 tensor_copy_bytes(const Tensor *tensor);
 guint64 tensor_bytes(const Program *program, const Tensor *tensor);
 
+/* @index counted around within @count; to divide takes long, and is rarely needed. */
+static inline guint index_within(gint index, gint count)
+{
+    if (index < 0 || index >= count)
+        index %= count;
+    return (guint)(index < 0 ? index + count : index);
+}
+
 /* The copy that an operand of a call means. */
-guint operand_copy(const Program *program, const Call *call, const Operand *operand);
+static inline guint operand_copy(const Program *program, const Call *call, const Operand *operand)
+{
+    const guint space = program_tensor(program, operand->tensor)->space;
+    const gint count = (gint)g_array_index(program->spaces, Space, space).count;
+
+    return index_within((gint)call->index[space] + operand->shift, count);
+}
 
 /* The term of DESIGN 4 that a tensor counts under; their names, and those of volumes, as in plans.
  */

@@ -105,7 +105,7 @@ static void insert_recompute_calls(Builder *builder)
         const Draft draft = g_array_index(plain, Draft, i);
 
         if (draft.unit != ROOT_UNIT &&
-            draft.segment == (guint)segments_of(builder, draft.unit)->backward)
+            (gint)draft.segment == segments_of(builder, draft.unit)->passes[LOT_FIRST].backward)
             append_recomputes(builder, &draft);
         g_array_append_val(builder->drafts, draft);
     }
@@ -115,12 +115,14 @@ void pass_recompute(Builder *builder)
 {
     Program *program = builder->program;
 
-    if (builder->spec->schedule.recompute == RECOMPUTE_NONE)
+    if (builder->recompute == RECOMPUTE_NONE)
         return;
     for (guint i = 1; i < program->units->len; i++) {
+        const gint forward = builder->classes[i].passes[LOT_FIRST].forward;
         g_autofree char *name = g_strdup_printf("%s.recompute", program_unit(program, i)->name);
 
-        builder->classes[i].recompute = copy_needed_ops(builder, builder->classes[i].forward, name);
+        if (forward >= 0)
+            builder->classes[i].recompute = copy_needed_ops(builder, forward, name);
     }
     insert_recompute_calls(builder);
 }

@@ -62,7 +62,8 @@ guint candidates_most_tp(const SearchRequest *request)
 static gboolean is_pp_offered(const SearchRequest *request, guint pp)
 {
     return is_free(request, AXIS_PP, pp) &&
-           (request->fixed[AXIS_PP] != 0 || pp <= request->model->layers);
+           (request->fixed[AXIS_PP] != 0 || pp <= request->model->layers) &&
+           (request->num_recompute <= 1 || request->num_recompute == pp);
 }
 
 /* Fewer tokens a rank than a tile of attention has are never worth an exchange. */
@@ -87,6 +88,7 @@ typedef struct {
     Candidates *found;
     GArray *divisors; /* guint, of: */
     guint divided;
+    guint16 by_stage[MAX_CHUNKS]; /* layers that are computed again */
 } Finder;
 
 static Candidates *candidates_new(void)
@@ -95,6 +97,7 @@ static Candidates *candidates_new(void)
 
     found->listed = g_array_new(FALSE, FALSE, sizeof(Candidate));
     found->summarisers = g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
+    found->layers = g_ptr_array_new_with_free_func(g_free);
     return found;
 }
 
@@ -106,6 +109,7 @@ void candidates_free(Candidates *candidates)
         g_free(candidates->example[v]);
     g_array_unref(candidates->listed);
     g_ptr_array_unref(candidates->summarisers);
+    g_ptr_array_unref(candidates->layers);
     g_free(candidates);
 }
 
@@ -127,20 +131,58 @@ static Candidate candidate_of(const Plan *plan, const Summary *summary)
     };
 }
 
-static void add_candidate(Finder *finder)
+/* FALSE where it is too large. */
+static gboolean add_candidate(Finder *finder)
 {
     Candidates *found = finder->found;
     const ProgramSpec spec = plan_spec(&finder->plan);
     const Summary summary = summarise(finder->summariser, &spec);
     const Candidate candidate = candidate_of(&finder->plan, &summary);
+    const gboolean fits = candidate.floor_bytes + finder->framework_bytes <= finder->limit_bytes;
 
     if (found->legal == 0 || candidate.floor_bytes < found->least.floor_bytes)
         found->least = candidate;
     found->legal++;
-    if (candidate.floor_bytes + finder->framework_bytes > finder->limit_bytes)
-        found->rejected[VERDICT_MEMORY]++;
-    else
+    if (fits)
         g_array_append_val(found->listed, candidate);
+    else
+        found->rejected[VERDICT_MEMORY]++;
+    return fits;
+}
+
+/* Where nothing computed again does not fit and all of it does: as few layers as fit.  No step is
+ * shorter than with what the stages that say most need at least. */
+static void add_partly(Finder *finder)
+{
+    Candidates *found = finder->found;
+    guint16 *by_stage = finder->by_stage;
+    ProgramSpec spec = plan_spec(&finder->plan);
+
+    if (!summarise_recompute(finder->summariser, &spec,
+                             finder->limit_bytes - finder->framework_bytes, FALSE, by_stage))
+        return;
+    spec.schedule.recompute_layers = by_stage;
+    const Summary summary = summarise(finder->summariser, &spec);
+    Candidate candidate = candidate_of(&finder->plan, &summary);
+    candidate.partly = TRUE;
+    found->legal++;
+    g_array_append_val(found->listed, candidate);
+}
+
+static void add_recompute(Finder *finder, Recompute recompute, gboolean *none_fits)
+{
+    const SearchRequest *request = finder->request;
+
+    finder->plan.schedule.recompute = recompute;
+    finder->plan.schedule.recompute_layers = NULL;
+    if (request->num_recompute > 0)
+        plan_set_recompute(&finder->plan, recompute, request->recompute_layers,
+                           request->num_recompute);
+    const gboolean fits = add_candidate(finder);
+    if (recompute == RECOMPUTE_NONE)
+        *none_fits = fits;
+    else if (fits && !*none_fits && request->sort != SORT_MEMORY)
+        add_partly(finder);
 }
 
 /* What is computed again is legal with all else, or nothing is. */
@@ -151,6 +193,7 @@ static void add_recomputes(Finder *finder)
     const Choice choice = plan_choice(&finder->plan);
     char *reason = NULL;
     Verdict verdict = legality_check(&choice, NULL);
+    gboolean none_fits = TRUE; /* as long as it is not looked at */
 
     if (verdict != VERDICT_OK && found->example[verdict] == NULL) {
         legality_check(&choice, &reason);
@@ -159,9 +202,8 @@ static void add_recomputes(Finder *finder)
     for (gint r = 0; r < NUM_RECOMPUTES; r++) {
         if (request->recompute >= 0 && request->recompute != r)
             continue;
-        finder->plan.schedule.recompute = (Recompute)r;
         if (verdict == VERDICT_OK)
-            add_candidate(finder);
+            add_recompute(finder, (Recompute)r, &none_fits);
         else
             found->rejected[verdict]++;
     }
@@ -423,12 +465,14 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     for (guint w = 0; w < workers; w++)
         finder_init(&find.finders[w], request, gpus, w == 0 ? NULL : find.finders[0].summariser);
     all->framework_bytes = find.finders[0].framework_bytes;
+    all->limit_bytes = find.finders[0].limit_bytes;
     parallel_run(find.groups, find_group, &find);
     for (guint i = 0; i < outers->len; i++)
         take_found(all, g_array_index(outers, Outer, i).found);
     for (guint w = 0; w < workers; w++) {
         g_ptr_array_add(all->summarisers, find.finders[w].summariser);
         g_array_unref(find.finders[w].divisors);
+        g_free(find.finders[w].plan.recompute_layers);
     }
     g_free(find.finders);
     return all;
@@ -440,25 +484,63 @@ typedef struct {
     const SearchRequest *request;
     const Candidates *candidates;
     Candidate *first;
+    GPtrArray *layers; /* guint16 *, of each that is partly recomputed; by stage */
 } Walks;
 
 static void walk_candidate(gpointer data, guint i, guint worker)
 {
     const Walks *walks = data;
     Candidate *candidate = &walks->first[i];
+    Summariser *summariser = g_ptr_array_index(walks->candidates->summarisers, worker);
     Plan plan = {.gpus = 0};
 
     candidate_choose(walks->request, candidate, &plan);
-    const ProgramSpec spec = plan_spec(&plan);
-    const double bound_s =
-        summarise_calls(g_ptr_array_index(walks->candidates->summarisers, worker), &spec);
+    ProgramSpec spec = plan_spec(&plan);
+    if (candidate->partly) {
+        const guint64 limit_bytes =
+            walks->candidates->limit_bytes - walks->candidates->framework_bytes;
+        guint16 *by_stage = g_ptr_array_index(walks->layers, i);
+
+        if (!summarise_recompute(summariser, &spec, limit_bytes, TRUE, by_stage))
+            g_debug("a stage has too few layers: it will be found to be too large");
+        spec.schedule.recompute_layers = candidate->recompute_layers = by_stage;
+    }
+    const double bound_s = summarise_calls(summariser, &spec);
     candidate->bound_s = MAX(candidate->bound_s, bound_s / candidate->global_batch);
+    g_free(plan.recompute_layers);
+}
+
+Candidate candidate_partly(const Candidate *none, Recompute recompute)
+{
+    static const guint16 no_layers[MAX_CHUNKS];
+    Candidate partly = *none;
+
+    partly.recompute = (guint8)recompute;
+    partly.partly = TRUE;
+    partly.recompute_layers = no_layers;
+    return partly;
+}
+
+/* Room for the layers of each, which stays with the candidates. */
+static GPtrArray *layers_new(const Candidates *candidates, const Candidate *first, guint num)
+{
+    GPtrArray *all = g_ptr_array_new();
+
+    for (guint i = 0; i < num; i++) {
+        guint16 *layers = first[i].partly ? g_new0(guint16, first[i].layout.size[AXIS_PP]) : NULL;
+
+        g_ptr_array_add(all, layers);
+        if (layers != NULL)
+            g_ptr_array_add(candidates->layers, layers);
+    }
+    return all;
 }
 
 void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
                      guint num)
 {
-    Walks walks = {request, candidates, first};
+    g_autoptr(GPtrArray) layers = layers_new(candidates, first, num);
+    Walks walks = {request, candidates, first, layers};
 
     while (candidates->summarisers->len < parallel_workers(num)) {
         Plan plan = {.gpus = 0};
@@ -467,6 +549,7 @@ void candidates_walk(const Candidates *candidates, const SearchRequest *request,
         const SimulateContext context = plan_context(&plan);
         g_ptr_array_add(candidates->summarisers,
                         summariser_new(&context, g_ptr_array_index(candidates->summarisers, 0)));
+        g_free(plan.recompute_layers);
     }
     parallel_run(num, walk_candidate, &walks);
 }
@@ -488,6 +571,9 @@ void candidate_choose(const SearchRequest *request, const Candidate *candidate, 
         .virtual_stages = candidate->virtual_stages,
         .chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL,
     };
+    if (request->num_recompute > 0)
+        plan_set_recompute(plan, (Recompute)request->recompute, request->recompute_layers,
+                           request->num_recompute);
     plan->sequence_parallel = request->sequence_parallel;
     plan->context = (ContextKind)candidate->context;
     plan->framework = request->framework;

@@ -14,6 +14,8 @@ typedef struct {
     Layout layout;
     guint16 virtual_stages, stage; /* stage: that needs most memory, by its floor */
     guint8 strategy, schedule, recompute, context;
+    gboolean partly; /* recomputed are as few layers as fit; by stage at least: */
+    const guint16 *recompute_layers;
 } Candidate;
 
 typedef struct {
@@ -23,7 +25,9 @@ typedef struct {
     char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
     Candidate least;             /* that needs least; where legal > 0 */
     guint64 framework_bytes;     /* what each rank needs beside its floor */
+    guint64 limit_bytes;         /* of both */
     GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
+    GPtrArray *layers;           /* guint16 *, that candidates point to */
 } Candidates;
 
 Candidates *candidates_find(const SearchRequest *request, guint gpus);
@@ -33,6 +37,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Candidates, candidates_free)
 /* Whether some tp of the request's goes with that number of GPUs; the largest one to try. */
 gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
 guint candidates_most_tp(const SearchRequest *request);
+
+/* What becomes of a candidate that computes nothing again and does not fit: the same with as few
+ * layers as fit. */
+Candidate candidate_partly(const Candidate *none, Recompute recompute);
 
 /* Brings the bounds of @num candidates closer, on all cores. */
 void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,

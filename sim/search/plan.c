@@ -24,6 +24,7 @@ void plan_free(Plan *plan)
     g_array_unref(plan->stages);
     g_ptr_array_unref(plan->reasons);
     g_free(plan->chunk_layers);
+    g_free(plan->recompute_layers);
     g_free(plan->hash);
     g_free(plan->source);
     g_free(plan);
@@ -53,6 +54,24 @@ char *plan_layout_text(const Plan *plan)
     if (text->len > 0 && layout_ep(&plan->layout) > 1)
         g_string_append_printf(text, " ep=%u", plan->layout.ep);
     return text->len > 0 ? g_strdup(text->str) : layout_text(&plan->layout);
+}
+
+void plan_set_recompute(Plan *plan, Recompute recompute, const guint16 *layers, guint num)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    guint16 *by_stage = g_new(guint16, pp);
+
+    g_assert(num <= 1 || num == pp);
+    for (guint s = 0; s < pp; s++)
+        by_stage[s] = num == 0 ? G_MAXUINT16 : layers[num == 1 ? 0 : s];
+    schedule_set_recompute(&plan->schedule, recompute, by_stage, plan->model->layers, pp);
+    g_free(plan->recompute_layers);
+    plan->recompute_layers = by_stage;
+}
+
+char *plan_recompute_text(const Plan *plan)
+{
+    return schedule_recompute_text(&plan->schedule, plan->layout.size[AXIS_PP]);
 }
 
 ProgramSpec plan_spec(const Plan *plan)

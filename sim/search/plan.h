@@ -36,7 +36,8 @@ typedef struct {
     Layout layout;
     Sharding sharding;
     Schedule schedule;
-    guint16 *chunk_layers; /* owned; what the schedule points to, or NULL */
+    guint16 *chunk_layers;     /* owned; what the schedule points to, or NULL */
+    guint16 *recompute_layers; /* the same: plan_set_recompute() */
     gboolean sequence_parallel;
     ContextKind context;
     const struct Framework *framework; /* that the prediction is for; NULL: fsdp-run */
@@ -60,6 +61,11 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WA
 
 /* The axes larger than 1 with what goes with them: "pp=4 interleaved x2 dp_shard=8 cp=2 ring". */
 char *plan_layout_text(const Plan *plan);
+
+/* What is computed again: of the first layers of each stage's chunks (@num: one number for all
+ * stages, or one each; 0 = all layers), in its one form. */
+void plan_set_recompute(Plan *plan, Recompute recompute, const guint16 *layers, guint num);
+char *plan_recompute_text(const Plan *plan); /* "full", "full:4/2/0/0"; the caller's */
 
 /* ERROR_INPUT when fsdp-run has no means for it yet: the field, its value, what is trained. */
 gboolean plan_check_trainable(const Plan *plan, GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -354,10 +354,50 @@ static gboolean read_arenas(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
+/* Of the first layers of each stage's chunks. */
+static gboolean read_recompute_layers(Plan *plan, const JsonText *json, Recompute recompute,
+                                      GError **error)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *layers = g_new(guint16, pp);
+    guint length, count;
+
+    if (!json_length(json, "recompute.layers", &length, error))
+        return FALSE;
+    if (length != pp)
+        return fail(error, ERROR_INPUT, "%s: field \"recompute.layers\": %u entries; pp is %u",
+                    json_source(json), length, pp);
+    for (guint s = 0; s < pp; s++) {
+        g_autofree char *field = g_strdup_printf("recompute.layers.%u", s);
+        const guint most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
+
+        if (!json_uint32(json, field, 0, most, &count, error))
+            return FALSE;
+        layers[s] = (guint16)count;
+    }
+    plan_set_recompute(plan, recompute, layers, pp);
+    return TRUE;
+}
+
+/* Of all layers, or {"kind": "full", "layers": [4, 2, 0, 0]}. */
+static gboolean read_recompute(Plan *plan, const JsonText *json, GError **error)
+{
+    const gboolean by_stage = json_has(json, "recompute.kind");
+    const char *field = by_stage ? "recompute.kind" : "recompute", *name;
+    Recompute recompute;
+
+    if (!json_string(json, field, &name, error))
+        return FALSE;
+    if (!recompute_from_name(name, &recompute))
+        return bad_name(json, field, name, "none, selective or full", error);
+    plan->schedule.recompute = recompute;
+    return !by_stage || read_recompute_layers(plan, json, recompute, error);
+}
+
 static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
 {
     Schedule *schedule = &plan->schedule;
-    const char *name, *recompute, *hash;
+    const char *name, *hash;
 
     if (!json_string(json, "schedule.name", &name, error) ||
         !json_uint32(json, "schedule.virtual_stages", 1, MAX_CHUNKS, &schedule->virtual_stages,
@@ -365,13 +405,10 @@ static gboolean read_schedule(Plan *plan, const JsonText *json, GError **error)
         !json_uint32(json, "schedule.micro_batch", 1, 1u << 30, &schedule->micro_batch, error) ||
         !json_uint32(json, "schedule.micro_batches", 1, 1u << 30, &schedule->micro_batches,
                      error) ||
-        !json_string(json, "recompute", &recompute, error) ||
         !json_string(json, "program.hash", &hash, error) ||
         !json_uint(json, "program.ops", 0, G_MAXINT64, &plan->ops, error) ||
         !read_arenas(plan, json, error))
         return FALSE;
-    if (!recompute_from_name(recompute, &schedule->recompute))
-        return bad_name(json, "recompute", recompute, "none, selective or full", error);
     if (!schedule_from_name(name, &schedule->kind))
         return bad_name(json, "schedule.name", name, "gpipe, 1f1b, interleaved or zb_h1", error);
     if (plan->layout.size[AXIS_PP] > MAX_CHUNKS / schedule->virtual_stages)
@@ -498,9 +535,10 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_inputs(plan, json, error) || !read_target(plan, json, error) ||
         !read_workload(plan, json, error) || !read_layout(plan, json, error) ||
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
-        !read_stages(plan, json, error) || !read_gather(plan, json, error) ||
-        !read_offload(plan, json, error) || !read_decided(plan, json, error) ||
-        !read_prediction(plan, json, error) || !check_legal(plan, json, error))
+        !read_stages(plan, json, error) || !read_recompute(plan, json, error) ||
+        !read_gather(plan, json, error) || !read_offload(plan, json, error) ||
+        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
+        !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);
     return g_steal_pointer(&plan);

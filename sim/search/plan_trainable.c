@@ -35,10 +35,12 @@ gboolean plan_check_trainable(const Plan *plan, GError **error)
 {
     if (!check_workload(plan, error) || !check_window(plan, error))
         return FALSE;
-    if (sharding_offloads(&plan->sharding))
+    if (plan->sharding.offload.optimizer == TIER_CXL ||
+        plan->sharding.offload.parameters == TIER_CXL)
         return fail(error, ERROR_INPUT,
-                    "field \"offload\" = {\"optimizer\": \"%s\", \"parameters\": \"%s\"}: it is "
-                    "planned only; fsdp-run keeps all on the device",
+                    "field \"offload\" = {\"optimizer\": \"%s\", \"parameters\": \"%s\"}: cxl is "
+                    "planned only, since no topology says which NUMA node it is; fsdp-run keeps "
+                    "state in device, host or nvme",
                     tier_name(plan->sharding.offload.optimizer),
                     tier_name(plan->sharding.offload.parameters));
     return model_check_trainable(plan->model, error);

@@ -145,6 +145,25 @@ static void add_stages(JsonBuilder *json, const Plan *plan)
     json_builder_end_array(json);
 }
 
+/* A word where it is the same of all layers. */
+static void add_recompute(JsonBuilder *json, const Plan *plan)
+{
+    const char *kind = recompute_name(plan->schedule.recompute);
+
+    if (!schedule_has_rest(&plan->schedule)) {
+        add_string(json, "recompute", kind);
+        return;
+    }
+    begin(json, "recompute");
+    add_string(json, "kind", kind);
+    json_builder_set_member_name(json, "layers");
+    json_builder_begin_array(json);
+    for (guint s = 0; s < plan->layout.size[AXIS_PP]; s++)
+        json_builder_add_int_value(json, plan->schedule.recompute_layers[s]);
+    json_builder_end_array(json);
+    json_builder_end_object(json);
+}
+
 static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
     begin(json, "tensor_parallel");
@@ -161,7 +180,7 @@ static void add_schedule(JsonBuilder *json, const Plan *plan)
     add_uint(json, "virtual_stages", schedule_virtual_stages(&plan->schedule));
     add_stages(json, plan);
     json_builder_end_object(json);
-    add_string(json, "recompute", recompute_name(plan->schedule.recompute));
+    add_recompute(json, plan);
     begin(json, "offload");
     add_string(json, "optimizer", tier_name(plan->sharding.offload.optimizer));
     add_string(json, "parameters", tier_name(plan->sharding.offload.parameters));

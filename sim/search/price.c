@@ -134,26 +134,42 @@ static void store_stages(Plan *plan, const StepTime *times, guint num)
     }
 }
 
-/* Whether the prediction is for another framework, whose memory is not the program's. */
 static gboolean is_foreign(const Plan *plan)
 {
-    return plan->framework != NULL && plan->framework != framework_default();
+    return framework_is_foreign(plan->framework);
 }
 
-/* Before @set is placed. */
+/* Before it is placed. */
+static void grow_program(const Plan *plan, Program *program)
+{
+    if (is_foreign(plan))
+        framework_grow(plan->framework, program);
+}
+
 static void grow_programs(const Plan *plan, ProgramSet *set)
 {
-    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
-        framework_grow(plan->framework, set->classes[c]);
+    for (guint c = 0; c < set->num_classes; c++)
+        grow_program(plan, set->classes[c]);
+}
+
+static void place_programs(ProgramSet *set)
+{
+    for (guint c = 0; c < set->num_classes; c++)
+        program_place_tensors(set->classes[c]);
+}
+
+static MemoryUse rank_memory(const Plan *plan, const Program *program)
+{
+    MemoryUse use = program_memory(program);
+
+    if (is_foreign(plan))
+        framework_add_memory(plan->framework, program, &use);
+    return use;
 }
 
 static MemoryUse stage_memory(const Plan *plan, const ProgramSet *set, guint stage)
 {
-    MemoryUse use = program_memory(set->classes[stage]);
-
-    if (is_foreign(plan))
-        framework_add_memory(plan->framework, set->classes[stage], &use);
-    return use;
+    return rank_memory(plan, set->classes[stage]);
 }
 
 static guint largest_stage(const Plan *plan, const ProgramSet *set)
@@ -176,18 +192,24 @@ static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
     }
 }
 
-/* @set is placed. */
+/* The tensors of @set are placed: the peak is not known yet. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
     const guint stage = largest_stage(plan, set);
-    const Program *program = set->classes[stage];
     Priced priced = {
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
-    program_volume(program, priced.volume);
+    program_volume(set->classes[stage], priced.volume);
     find_arenas(set, priced.arena_bytes);
-    g_strlcpy(priced.moment, priced.memory.moment, sizeof priced.moment);
     return priced;
+}
+
+/* The peak of the program that @priced is of. */
+static void price_peak(const Plan *plan, Program *program, Priced *priced)
+{
+    program_find_peak(program);
+    priced->memory = rank_memory(plan, program);
+    g_strlcpy(priced->moment, priced->memory.moment, sizeof priced->moment);
 }
 
 static void predict_memory(Plan *plan, const Priced *priced)
@@ -306,16 +328,18 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
 gboolean plan_price(Plan *plan)
 {
     const ProgramSpec spec = plan_spec(plan);
-    g_autoptr(ProgramSet) set = program_compile(&spec);
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
+    place_programs(set);
     store_programs(plan, set);
     simulate_stages(plan, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     grow_programs(plan, set);
-    for (guint c = 0; is_foreign(plan) && c < set->num_classes; c++)
-        program_place(set->classes[c]);
-    const Priced priced = price_largest(plan, set, times);
+    if (is_foreign(plan))
+        place_programs(set);
+    Priced priced = price_largest(plan, set, times);
+    price_peak(plan, set->classes[priced.stage], &priced);
     return conclude(plan, set, &priced);
 }
 
@@ -379,11 +403,12 @@ static Priced price_micro_batches(Plan *plan, guint micro_batches)
     g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
     grow_programs(plan, set);
-    for (guint c = 0; c < set->num_classes; c++)
-        program_place(set->classes[c]);
+    place_programs(set);
     simulate_stages(plan, &spec, set, times);
     store_stages(plan, times, set->num_classes);
-    return price_largest(plan, set, times);
+    Priced priced = price_largest(plan, set, times);
+    price_peak(plan, set->classes[priced.stage], &priced);
+    return priced;
 }
 
 gboolean plan_price_quickly(Plan *plan)
@@ -403,40 +428,44 @@ gboolean plan_price_quickly(Plan *plan)
 
 /* ---- among many ---- */
 
-/* Places the programs of stage @c; FALSE, with the reason, when they don't fit. */
-static gboolean place_stage(Plan *plan, ProgramSet *set, guint c)
+/* Places the program of stage @stage; FALSE, with the reason where it is wanted, when it doesn't
+ * fit. */
+static gboolean place_stage(Plan *plan, Program *program, guint stage, gboolean explains)
 {
-    program_place(set->classes[c]);
-    Priced priced = {.memory = stage_memory(plan, set, c), .stage = c};
+    program_place_tensors(program);
+    Priced priced = {.memory = rank_memory(plan, program), .stage = stage};
 
-    memcpy(priced.arena_bytes, set->classes[c]->arena_bytes, sizeof priced.arena_bytes);
+    memcpy(priced.arena_bytes, program->arena_bytes, sizeof priced.arena_bytes);
+    if (predict_fits(plan, &priced))
+        return TRUE;
+    if (explains)
+        price_peak(plan, program, &priced);
     return predict_fits(plan, &priced);
 }
 
-/* A limit on a step's seconds, and the stage whose memory to look at first. */
-typedef struct {
-    guint stage;
-    double limit_s;
-} Below;
-
 /* What is most likely to be too large comes first, and what takes longest last.  Where it fits,
  * *set are the placed programs; the caller's. */
-static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Below *below,
+static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const PriceLimit *below,
                                      Priced *priced, ProgramSet **fitting)
 {
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
-    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
-    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-    grow_programs(plan, set);
-    if (!place_stage(plan, set, below->stage))
+    g_autoptr(Program) program = program_build_unplaced(&spec, below->stage);
+    grow_program(plan, program);
+    if (!place_stage(plan, program, below->stage, below->explains))
         return PRICE_TOO_LARGE;
+    g_autoptr(ProgramSet) set =
+        program_compile_around(&spec, below->stage, g_steal_pointer(&program));
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    for (guint c = 0; c < set->num_classes; c++)
+        if (c != below->stage)
+            grow_program(plan, set->classes[c]);
     simulate_stages(plan, &spec, set, times);
     if (slowest(times, set->num_classes) > below->limit_s)
         return PRICE_TOO_SLOW;
     for (guint c = 0; c < set->num_classes; c++)
-        if (c != below->stage && !place_stage(plan, set, c))
+        if (c != below->stage && !place_stage(plan, set->classes[c], c, below->explains))
             return PRICE_TOO_LARGE;
     store_stages(plan, times, set->num_classes);
     *priced = price_largest(plan, set, times);
@@ -445,7 +474,7 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Belo
 }
 
 /* Drawn as a line through two numbers of micro-batches. */
-static PriceResult try_steady(Plan *plan, const Below *below, guint steady, guint group)
+static PriceResult try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group)
 {
     g_autoptr(ProgramSet) few = NULL;
     g_autoptr(ProgramSet) more = NULL;
@@ -456,28 +485,97 @@ static PriceResult try_steady(Plan *plan, const Below *below, guint steady, guin
         result = try_micro_batches(plan, steady + group, below, &priced, &more);
     if (result != PRICE_FITS)
         return result;
+    if (below->explains)
+        price_peak(plan, more->classes[priced.stage], &priced);
     extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
     if (priced.time.step_s > below->limit_s)
         return PRICE_TOO_SLOW;
     return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
 }
 
-PriceResult plan_price_below(Plan *plan, guint stage, double limit_s)
+PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
 {
-    const Below below = {stage, limit_s};
     g_autoptr(ProgramSet) set = NULL;
     guint steady, group;
     Priced priced;
 
     if (is_steady(plan, &steady, &group))
-        return try_steady(plan, &below, steady, group);
+        return try_steady(plan, below, steady, group);
     const PriceResult result =
-        try_micro_batches(plan, plan->schedule.micro_batches, &below, &priced, &set);
+        try_micro_batches(plan, plan->schedule.micro_batches, below, &priced, &set);
     if (result == PRICE_FITS && is_foreign(plan)) {
         predict(plan, &priced);
     } else if (result == PRICE_FITS) {
+        price_peak(plan, set->classes[priced.stage], &priced);
         store_programs(plan, set);
         conclude(plan, set, &priced);
     }
     return result;
+}
+
+/* ---- as few layers computed again as fit ---- */
+
+typedef struct {
+    Plan *plan;
+    ProgramSpec spec;
+    guint16 *by_stage; /* what @spec points to */
+} Fitting;
+
+static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
+{
+    fitting->by_stage[stage] = (guint16)layers;
+    g_autoptr(Program) program = program_build_unplaced(&fitting->spec, stage);
+
+    grow_program(fitting->plan, program);
+    return place_stage(fitting->plan, program, stage, FALSE);
+}
+
+/* Fewer layers than @from don't fit; more need less.  Floors are close, so it takes small steps
+ * first. */
+static gboolean fit_stage(const Fitting *fitting, guint stage, guint from, guint most)
+{
+    guint low = from, high = from, step = 1;
+
+    while (!fits_with(fitting, stage, high)) {
+        if (high == most)
+            return FALSE;
+        low = high + 1;
+        high = MIN(high + step, most);
+        step *= 2;
+    }
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        if (fits_with(fitting, stage, middle))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    fitting->by_stage[stage] = (guint16)high;
+    return TRUE;
+}
+
+gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *by_stage = g_memdup2(from, pp * sizeof *from);
+    Fitting fitting = {plan, plan_spec(plan), by_stage};
+    guint steady, group;
+
+    fitting.spec.schedule.recompute = recompute;
+    fitting.spec.schedule.recompute_layers = by_stage;
+    if (is_steady(plan, &steady, &group))
+        fitting.spec.schedule.micro_batches = steady + group;
+    for (guint s = 0; s < pp; s++) {
+        const guint most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
+
+        if (!fit_stage(&fitting, s, by_stage[s], most))
+            return FALSE;
+    }
+    plan_set_recompute(plan, recompute, by_stage, pp);
+    if (schedule_has_rest(&plan->schedule))
+        return TRUE;
+    g_ptr_array_set_size(plan->reasons, 0);
+    g_ptr_array_add(plan->reasons, g_strdup("memory: fits only with all layers computed again"));
+    return FALSE;
 }

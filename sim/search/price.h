@@ -26,14 +26,27 @@ gboolean plan_price(Plan *plan);
  * program's hash and sizes and the bubble. */
 gboolean plan_price_quickly(Plan *plan);
 
+/* Sets the least number of first layers of each stage's chunks that must be computed again for the
+ * stage to fit, at least those of @from, by placing its program.  FALSE, with the reason, where
+ * nothing less than all of them fits, or not even that. */
+gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from);
+
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
-/* The same for a plan among many, of which only those that fit and take no more than @limit_s are
- * of interest: of the others the prediction is not filled.  @stage: whose memory to look at first.
- * PRICE_TOO_LARGE leaves the reason in plan->reasons.
+/* What is of interest of a plan among many. */
+typedef struct {
+    double limit_s;    /* no more seconds a step */
+    guint stage;       /* whose memory to look at first */
+    gboolean explains; /* of a plan that is too large, the largest term */
+} PriceLimit;
+
+/* The same for a plan among many, of which only those that fit and take no more than the limit are
+ * of interest: of the others the prediction is not filled.  PRICE_TOO_LARGE leaves the reason in
+ * plan->reasons.
  *
  * Of many micro-batches not every one is listed: those between the first and the last are alike, so
  * time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
- * through 2 pp and one or, interleaved, pp more).  The program's hash and sizes are then left
- * empty: plan_price() the plans that are kept.  Else nothing is left to be priced. */
-PriceResult plan_price_below(Plan *plan, guint stage, double limit_s);
+ * through 2 pp and one or, interleaved, pp more).  The program's hash and sizes and, of memory, the
+ * terms are then left: plan_price() the plans that are kept, where the hash is empty.  Else nothing
+ * is left to be priced. */
+PriceResult plan_price_below(Plan *plan, const PriceLimit *limit);

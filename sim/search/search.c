@@ -25,6 +25,7 @@ typedef struct {
     const SearchRequest *request;
     SearchResult *result;
     guint64 framework_bytes;
+    GArray *more; /* Candidate: what candidates that were too large have led to */
 } Search;
 
 static void reject(Search *search, Verdict verdict, const char *reason)
@@ -120,7 +121,8 @@ enum { BATCH = 4 };
 typedef struct {
     const SearchRequest *request;
     const Candidate *candidates;
-    double limit; /* worst_key() */
+    double limit;      /* worst_key() */
+    gboolean explains; /* no plan that is too large has been explained yet */
     Plan *plans[BATCH];
     PriceResult results[BATCH];
 } Batch;
@@ -129,30 +131,56 @@ static void price_candidate(gpointer data, guint i, guint worker)
 {
     Batch *batch = data;
     const Candidate *candidate = &batch->candidates[i];
-    const double limit_s = batch->request->sort == SORT_MEMORY
-                               ? INFINITY
-                               : batch->limit * candidate->global_batch * (1 + 1e-12);
+    const PriceLimit limit = {
+        .limit_s = batch->request->sort == SORT_MEMORY
+                       ? INFINITY
+                       : batch->limit * candidate->global_batch * (1 + 1e-12),
+        .stage = candidate->stage,
+        .explains = batch->explains,
+    };
 
     (void)worker;
     batch->plans[i] = plan_new();
     candidate_choose(batch->request, candidate, batch->plans[i]);
-    batch->results[i] = plan_price_below(batch->plans[i], candidate->stage, limit_s);
+    batch->results[i] =
+        candidate->partly && !plan_least_recompute(batch->plans[i], (Recompute)candidate->recompute,
+                                                   candidate->recompute_layers)
+            ? PRICE_TOO_LARGE
+            : plan_price_below(batch->plans[i], &limit);
 }
 
 static const char slower[] =
     "a lower bound of its step time (or memory) is above the last plan that is listed";
 
-static void take_priced(Search *search, Plan *plan, PriceResult result)
+/* Its floor fits, itself it does not. */
+static void add_partly(Search *search, const Candidate *candidate)
+{
+    const SearchRequest *request = search->request;
+
+    if (request->recompute >= 0 || request->sort == SORT_MEMORY ||
+        candidate->recompute != RECOMPUTE_NONE)
+        return;
+    for (gint r = RECOMPUTE_NONE + 1; r < NUM_RECOMPUTES; r++) {
+        const Candidate partly = candidate_partly(candidate, (Recompute)r);
+
+        g_array_append_val(search->more, partly);
+        search->result->candidates++;
+    }
+}
+
+static void take_priced(Search *search, const Candidate *candidate, Plan *plan, PriceResult result)
 {
     if (result == PRICE_FITS) {
         search->result->feasible++;
         keep_plan(search, plan);
         return;
     }
-    if (result == PRICE_TOO_LARGE)
+    if (result == PRICE_TOO_LARGE) {
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
-    else
+        add_partly(search, candidate);
+    } else {
         reject(search, VERDICT_SLOWER, slower);
+    }
     borrowed_plan_free(plan);
 }
 
@@ -161,7 +189,8 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
     Batch batch = {.request = search->request,
                    .candidates = &g_array_index(ready, Candidate, 0),
-                   .limit = worst_key(search)};
+                   .limit = worst_key(search),
+                   .explains = search->result->example[VERDICT_MEMORY] == NULL};
     guint count = 0;
 
     while (count < MIN(ready->len, BATCH) && batch.candidates[count].bound_s <= frontier &&
@@ -170,7 +199,7 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
     if (count > 0)
         parallel_run(count, price_candidate, &batch);
     for (guint i = 0; i < count; i++)
-        take_priced(search, batch.plans[i], batch.results[i]);
+        take_priced(search, &batch.candidates[i], batch.plans[i], batch.results[i]);
     return count;
 }
 
@@ -199,7 +228,7 @@ static void price_by_time(Search *search, const Candidates *found)
 {
     g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
     GArray *listed = found->listed;
-    guint walked = 0, priced = 0, count = 1;
+    guint walked = 0, count = 1;
 
     g_array_sort(listed, by_bound);
     while (count > 0) {
@@ -214,9 +243,13 @@ static void price_by_time(Search *search, const Candidates *found)
         }
         count = price_batch(search, ready, frontier);
         g_array_remove_range(ready, 0, count);
-        priced += count;
+        if (search->more->len == 0)
+            continue;
+        g_array_append_vals(ready, search->more->data, search->more->len);
+        g_array_set_size(search->more, 0);
+        g_array_sort(ready, by_bound);
     }
-    reject_rest(search, listed->len - priced);
+    reject_rest(search, ready->len + listed->len - walked);
 }
 
 /* What needs least comes first: nothing is walked. */
@@ -301,7 +334,8 @@ SearchResult *search(const SearchRequest *request)
 {
     const gint64 start = g_get_monotonic_time();
     SearchResult *result = g_new0(SearchResult, 1);
-    Search search = {.request = request, .result = result};
+    g_autoptr(GArray) more = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    Search search = {.request = request, .result = result, .more = more};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
     result->plans = g_ptr_array_new();
@@ -343,6 +377,11 @@ Plan *search_estimate(const SearchRequest *request, GError **error)
     for (guint a = 0; a < NUM_AXES; a++)
         gpus *= one.fixed[a] = MAX(one.fixed[a], 1);
     one.fixed_ep = MAX(one.fixed_ep, 1);
+    if (one.num_recompute > 1 && one.num_recompute != one.fixed[AXIS_PP]) {
+        fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", one.num_recompute,
+             one.fixed[AXIS_PP]);
+        return NULL;
+    }
     one.gpus = gpus;
     one.top = 1;
     /* Without a strategy, those that the mesh allows compete, as in search; with one rank all can.
@@ -376,10 +415,13 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     g_array_sort(found->listed, by_floor);
     for (guint i = 0; i < found->listed->len && !fits; i++) {
         const Candidate *candidate = &g_array_index(found->listed, Candidate, i);
-        Plan *plan = plan_new();
+        const PriceLimit limit = {.limit_s = INFINITY, .stage = candidate->stage};
 
+        if (candidate->partly) /* all of it is a candidate too, and needs less */
+            continue;
+        Plan *plan = plan_new();
         candidate_choose(request, candidate, plan);
-        fits = plan_price_below(plan, candidate->stage, INFINITY) == PRICE_FITS;
+        fits = plan_price_below(plan, &limit) == PRICE_FITS;
         borrowed_plan_free(plan);
     }
     return fits;

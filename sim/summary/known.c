@@ -162,6 +162,11 @@ void known_free(Known *known)
     g_free(known);
 }
 
+const Framework *known_framework(const Known *known)
+{
+    return durations_framework(&known->context);
+}
+
 /* ---- costs ---- */
 
 /* The last stage's block stands for one between. */
@@ -204,8 +209,10 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
 
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage)
 {
-    const Key key = {{stage, spec->layout.size[AXIS_PP], schedule_virtual_stages(&spec->schedule),
-                      spec->sharding->strategy}};
+    const Schedule *schedule = &spec->schedule;
+    const Key key = {{stage, spec->layout.size[AXIS_PP], schedule_virtual_stages(schedule),
+                      spec->sharding->strategy,
+                      schedule_has_rest(schedule) ? 1u + schedule->recompute_layers[stage] : 0}};
     StageShape *shape = table_find(&known->shapes, &key);
 
     return shape != NULL ? shape : table_add(&known->shapes, &key, stage_shape_new(spec, stage));

@@ -18,6 +18,8 @@ typedef struct Known Known;
 Known *known_new(const SimulateContext *context, Known *of_others);
 void known_free(Known *known);
 
+const Framework *known_framework(const Known *known);
+
 /* All are the cache's own and stay. */
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place);
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,

@@ -1,5 +1,7 @@
 #include "sim/summary/probe.h"
 
+#include "sim/cost/framework_memory.h"
+
 #include <string.h>
 
 StagePlace stage_place(guint stage, guint pp)
@@ -15,6 +17,7 @@ typedef struct {
     Sketch *sketch;
     const Program *program;
     double **durations;
+    const Framework *framework;
 } Probe;
 
 gboolean model_has_blocks(const Model *model, BlockKind kind)
@@ -24,12 +27,29 @@ gboolean model_has_blocks(const Model *model, BlockKind kind)
     return kind == BLOCK_SPARSE ? sparse > 0 : sparse < model->layers;
 }
 
+/* What all units share of a broadcast's fixed cost is each one's part of it by their number, which
+ * the probe does not have: it is left out. */
+static double **probe_durations(const Program *program, const ProgramSpec *spec,
+                                const SimulateContext *context)
+{
+    g_autofree guint *spans = program_spans(program, spec);
+    Framework framework = *framework_or_default(context->framework);
+    SimulateContext least = *context;
+
+    if (framework.broadcast_s > 0)
+        least.framework = &framework;
+    framework.broadcast_s = 0;
+    return durations_new(program, &least, spans);
+}
+
 /* Two stages stand for several: the first and the last; one between is the last without its root.
  */
 static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                        BlockKind kind)
 {
     const guint pp = place == STAGE_ONLY ? 1 : 2;
+    /* Where a program has both kinds of blocks, one of them stands for both as they grow. */
+    const gboolean mixes = model_num_sparse(spec->model) > 0;
     Probe probe = {.model = g_memdup2(spec->model, sizeof *spec->model)};
     Model *model = probe.model;
 
@@ -38,14 +58,16 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     model->experts.every = 1;
     spec->model = model;
     spec->layout.size[AXIS_PP] = pp;
-    spec->schedule.chunk_layers = NULL;
+    spec->schedule.chunk_layers = spec->schedule.recompute_layers = NULL;
     spec->schedule.virtual_stages = 1;
     if (spec->schedule.kind != SCHEDULE_ZB_H1)
         spec->schedule.kind = SCHEDULE_1F1B;
     probe.sketch = program_sketch(spec, place == STAGE_FIRST ? 0 : pp - 1);
     probe.program = probe.sketch->program;
-    g_autofree guint *spans = program_spans(probe.program, spec);
-    probe.durations = durations_new(probe.program, context, spans);
+    probe.durations = probe_durations(probe.program, spec, context);
+    probe.framework = framework_or_default(context->framework);
+    if (framework_is_foreign(probe.framework) && !mixes)
+        framework_grow(probe.framework, probe.sketch->program);
     return probe;
 }
 
@@ -282,6 +304,9 @@ static UnitCost unit_cost(const Probe *probe, guint index)
         .state_bytes = copy_bytes(program, unit->parameter) + copy_bytes(program, unit->gradient) +
                        copy_bytes(program, unit->master) + copy_bytes(program, unit->moment[0]) +
                        copy_bytes(program, unit->moment[1]),
+        .beside_bytes = framework_is_foreign(probe->framework)
+                            ? (guint64)framework_unit_bytes(probe->framework, unit->map)
+                            : 0,
         .gathered_bytes = copy_bytes(program, unit->gathered),
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),
         .gather = sums_of(probe, unit->name, ".gather"),

@@ -46,6 +46,7 @@ typedef struct {
 /* One unit under a strategy; absent segments are zeros. */
 typedef struct {
     guint64 state_bytes;                    /* parameters, gradients, master, moments */
+    guint64 beside_bytes;                   /* what another framework keeps beside them */
     guint64 gathered_bytes, gradient_bytes; /* a whole copy, where the unit is sharded */
     SegmentSums gather, update_gather, norm, update;
     SegmentSums reduce_first, reduce_add, reduce_last; /* of micro-batches; in place: the last */

@@ -4,7 +4,7 @@
 
 static BlockCounts count_blocks(const Model *model, LayerRange range)
 {
-    BlockCounts counts = {{range.count, 0}};
+    BlockCounts counts = {.of = {range.count, 0}};
 
     for (guint i = 0; model->experts.count > 0 && i < range.count; i++)
         if (model_is_sparse(model, range.first + i)) {
@@ -16,13 +16,35 @@ static BlockCounts count_blocks(const Model *model, LayerRange range)
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
 {
-    return count_blocks(spec->model, schedule_chunk(&spec->schedule, spec->model->layers,
-                                                    spec->layout.size[AXIS_PP], chunk));
+    const guint pp = spec->layout.size[AXIS_PP];
+    const LayerRange range = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunk);
+    BlockCounts counts = count_blocks(spec->model, range);
+
+    if (!schedule_has_rest(&spec->schedule))
+        return counts;
+    const guint first = MIN(spec->schedule.recompute_layers[chunk % pp], range.count);
+    const LayerRange others = {range.first + first, range.count - first};
+    const BlockCounts rest = count_blocks(spec->model, others);
+    memcpy(counts.rest, rest.of, sizeof counts.rest);
+    return counts;
 }
 
 BlockCounts blocks_before(const ProgramSpec *spec, guint block)
 {
-    return count_blocks(spec->model, (LayerRange){0, block});
+    BlockCounts before = {.of = {0}};
+
+    if (!schedule_has_rest(&spec->schedule))
+        return count_blocks(spec->model, (LayerRange){0, block});
+    for (guint c = 0, layers = 0; layers < block; c++) {
+        const BlockCounts counts = chunk_blocks(spec, c);
+
+        for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+            layers += counts.of[k];
+            before.of[k] += counts.of[k];
+            before.rest[k] += counts.rest[k];
+        }
+    }
+    return before;
 }
 
 static void note_size(StageShape *shape, BlockCounts layers)
@@ -70,6 +92,26 @@ static void note_block(StageShape *shape, const ProgramSpec *spec, guint chunk, 
         note_kept(shape, chunk, strategy);
 }
 
+static void note_counts(StageShape *shape, const BlockCounts *counts)
+{
+    const gboolean is_first = shape->sizes->len == 0;
+    guint of_lot[NUM_LOTS] = {0};
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        shape->of_kind.of[k] += counts->of[k];
+        shape->of_kind.rest[k] += counts->rest[k];
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(counts, k, lot);
+
+            of_lot[lot] += blocks;
+            shape->most_of[k][lot] = MAX(shape->most_of[k][lot], blocks);
+            shape->least_of[k][lot] = is_first ? blocks : MIN(shape->least_of[k][lot], blocks);
+        }
+    }
+    for (guint lot = 0; lot < NUM_LOTS; lot++)
+        shape->most_of_lot[lot] = MAX(shape->most_of_lot[lot], of_lot[lot]);
+}
+
 static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
 {
     const LayerRange range =
@@ -79,10 +121,7 @@ static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
 
     shape->layers += range.count;
     shape->most_layers = MAX(shape->most_layers, range.count);
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        shape->of_kind.of[k] += counts.of[k];
-        shape->most_of_kind.of[k] = MAX(shape->most_of_kind.of[k], counts.of[k]);
-    }
+    note_counts(shape, &counts);
     note_size(shape, counts);
     for (guint i = 0; i < range.count; i++)
         note_block(shape, spec, chunk, range.first + i);

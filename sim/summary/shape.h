@@ -10,10 +10,15 @@ typedef struct {
     Strategy strategy;
 } KeptUnits;
 
-/* Blocks by kind. */
+/* Blocks by kind; and how many of them are of LOT_REST. */
 typedef struct {
-    guint of[NUM_BLOCK_KINDS];
+    guint of[NUM_BLOCK_KINDS], rest[NUM_BLOCK_KINDS];
 } BlockCounts;
+
+static inline guint counts_of(const BlockCounts *counts, guint kind, guint lot)
+{
+    return lot == LOT_REST ? counts->rest[kind] : counts->of[kind] - counts->rest[kind];
+}
 
 /* Chunks of equal size. */
 typedef struct {
@@ -24,11 +29,13 @@ typedef struct {
 typedef struct {
     guint stage;
     StagePlace place;
-    guint layers, most_layers;                        /* on the stage, in one of its chunks */
-    guint first_layers;                               /* in its first chunk */
-    BlockCounts of_kind, most_of_kind, first_of_kind; /* the same by kind */
-    guint layers_before;                              /* in the first chunks of the stages before */
-    BlockCounts before_of_kind;
+    guint layers, most_layers;          /* on the stage, in one of its chunks */
+    guint first_layers;                 /* in its first chunk */
+    BlockCounts of_kind, first_of_kind; /* the same by kind */
+    guint most_of[NUM_BLOCK_KINDS][NUM_LOTS], least_of[NUM_BLOCK_KINDS][NUM_LOTS]; /* in a chunk */
+    guint most_of_lot[NUM_LOTS];
+    guint layers_before;         /* in the first chunks of the stages before */
+    BlockCounts before_of_kind;  /* the same; which of them are the rest it does not say */
     GArray *sizes;               /* EqualChunks */
     guint units[NUM_STRATEGIES]; /* blocks by strategy */
     guint kept_units[NUM_STRATEGIES];

@@ -1,5 +1,16 @@
 #include "sim/summary/stage.h"
 
+/* Of the blocks that compute nothing again where others do. */
+static const StageCost *rest_cost(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    ProgramSpec none = *spec;
+
+    if (!schedule_has_rest(&spec->schedule))
+        return NULL;
+    none.schedule.recompute = RECOMPUTE_NONE;
+    return known_stage(known, &none, place);
+}
+
 Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
 {
     const StageShape *shape = known_shape(known, spec, index);
@@ -9,9 +20,11 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
         .micro_batches = spec->schedule.micro_batches,
         .shape = shape,
         .cost = known_stage(known, spec, shape->place),
+        .rest = rest_cost(known, spec, shape->place),
         .flow = &flow->stages[index],
         .flows = flow,
         .scalars = known_scalars(known, spec),
+        .framework = known_framework(known),
     };
 
     if (spec->layout.size[AXIS_PP] > 1)
@@ -90,18 +103,32 @@ guint64 stage_root_gathers(const Stage *stage)
 
 /* ---- state and volume ---- */
 
-guint64 stage_state_bytes(const Stage *stage)
+/* Adds up a number of bytes of each unit, @offset into its cost. */
+static guint64 sum_units(const Stage *stage, gsize offset)
 {
-    guint64 bytes = stage_root(stage) == NULL ? 0 : stage_root(stage)->state_bytes;
+    const UnitCost *root = stage_root(stage);
+    guint64 bytes = root == NULL ? 0 : G_STRUCT_MEMBER(guint64, root, offset);
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
             const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
 
             if (units > 0)
-                bytes += units * stage_unit(stage, (BlockUnits)u, (Strategy)s)->state_bytes;
+                bytes +=
+                    units *
+                    G_STRUCT_MEMBER(guint64, stage_unit(stage, (BlockUnits)u, (Strategy)s), offset);
         }
     return bytes;
+}
+
+guint64 stage_state_bytes(const Stage *stage)
+{
+    return sum_units(stage, G_STRUCT_OFFSET(UnitCost, state_bytes));
+}
+
+guint64 stage_beside_bytes(const Stage *stage)
+{
+    return sum_units(stage, G_STRUCT_OFFSET(UnitCost, beside_bytes));
 }
 
 static void add_volume(guint64 bytes[NUM_VOLUMES], const SegmentSums *sums, guint64 calls)
@@ -136,8 +163,14 @@ void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
         const guint64 passes = micro_batches * shape->of_kind.of[k];
 
         add_volume(bytes, &cost->block[k].forward.sums, passes);
-        add_volume(bytes, &cost->block[k].backward.sums, passes);
         add_volume(bytes, &cost->block[k].weights.sums, passes);
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(&shape->of_kind, k, lot);
+
+            if (blocks > 0)
+                add_volume(bytes, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                           micro_batches * blocks);
+        }
     }
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {

@@ -7,11 +7,13 @@ typedef struct {
     const ProgramSpec *spec;
     guint micro_batches;
     const StageShape *shape;
-    const StageCost *cost;
+    const StageCost *cost,
+        *rest; /* of LOT_REST, which computes nothing again; NULL: there is none */
     const ShardCost *shards[NUM_STRATEGIES]; /* of those that units of this stage have */
     const StageFlow *flow;
     const Flow *flows; /* of all stages */
     const ScalarCost *scalars;
+    const Framework *framework;
     double exchange_s; /* one message to a neighbour; 0 for a single stage */
 } Stage;
 
@@ -33,6 +35,12 @@ static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, S
 guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy);
 guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy);
 
+/* A block's passes; forward and backward for weights are the same in both lots. */
+static inline const StageCost *stage_lot_cost(const Stage *stage, guint lot)
+{
+    return lot == LOT_REST ? stage->rest : stage->cost;
+}
+
 /* Where all blocks are of one kind without experts. */
 static inline const UnitCost *stage_block(const Stage *stage, Strategy strategy)
 {
@@ -51,6 +59,7 @@ guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strat
 guint64 stage_root_gathers(const Stage *stage);
 
 guint64 stage_state_bytes(const Stage *stage);
+guint64 stage_beside_bytes(const Stage *stage); /* of state that another framework keeps */
 void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES]);
 
 /* The arena is never smaller. */

@@ -65,34 +65,62 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
 /* Rings of activations: of chunks in flight; of those whose weights' gradients are still to come.
  */
 typedef struct {
-    guint64 residual, apart, gradient;
-    guint64 saved[NUM_BLOCK_KINDS];  /* alive while blocks of that kind are at work */
-    gboolean alone[NUM_BLOCK_KINDS]; /* a ring has one copy: it is not alive all the time */
+    guint64 residual, weights, gradient;
+    guint64 again_kept; /* of LOT_FIRST */
+    /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
+     * alive all the time */
+    guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
+    gboolean alone[NUM_BLOCK_KINDS][NUM_LOTS];
 } ActivationRings;
+
+static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
+{
+    const StageFlow *flow = stage->flow;
+    const StageCost *cost = stage_lot_cost(stage, lot);
+    const guint64 layers = stage->shape->most_of_lot[lot];
+    const gboolean apart = cost->ring.weights + cost->ring.again_kept > 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const guint most = stage->shape->most_of[k][lot];
+        const guint64 copies = (guint64)flow->in_flight * most;
+        const gboolean one = most == 1 && stage->shape->least_of[k][lot] == 0; /* of some chunks */
+
+        rings->saved[k][lot] = copies * cost->block[k].saved;
+        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * layers < 2 ||
+                               (apart && flow->backward_apart * layers < 2);
+    }
+    /* experts have no backward for weights apart */
+    rings->saved[BLOCK_DENSE][lot] += flow->until_weights * layers * cost->ring.kept;
+}
 
 static ActivationRings activation_rings(const Stage *stage)
 {
     const RingBytes *ring = &stage->cost->ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
-    const guint64 until_weights = flow->until_weights * layers * ring->kept;
+    const guint64 first = stage->shape->most_of_lot[LOT_FIRST];
     ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .apart = flow->backward_apart * layers * ring->weights +
-                 (flow->backward_apart * layers + 1) * ring->again_kept,
+        .weights = flow->backward_apart * layers * ring->weights,
+        .again_kept = (flow->backward_apart * first + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
     };
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const guint64 copies = (guint64)flow->in_flight * stage->shape->most_of_kind.of[k];
-
-        rings.saved[k] = copies * stage->cost->block[k].saved;
-        rings.alone[k] =
-            copies < 2 || flow->until_weights * layers < 2 ||
-            (ring->weights + ring->again_kept > 0 && flow->backward_apart * layers < 2);
-    }
-    rings.saved[BLOCK_DENSE] += until_weights; /* experts have no backward for weights apart */
+    for (guint lot = 0; lot < NUM_LOTS; lot++)
+        if (stage->shape->most_of_lot[lot] > 0)
+            add_saved(stage, &rings, lot);
     return rings;
+}
+
+/* What is saved while blocks of that kind and lot are at work: of the other lot too where each
+ * chunk has both, and another chunk is in flight, or this one's first blocks are saved. */
+static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, guint kind, guint lot)
+{
+    const guint other = lot == LOT_REST ? LOT_FIRST : LOT_REST;
+    const gboolean both =
+        stage->shape->least_of[kind][other] > 0 && (stage->flow->in_flight > 1 || lot == LOT_REST);
+
+    return rings->saved[kind][lot] + (both ? rings->saved[kind][other] : 0);
 }
 
 /* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
@@ -114,10 +142,10 @@ static guint64 root_beside_blocks(const Stage *stage)
 
 /* Whole weights of the other unit of blocks with experts, while those are at work: they stay for
  * the step under shard_grad_op, and in backward from where all of a block is computed again. */
-static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean backward)
+static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first_backward)
 {
     const Strategy strategy = stage->shape->first_strategy;
-    const gboolean again = backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
+    const gboolean again = first_backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
 
     if (kind != BLOCK_SPARSE || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
         return 0;
@@ -125,32 +153,43 @@ static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean backw
            stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
 }
 
-/* From a pass's second block on, the gradients of the one before are still being reduced. */
-static guint64 backward_bytes(const Stage *stage, BlockKind kind, const ActivationRings *rings,
+/* Blocks that are at work. */
+typedef struct {
+    BlockKind kind;
+    Lot lot;
+} AtWork;
+
+/* From a pass's second block on, the gradients of the one before are still being reduced; the first
+ * blocks of a chunk come last. */
+static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                               const UnitRings *units)
 {
-    const PassCost *backward = &stage->cost->block[kind].backward;
-    const guint64 alive = rings->residual + rings->gradient + beside_experts(stage, kind, TRUE);
-    const gboolean reduced = stage->shape->uniform && stage->shape->most_layers > 1;
+    const PassCost *backward = &stage_lot_cost(stage, at.lot)->block[at.kind].backward;
+    const StageShape *shape = stage->shape;
+    const gboolean is_first = at.lot == LOT_FIRST;
+    const guint64 alive =
+        rings->residual + rings->gradient + beside_experts(stage, at.kind, is_first);
+    const gboolean reduced =
+        shape->uniform && (is_first ? shape->most_layers : shape->most_of_lot[LOT_REST]) > 1;
     SegmentPeak peak = backward->peak;
 
-    if (rings->alone[kind])
+    if (rings->alone[at.kind][at.lot])
         return alive + most(&backward->alone_peak, units);
     for (guint w = 0; w < 2 && reduced; w++)
         peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
-    return alive + rings->saved[kind] + rings->apart + most(&peak, units) +
-           root_beside_blocks(stage);
+    return alive + saved_bytes(stage, rings, at.kind, at.lot) + rings->weights +
+           (is_first ? rings->again_kept : 0) + most(&peak, units) + root_beside_blocks(stage);
 }
 
-static guint64 forward_bytes(const Stage *stage, BlockKind kind, const ActivationRings *rings,
+static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                              const UnitRings *units)
 {
-    const PassCost *forward = &stage->cost->block[kind].forward;
-    const guint64 alive = rings->residual + beside_experts(stage, kind, FALSE);
+    const PassCost *forward = &stage_lot_cost(stage, at.lot)->block[at.kind].forward;
+    const guint64 alive = rings->residual + beside_experts(stage, at.kind, FALSE);
 
-    if (rings->alone[kind])
+    if (rings->alone[at.kind][at.lot])
         return alive + most(&forward->alone_peak, units);
-    return alive + rings->saved[kind] + most(&forward->peak, units);
+    return alive + saved_bytes(stage, rings, at.kind, at.lot) + most(&forward->peak, units);
 }
 
 /* Between forward and backward: blocks that stay gathered are there. */
@@ -164,8 +203,25 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     const UnitRings of_root = {root->gathered_bytes, root->gradient_bytes};
     const gboolean stay =
         shape->uniform && (shape->units[STRATEGY_SHARD_GRAD_OP] > 0 || shape->kept->len > 0);
-    return rings->residual + rings->saved[BLOCK_DENSE] + rings->saved[BLOCK_SPARSE] +
-           (stay ? units->weights : 0) + most(&stage->cost->head.peak, &of_root);
+    guint64 saved = 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++)
+            saved += rings->saved[k][lot];
+    return rings->residual + saved + (stay ? units->weights : 0) +
+           most(&stage->cost->head.peak, &of_root);
+}
+
+static guint64 work_bytes(const Stage *stage, AtWork at, const ActivationRings *rings)
+{
+    if (counts_of(&stage->shape->of_kind, at.kind, at.lot) == 0)
+        return 0;
+    const UnitRings units = block_rings(stage, at.kind);
+    const guint64 backward = backward_bytes(stage, at, rings, &units);
+    const guint64 forward = forward_bytes(stage, at, rings, &units);
+    const guint64 head = head_bytes(stage, rings, &units);
+
+    return MAX(backward, MAX(forward, head));
 }
 
 guint64 stage_floor_bytes(const Stage *stage)
@@ -173,16 +229,10 @@ guint64 stage_floor_bytes(const Stage *stage)
     const ActivationRings rings = activation_rings(stage);
     guint64 most_bytes = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        if (stage->shape->of_kind.of[k] == 0)
-            continue;
-        const UnitRings units = block_rings(stage, (BlockKind)k);
-        const guint64 backward = backward_bytes(stage, (BlockKind)k, &rings, &units);
-        const guint64 forward = forward_bytes(stage, (BlockKind)k, &rings, &units);
-        const guint64 head = head_bytes(stage, &rings, &units);
-
-        most_bytes = MAX(most_bytes, MAX(backward, MAX(forward, head)));
-    }
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++)
+            most_bytes =
+                MAX(most_bytes, work_bytes(stage, (AtWork){(BlockKind)k, (Lot)lot}, &rings));
     return stage_state_bytes(stage) + stage->cost->input_bytes +
            stage->micro_batches * stage->cost->micro_batch_bytes + most_bytes;
 }

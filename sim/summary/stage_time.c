@@ -58,8 +58,14 @@ static Work stage_work(const Stage *stage)
         const double passes = micro_batches * shape->of_kind.of[k];
 
         add_work(&work, &cost->block[k].forward.sums, passes);
-        add_work(&work, &cost->block[k].backward.sums, passes);
         add_work(&work, &cost->block[k].weights.sums, passes);
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(&shape->of_kind, k, lot);
+
+            if (blocks > 0)
+                add_work(&work, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                         micro_batches * blocks);
+        }
     }
     add_work(&work, &cost->count_valid, micro_batches);
     if (stage_has_embedding(shape)) {
@@ -160,24 +166,43 @@ static double forward_pass_s(const Stage *stage, const BlockCounts *layers)
     return MAX(whole_s, gathered_pass_s(stage, path, all_of(layers)));
 }
 
+/* Backward's, the shortest of the lots that these blocks are of. */
+static SegmentPath backward_path(const Stage *stage, const BlockCounts *layers, BlockKind kind)
+{
+    SegmentPath path = stage->cost->block[kind].backward.path;
+
+    if (layers->rest[kind] == 0)
+        return path;
+    const SegmentPath *rest = &stage->rest->block[kind].backward.path;
+    if (layers->rest[kind] == layers->of[kind])
+        return *rest;
+    path.weights_until_s = MIN(path.weights_until_s, rest->weights_until_s);
+    path.weights_tail_s = MIN(path.weights_tail_s, rest->weights_tail_s);
+    path.gradients_until_s = MIN(path.gradients_until_s, rest->gradients_until_s);
+    path.gradients_tail_s = MIN(path.gradients_tail_s, rest->gradients_tail_s);
+    return path;
+}
+
 /* The gradient that a pass starts from may have come long before: from another stage. */
 static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    const SegmentPath *path = &stage->cost->block[BLOCK_DENSE].backward.path;
+    const SegmentPath path = backward_path(stage, layers, BLOCK_DENSE);
     const gboolean from_before = stage->shape->place != STAGE_ONLY;
     double whole_s = 0, before_s = INFINITY;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const SegmentPath *own = &stage->cost->block[k].backward.path;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint blocks = counts_of(layers, k, lot);
 
-        if (layers->of[k] == 0)
-            continue;
-        whole_s += layers->of[k] * own->whole_s;
-        before_s = MIN(before_s, own->stream_s - own->whole_s);
-    }
+            if (blocks == 0)
+                continue;
+            const SegmentPath *own = &stage_lot_cost(stage, lot)->block[k].backward.path;
+            whole_s += blocks * own->whole_s;
+            before_s = MIN(before_s, own->stream_s - own->whole_s);
+        }
     return MAX(whole_s + (from_before ? before_s : 0),
-               MAX(gathered_pass_s(stage, path, all_of(layers)),
-                   reduced_pass_s(stage, path, all_of(layers))));
+               MAX(gathered_pass_s(stage, &path, all_of(layers)),
+                   reduced_pass_s(stage, &path, all_of(layers))));
 }
 
 static double weights_pass_s(const Stage *stage, guint layers)
@@ -202,19 +227,22 @@ static double backward_blocks_s(const Stage *stage, const BlockCounts *blocks, d
 {
     double seconds = 0, earlier_s = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const SegmentPath *path = &stage->cost->block[k].backward.path;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
+            const SegmentPath *path = &stage_lot_cost(stage, lot)->block[k].backward.path;
 
-        seconds += blocks->of[k] * path->whole_s;
-        earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
-    }
+            seconds += counts_of(blocks, k, lot) * path->whole_s;
+            earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
+        }
     return seconds - chunks * earlier_s;
 }
 
 static BlockCounts counts_less(BlockCounts counts, const BlockCounts *less)
 {
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
         counts.of[k] -= less->of[k];
+        counts.rest[k] -= less->rest[k];
+    }
     return counts;
 }
 
@@ -308,14 +336,15 @@ static double late_reductions_s(const Stage *stage, gboolean root_last)
     const StageShape *shape = stage->shape;
     const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
-    const BlockCost *block = &stage->cost->block[sparse ? BLOCK_SPARSE : BLOCK_DENSE];
-    const SegmentPath *path = apart ? &block->weights.path : &block->backward.path;
+    const BlockKind kind = sparse ? BLOCK_SPARSE : BLOCK_DENSE;
+    const SegmentPath path = apart ? stage->cost->block[kind].weights.path
+                                   : backward_path(stage, &shape->first_of_kind, kind);
     const UnitCost *unit =
         stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
     const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
     const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
                                   : backward_pass_s(stage, &shape->first_of_kind);
-    const double chain = path->gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
+    const double chain = path.gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
 
     if (!root_last || sparse)
         return chain + unit->reduce_last.replicate_s;
@@ -366,7 +395,11 @@ static double back_s(const Stage *stage, const Stage *first)
     const double before = shape->stage;
     const double weights = weights_pass_s(first, first->shape->first_layers);
 
-    return before * stage->exchange_s + backward_blocks_s(stage, &shape->before_of_kind, before) +
+    const BlockCounts blocks = schedule_has_rest(&stage->spec->schedule)
+                                   ? blocks_before(stage->spec, shape->layers_before)
+                                   : shape->before_of_kind;
+
+    return before * stage->exchange_s + backward_blocks_s(stage, &blocks, before) +
            first->cost->embed_backward.path.stream_s + weights + end_s(first);
 }
 
@@ -384,14 +417,15 @@ static double gathers_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const BlockCost *cost = &stage->cost->block[BLOCK_DENSE];
+    const SegmentPath *forward = &stage->cost->block[BLOCK_DENSE].forward.path;
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
     const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
     const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
-    return cost->forward.path.weights_until_s + cost->backward.path.weights_tail_s +
+    return forward->weights_until_s + backward.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
 }
 
@@ -424,8 +458,9 @@ static double reductions_s(const Stage *stage, const Stage *first)
     if (stage->micro_batches > 1)
         each_s +=
             block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
-    return start_s + stage->cost->block[BLOCK_DENSE].backward.path.gradients_until_s +
-           shape->layers * each_s + block->norm.all_s + stage->scalars->norm_s;
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
+    return start_s + backward.gradients_until_s + shape->layers * each_s + block->norm.all_s +
+           stage->scalars->norm_s;
 }
 
 /* The last stage's last chunk: once the first micro-batch is there all of them pass it, and the
@@ -454,7 +489,82 @@ static double arrival_s(const Stage *stage, const Stage *first)
            forward_blocks_s(stage, &between);
 }
 
-double stage_path_s(const Stage *stage, const Stage *first)
+/* ---- what compute loses to traffic ---- */
+
+/* Compute of all micro-batches where nothing is waited for. */
+static double streamed_s(const Stage *stage)
+{
+    const StageCost *cost = stage->cost;
+    double seconds = 0;
+
+    if (stage_has_embedding(stage->shape))
+        seconds += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
+    if (stage_has_head(stage->shape))
+        seconds += cost->head.path.stream_s;
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
+            const BlockCost *block = &stage_lot_cost(stage, lot)->block[k];
+
+            seconds += counts_of(&stage->shape->of_kind, k, lot) *
+                       (block->forward.path.stream_s + block->backward.path.stream_s +
+                        block->weights.path.stream_s);
+        }
+    return stage->micro_batches * seconds;
+}
+
+/* To gathers of blocks that are issued after the first compute of a step: not those of the first
+ * use, and of what is prefetched beside it. */
+static double lost_to_gathers_s(const Stage *stage)
+{
+    const guint early = stage->spec->sharding->prefetch + 1;
+    double seconds = 0, longest_s = 0;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const BlockUnits of = (BlockUnits)u;
+
+            if (stage_num_units(stage, of, (Strategy)s) == 0)
+                continue;
+            const double each_s = stage_unit(stage, of, (Strategy)s)->gather.shard_moves_s;
+            seconds += (double)stage_block_gathers(stage, of, (Strategy)s) * each_s;
+            longest_s = MAX(longest_s, each_s);
+        }
+    return stage->framework->gather_exposed * MAX(0, seconds - early * longest_s);
+}
+
+/* To reductions of blocks: before the first norm. */
+static double lost_to_reductions_s(const Stage *stage)
+{
+    double seconds = 0;
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const BlockUnits of = (BlockUnits)u;
+            const guint units = stage_num_units(stage, of, (Strategy)s);
+            Work work = {0};
+
+            if (units == 0)
+                continue;
+            add_unit_work(&work, stage, stage_unit(stage, of, (Strategy)s), units, 0, of);
+            seconds += work.reduce_s[0] + work.reduce_s[1] + work.replicate_s + work.data_s;
+        }
+    return stage->framework->reduce_exposed * seconds;
+}
+
+/* From clip to clip: all compute of this stage once the first micro-batch is there, and what it
+ * loses meanwhile; then its norms, or the way back. */
+static double lossy_path_s(const Stage *stage, const Stage *first)
+{
+    const gboolean is_first = stage->shape->stage == 0;
+    const double start_s = is_first ? ready_s(stage) - embed_s(stage) : arrival_s(stage, first);
+    const double computed_s = start_s + streamed_s(stage) + lost_to_gathers_s(stage);
+    const double own_s =
+        computed_s + lost_to_reductions_s(stage) + norms_s(stage, FALSE) + stage->scalars->norm_s;
+
+    return is_first ? own_s : MAX(own_s, computed_s - put_off_s(stage) + back_s(stage, first));
+}
+
+static double lossless_path_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
     const double own_forward_s = forward_pass_s(stage, &shape->first_of_kind);
@@ -472,4 +582,13 @@ double stage_path_s(const Stage *stage, const Stage *first)
     const double path_s = MAX(MAX(computed_s + end_s(stage), computed_s - put_off_s(stage) + back),
                               MAX(reduced_s, arrived_s + gathers_s(stage) + back));
     return stage_has_head(shape) ? MAX(path_s, last_chunk_s(stage, first)) : path_s;
+}
+
+double stage_path_s(const Stage *stage, const Stage *first)
+{
+    const double path_s = lossless_path_s(stage, first);
+    const gboolean loses =
+        stage->framework->gather_exposed > 0 || stage->framework->reduce_exposed > 0;
+
+    return loses ? MAX(path_s, lossy_path_s(stage, first)) : path_s;
 }

@@ -3,9 +3,12 @@
 #include "sim/summary/stage.h"
 #include "sim/summary/walk.h"
 
+#include <string.h>
+
 struct Summariser {
     Known *known;
-    gboolean overlaps, one_queue;
+    const Framework *framework;
+    gboolean overlaps, one_queue, is_foreign;
 };
 
 Summariser *summariser_new(const SimulateContext *context, Summariser *of_others)
@@ -14,8 +17,10 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 
     *summariser = (Summariser){
         .known = known_new(context, of_others == NULL ? NULL : of_others->known),
+        .framework = framework_or_default(context->framework),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
+        .is_foreign = framework_is_foreign(context->framework),
     };
     return summariser;
 }
@@ -28,27 +33,39 @@ void summariser_free(Summariser *summariser)
     g_free(summariser);
 }
 
+/* With what a framework holds beside the program (framework_memory.h). */
+static guint64 floor_bytes(const Summariser *summariser, const Stage *stage)
+{
+    const guint64 bytes = stage_floor_bytes(stage);
+
+    if (!summariser->is_foreign)
+        return bytes;
+    const double step_bytes = (double)(bytes - stage_state_bytes(stage));
+    return bytes + stage_beside_bytes(stage) +
+           (guint64)(summariser->framework->transient_share * step_bytes);
+}
+
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint index)
 {
     const Stage stage = stage_of(summariser->known, spec, index);
     StageSummary summary = {.state_bytes = stage_state_bytes(&stage),
-                            .floor_bytes = stage_floor_bytes(&stage)};
+                            .floor_bytes = floor_bytes(summariser, &stage)};
 
     stage_volume(&stage, summary.volume_bytes);
     return summary;
 }
 
-static void look_at(Summariser *summariser, Summary *summary, const Stage *stage,
+static void look_at(const Summariser *summariser, Summary *summary, const Stage *stage,
                     const Stage *first)
 {
-    const guint64 floor_bytes = stage_floor_bytes(stage);
+    const guint64 bytes = floor_bytes(summariser, stage);
     const double path_s = stage_path_s(stage, first);
     const double busy_s = stage_busy_s(stage, summariser->overlaps, summariser->one_queue);
 
     summary->bound_s = MAX(summary->bound_s, MAX(path_s, busy_s));
-    if (floor_bytes <= summary->floor_bytes)
+    if (bytes <= summary->floor_bytes)
         return;
-    summary->floor_bytes = floor_bytes;
+    summary->floor_bytes = bytes;
     summary->stage = stage->shape->stage;
 }
 
@@ -76,6 +93,48 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec)
         look_at(summariser, &summary, &stage, &first);
     }
     return summary;
+}
+
+/* Fewer layers need no less memory. */
+static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                           guint index, guint16 *layers)
+{
+    const guint most = schedule_most_layers(&spec->schedule, spec->model->layers,
+                                            spec->layout.size[AXIS_PP], index);
+    guint low = 0, high = most + 1;
+
+    while (low < high) {
+        const guint middle = (low + high) / 2;
+
+        *layers = (guint16)middle;
+        const Stage stage = stage_of(summariser->known, spec, index);
+        if (middle <= most && stage_floor_bytes(&stage) > limit_bytes)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *layers = (guint16)MIN(low, most);
+    return low <= most;
+}
+
+gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                             gboolean all, guint16 *by_stage)
+{
+    const guint *extremes = known_extremes(summariser->known, spec);
+    const guint pp = spec->layout.size[AXIS_PP], num = all ? pp : NUM_EXTREMES;
+    ProgramSpec some = *spec;
+
+    memset(by_stage, 0, pp * sizeof *by_stage);
+    some.schedule.recompute_layers = by_stage;
+    for (guint i = 0; i < num; i++) {
+        const guint stage = all ? i : extremes[i];
+
+        if (!all && !is_new(extremes, i))
+            continue;
+        if (!find_least(summariser, &some, limit_bytes, stage, &by_stage[stage]))
+            return FALSE;
+    }
+    return TRUE;
 }
 
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec)

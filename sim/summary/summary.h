@@ -8,7 +8,8 @@
 
 /* Of all stages. */
 typedef struct {
-    guint64 floor_bytes; /* the largest arena is never smaller */
+    guint64 floor_bytes; /* what the largest stage needs is never less: its arena, and what a
+                            framework holds beside it */
     guint stage;         /* whose that is */
     double bound_s;      /* no simulated step is shorter */
 } Summary;
@@ -16,7 +17,7 @@ typedef struct {
 /* Of one stage. */
 typedef struct {
     guint64 state_bytes; /* exact: parameters, gradients, master, moments, by copies */
-    guint64 floor_bytes; /* the arena is never smaller */
+    guint64 floor_bytes; /* the arena, with what a framework holds beside it, is never smaller */
     guint64 volume_bytes[NUM_VOLUMES]; /* exact */
 } StageSummary;
 
@@ -30,6 +31,12 @@ void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
 Summary summarise(Summariser *summariser, const ProgramSpec *spec);
+
+/* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
+ * be within @limit_bytes: the least number, into @by_stage (array of pp).  Of stages that say most
+ * about all, or of @all; 0 of the others.  FALSE where even all layers are not enough. */
+gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                             gboolean all, guint16 *by_stage);
 
 /* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
  * 0 where units differ. */

@@ -203,12 +203,19 @@ static void forward(Walk *walk, Clocks *clocks, const Action *action)
     clocks->forward_end_s[flight(walk, action)] = clocks->compute_s;
 }
 
-/* A pass over one block; @entry_s: when its gradient came, where the pass before is not its
- * source; else 0. */
-static void backward_block(Walk *walk, Clocks *clocks, guint block, guint micro_batch,
-                           double entry_s, gboolean from_before)
+/* Block @within of the action's chunk; @entry_s: when its gradient came, where the pass before is
+ * not its source; else 0. */
+static void backward_block(Walk *walk, Clocks *clocks, const Action *action, guint within,
+                           double entry_s)
 {
-    const SegmentPath *path = &clocks->stage.cost->block[BLOCK_DENSE].backward.path;
+    const Schedule *schedule = &walk->spec->schedule;
+    const gboolean is_rest = schedule_has_rest(schedule) &&
+                             !schedule_recomputes(schedule, walk->pp, action->chunk, within);
+    const SegmentPath *path = &stage_lot_cost(&clocks->stage, is_rest ? LOT_REST : LOT_FIRST)
+                                   ->block[BLOCK_DENSE]
+                                   .backward.path;
+    const guint block = block_of(walk, action->chunk, within);
+    const gboolean from_before = within + 1 < layers_of(walk, action->chunk);
     const gboolean reduces = clocks->stage.spec->schedule.kind != SCHEDULE_ZB_H1;
     const gboolean rings = clocks->block->gradient_bytes > 0;
     const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, block);
@@ -224,7 +231,7 @@ static void backward_block(Walk *walk, Clocks *clocks, guint block, guint micro_
     release(walk, clocks, block, moment_s(path, path->weights_until_s, start_s, end_s));
     if (!reduces)
         return;
-    clocks->reduced_s[block] = reduce(walk, clocks, clocks->block, micro_batch,
+    clocks->reduced_s[block] = reduce(walk, clocks, clocks->block, action->micro_batch,
                                       moment_s(path, path->gradients_until_s, start_s, end_s));
     if (rings)
         slots_give(&clocks->gradients, clocks->read_s);
@@ -245,7 +252,7 @@ static void head(const Walk *walk, Clocks *clocks, guint micro_batch)
 
 static void backward(Walk *walk, Clocks *clocks, const Action *action)
 {
-    const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
+    const guint layers = layers_of(walk, action->chunk);
     const gboolean last_chunk = action->chunk + 1 == walk->chunks;
     const StageCost *cost = clocks->stage.cost;
     double entry_s = 0;
@@ -254,12 +261,8 @@ static void backward(Walk *walk, Clocks *clocks, const Action *action)
         head(walk, clocks, action->micro_batch);
     else
         entry_s = clocks->gradient_s[flight(walk, action)];
-    for (guint i = layers; i-- > 0;) {
-        const gboolean from_before = i + 1 < layers;
-
-        backward_block(walk, clocks, first + i, action->micro_batch, from_before ? 0 : entry_s,
-                       from_before);
-    }
+    for (guint i = layers; i-- > 0;)
+        backward_block(walk, clocks, action, i, i + 1 < layers ? 0 : entry_s);
     clocks->backward_end_s[flight(walk, action)] = clocks->compute_s;
     if (action->chunk > 0)
         return;

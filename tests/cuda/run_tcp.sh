@@ -15,11 +15,13 @@ mkdir "$tmp/bin"
 # gpu_plan FILE OPTION...
 gpu_plan() {
     timeout 60 "$build/fsdp-plan" search --model models/tiny-1m --topology dgx-h100 \
-        --precision fp32 --global-batch 4 --seq-len 16 -o "$1" "${@:2}" >/dev/null ||
+        --precision "${precision:-fp32}" --global-batch 4 --seq-len 16 -o "$1" "${@:2}" >/dev/null ||
         die "fsdp-plan search: status $?"
 }
 
 gpu_plan "$tmp/1.plan" --gpus 1
+precision=bf16 gpu_plan "$tmp/bf16.plan" --gpus 1
+precision=bf16 gpu_plan "$tmp/bf16-2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/2.plan" --gpus 2 --strategy full_shard --fix dp_shard=2
 gpu_plan "$tmp/4.plan" --gpus 4 --strategy shard_grad_op --fix dp_shard=2,tp=2
 plan "$tmp/cpu.plan" --gpus 2 --global-batch 4 --seq-len 32
@@ -120,7 +122,7 @@ for file in graphs-auto.0.err graphs-auto.report; do
 done
 
 # Alone nothing passes through the host, so a step can be a graph, also where shards are copied.
-name=alone
+name="alone"
 gpu_plan "$tmp/alone.plan" --gpus 1 --strategy full_shard
 for plan in 1 alone; do
     timeout 120 "$run" "$tmp/$plan.plan" --data "$text" --steps 10 --json --cuda-graph on \
@@ -130,7 +132,7 @@ for plan in 1 alone; do
     grep -q 'cuda graphs *on from step 3 on' "$tmp/alone.err" || complain "no graph: $(<"$tmp/alone.err")"
 done
 
-name=by-hand
+name="by-hand"
 timeout 120 "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 3 --json --db "$tmp/db" \
     >"$tmp/by-hand.out" 2>"$tmp/by-hand.err" || complain "by hand: status $?: $(<"$tmp/by-hand.err")"
 same_losses "$tmp/by-hand.out"
@@ -150,6 +152,33 @@ for kind in all_gather reduce_scatter; do
             exit !(ops > 3 && ops - int(ops + 0.5) < 0.01 && int(ops + 0.5) - ops < 0.01)
         }' "$tmp/by-hand.json" || complain "estimated $kind: $(grep -A6 "_seconds.$kind" "$tmp/by-hand.json")"
 done
+
+# Attention: cuDNN (of the simulated device) where it can, which the record says.
+for by in auto own; do
+    name="attention-$by"
+    timeout 120 "$run" "$tmp/bf16.plan" --data "$text" --steps 3 --json --attention "$by" \
+        --db "$tmp/$name.db" >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+        complain "$name: status $?: $(<"$tmp/$name.err")"
+    timeout 60 "$build/fsdp-report" "$tmp/$name.db" >"$tmp/$name.report"
+done
+for file in attention-auto.err attention-auto.report; do
+    grep -q '^ *attention *cuDNN 9' "$tmp/$file" || complain "not by cuDNN: $(<"$tmp/$file")"
+done
+grep -q '^ *attention *own kernels$' "$tmp/attention-own.err" || complain "own attention is not said"
+paste <(losses "$tmp/attention-auto.out") <(losses "$tmp/attention-own.out") | awk '
+    function far(a, b) { return a - b > 1e-3 * b || b - a > 1e-3 * b }
+    far($2, $1) { exit 1 }' || complain "cuDNN's attention trains another model"
+grep -q 'attention *own kernels (cuDNN: it is used for bf16, and here fp32 gives fp32)' \
+    "$tmp/1.err" || complain "why there is no cuDNN is not said: $(<"$tmp/1.err")"
+# A cuDNN that is wrong on rank 1 is used by no rank.
+wrong_on_1="CUDASIM_CUDNN_SCALE=1.%r"
+launch attention-differs 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --steps 3 --json
+ended 0 120
+grep -q "attention *own kernels (cuDNN: another rank can't use it)" "$tmp/$name.0.err" ||
+    complain "rank 0 does not follow rank 1: $(<"$tmp/$name.0.err")"
+launch attention-asked 2 "$(torchrun 2) $wrong_on_1" "$tmp/bf16-2.plan" --attention cudnn
+ended 3 120
+says 0 "attention cudnn: another rank can't use it"
 
 # ---- what can't be ----
 
@@ -180,6 +209,13 @@ refused 2 'cuda-graph = "maybe": must be on, off or auto' "$run" "$tmp/2.plan" -
 refused 2 "this plan's device is a CPU" "$build/fsdp-run" "$tmp/one-cpu.plan" --data "$text" \
     --cuda-graph on
 
+refused 2 'attention = "maybe": must be cudnn, own or auto' "$run" "$tmp/2.plan" --data "$text" \
+    --attention maybe
+refused 2 "attention cudnn: this plan's device is a CPU" "$build/fsdp-run" "$tmp/one-cpu.plan" \
+    --data "$text" --attention cudnn
+refused 3 'attention cudnn: it is used for bf16, and here fp32' "$run" "$tmp/1.plan" \
+    --data "$text" --attention cudnn
+
 cp "$tmp/2.plan" "$tmp/two.0.plan"
 gpu_plan "$tmp/two.1.plan" --gpus 2 --strategy no_shard
 launch two-plans 2 "$(torchrun 2)" "$tmp/two.%r.plan"
@@ -192,6 +228,56 @@ same=$(torchrun 4)
 launch same-rank 4 "${same/RANK=%r/RANK=1}" "$tmp/4.plan" --watchdog 2
 ended 3 20
 says 2 'nobody waits at 127.0.0.1, port [0-9]+, as rank 0 of this job, within 2 s: Connection refused'
+
+# ---- calibrated ----
+
+cat >"$tmp/in.topology" <<'END'
+[cluster]
+name = two-gpus
+source = made up
+nodes = 1
+[node]
+gpus = 2
+gpu = simulated-gpu
+[gpu simulated-gpu]
+source = made up
+kind = cuda
+bf16 = 100 TFLOP/s
+fp32 = 50 TFLOP/s
+memory = 80 GB
+memory_bandwidth = 1 TB/s
+[network nvlink]
+kind = nvlink
+bandwidth = 100 GB/s
+latency = 2 us
+END
+calibrate=("$run" calibrate --device cuda --tiny)
+sed 's/simulated-gpu/h100-sxm-80gb/' "$tmp/in.topology" >"$tmp/other.topology"
+refused 2 'needs --topology T' "${calibrate[@]}" -o "$tmp/out.topology"
+refused 2 'has GPUs of type h100-sxm-80gb, and this machine has another: simulated' \
+    "${calibrate[@]}" -t "$tmp/other.topology" -o "$tmp/out.topology"
+refused 2 'its device is a cpu' "${calibrate[@]}" -t localhost -o "$tmp/out.topology"
+refused 2 'only with --device cuda' "$run" calibrate -t "$tmp/in.topology" -o "$tmp/out.topology"
+[ ! -e "$tmp/out.topology" ] || complain "a refused calibration wrote something"
+
+name=calibrate
+timeout 200 "${no_mpi[@]}" CUDASIM_DEVICES=2 "${calibrate[@]}" -t "$tmp/in.topology" \
+    -o "$tmp/out.topology" >"$tmp/stdout" 2>"$tmp/stderr" || complain "calibrate: $(<"$tmp/stderr")"
+for row in 'source=measured by fsdp-run calibrate on simulated' 'bf16=100 TFLOP/s' 'op_overhead=' \
+    'framework_memory_alone=' 'framework_memory=' 'bf16/busy1/threads1/64x256x64=' \
+    'attention_backward/bf16/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
+    grep -q "^$row" "$tmp/out.topology" || complain "calibrated: no $row in $(<"$tmp/out.topology")"
+done
+timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
+    complain "calibrated: not read"
+cmp -s "$tmp/out.topology" "$tmp/again.topology" || complain "calibrated: printed otherwise"
+for topology in in out; do
+    timeout 60 "$build/fsdp-plan" estimate --model models/tiny-1m --topology \
+        "$tmp/$topology.topology" --layout dp_shard=2 --seq-len 64 --json >"$tmp/$topology.json" ||
+        complain "calibrated: no plan"
+    grep -m 1 '"step_seconds"' "$tmp/$topology.json" >"$tmp/$topology.seconds"
+done
+! cmp -s "$tmp/in.seconds" "$tmp/out.seconds" || complain "calibration changes no prediction"
 
 # ---- stopped and killed ----
 

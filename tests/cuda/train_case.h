@@ -23,6 +23,7 @@ typedef struct {
     ContextKind context;
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
+    Offload offload;
     gboolean as_graph; /* one of those that graphs are tried with */
 } TrainLayout;
 
@@ -97,7 +98,8 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
                      .live_units = 2,
                      .keep_root = TRUE,
                      .keep_last = TRUE,
-                     .accumulate_sharded = !of->unsharded},
+                     .accumulate_sharded = !of->unsharded,
+                     .offload = of->offload},
     };
     const ProgramSpec spec = {
         .model = test->model,

@@ -12,6 +12,12 @@ static const TrainLayout train_layouts[] = {
      .layout = {{1, 1, 1, 1, 1}},
      .micro_batches = 2,
      .bf16 = TRUE},
+    {.name = "optimizer in the host",
+     .as_graph = TRUE,
+     .ranks = 1,
+     .layout = {{1, 1, 1, 1, 1}},
+     .bf16 = TRUE,
+     .offload = {.optimizer = TIER_HOST}},
     {.name = "recompute", .ranks = 1, .layout = {{1, 1, 1, 1, 1}}, .recompute = RECOMPUTE_FULL},
 
     {.name = "no_shard", .ranks = 2, .layout = {{1, 2, 1, 1, 1}}},
@@ -40,6 +46,19 @@ static const TrainLayout train_layouts[] = {
      .flat = TRUE,
      .unsharded = TRUE,
      .bf16 = TRUE},
+    {.name = "full_shard, all in the host",
+     .as_graph = TRUE,
+     .ranks = 2,
+     .layout = {{1, 1, 2, 1, 1}},
+     .strategy = STRATEGY_FULL_SHARD,
+     .micro_batches = 2,
+     .offload = {TIER_HOST, TIER_HOST}},
+    {.name = "full_shard, all in files",
+     .ranks = 2,
+     .layout = {{1, 1, 2, 1, 1}},
+     .strategy = STRATEGY_FULL_SHARD,
+     .bf16 = TRUE,
+     .offload = {TIER_NVME, TIER_NVME}},
     {.name = "tp", .ranks = 2, .layout = {{1, 1, 1, 1, 2}}},
     {.name = "tp sequence bf16",
      .as_graph = TRUE,
@@ -119,7 +138,8 @@ static inline gboolean trains_as_the_cpu(const TrainTest *test, const TrainLayou
     const LayoutTask task = train_task(test);
     TrainParts parts;
     const ProgramSpec spec = train_spec(test, of, DEVICE_CUDA, &parts);
-    g_autoptr(LayoutRun) run = layout_run_new(test->runtime, &spec, &task);
+    const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
+    g_autoptr(LayoutRun) run = layout_run_new_with(test->runtime, &spec, &task, &options);
     double want[TRAIN_STEPS];
     gboolean ok = TRUE;
 

@@ -3,7 +3,7 @@
  * compiled by a C++ compiler (device.cuh).  Work is queued and runs only when the host must wait,
  * or by chance, in an order that nothing but streams, events and the host's waiting constrains: a
  * wait that is missing gives a wrong result under some schedule, and a report in every checked
- * build.
+ * build.  cuDNN's fake is a library of its own (cudnn/), opened like the real one.
  *
  * What it does not show: speed, memory ordering, what nvcc makes of the code, a network.
  *

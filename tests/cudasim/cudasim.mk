@@ -39,6 +39,28 @@ $(CUDASIM_TEST): %: %.o $(BUILD)/tests/cudasim/kernels.sim.o $(BUILD)/libcudasim
 	$(call say,link)
 	$(Q)$(call CUDASIM_LINK,$(SIM_LIBS))
 
+# A cuDNN of the device: a library that is found and opened like the real one, whose calls of the
+# simulator's find those of the program that opened it.
+CUDASIM_CUDNN     := $(BUILD)/tests/cudasim/cudnn/libcudnn.so.9
+CUDASIM_CUDNN_OBJ := $(patsubst %.c,$(BUILD)/%.pic.o,$(wildcard tests/cudasim/cudnn/*.c))
+$(CUDASIM_CUDNN_OBJ): LOCAL += -fPIC
+$(CUDASIM_CUDNN): $(CUDASIM_CUDNN_OBJ)
+	$(call say,link)
+	$(Q)$(CC) -shared $(OPTIMIZE) $(LDFLAGS) $^ -o $@
+FAKE_CUDNN_TEST := $(addprefix $(BUILD)/tests/cuda/,test_cudnn test_cudnn_wrong simulated_run)
+$(FAKE_CUDNN_TEST): $(CUDASIM_CUDNN)
+$(FAKE_CUDNN_TEST): override LDFLAGS += -rdynamic -Wl,--disable-new-dtags \
+    -Wl,-rpath,'$$ORIGIN/../cudasim/cudnn'
+
+# A driver for the real cuDNN, where there is one, that lets it make plans without a GPU.
+CUDASIM_DRIVER     := $(BUILD)/tests/cudasim/driver/libcuda.so.1
+CUDASIM_DRIVER_OBJ := $(BUILD)/tests/cudasim/driver/driver.pic.o
+$(CUDASIM_DRIVER_OBJ): LOCAL += -fPIC
+$(CUDASIM_DRIVER): $(CUDASIM_DRIVER_OBJ)
+	$(call say,link)
+	$(Q)$(CC) -shared $(OPTIMIZE) $(LDFLAGS) -Wl,-soname,$(@F) $^ -o $@
+$(BUILD)/tests/cuda/test_cudnn_plans: $(CUDASIM_DRIVER)
+
 # The rest of the product is not instrumented, so the checked build takes it from the release build.
 CUDA_TEST_LIB := $(BUILD)/libcudasim.a $(patsubst build/checked/%,build/%,$(RUN_LIB))
 
@@ -71,4 +93,4 @@ check-cudasim: cudasim ## the CUDA device, on a simulated one
 	scripts/check.sh cudasim
 
 -include $(patsubst %.o,%.d,$(call objects,$(CUDASIM_SRC)) $(CUDA_OBJ)) \
-         $(SIMULATED_RUN:%run=%plug_in.d) $(CUDASIM_TEST:=.d) $(CUDA_TEST:=.d) $(BUILD)/tests/cudasim/kernels.sim.d
+         $(SIMULATED_RUN:%run=%plug_in.d) $(CUDASIM_CUDNN_OBJ:.o=.d) $(CUDASIM_TEST:=.d) $(CUDA_TEST:=.d) $(BUILD)/tests/cudasim/kernels.sim.d

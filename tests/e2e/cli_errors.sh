@@ -87,7 +87,10 @@ search --topology dgx-h100 --offload optimizer=nvme # states none
 search --strategy sometimes
 search --strategy ""
 search --optimizer adam8
-search --recompute some
+for recompute in some none:1 full: full:x full:1/ full:1:2; do
+    search --recompute "$recompute"
+done
+search --recompute full:1/2/3 --fix pp=2
 search --schedule dualpipe
 search --virtual-stages 0
 search --sort cost
@@ -158,13 +161,30 @@ refused 2 fsdp-run
 refused 2 fsdp-run "$good"
 refused 2 fsdp-run --data "$text"
 # What is planned only is refused by name.
-for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit" "--offload optimizer=host"; do
+for option in "--precision fp8" "--precision fp16" "--optimizer adam8bit"; do
     # shellcheck disable=SC2086 # an option and its value
     plan "$tmp/in/only.plan" --topology dgx-h100 --gpus 2 --global-batch 4 $option
     refused 2 fsdp-run "$tmp/in/only.plan" --data "$text"
     [[ $(<"$tmp/stderr") == *"\"${option##*[ =]}\""*"planned only"* ]] ||
         complain "fsdp-run of $option: $(<"$tmp/stderr")"
 done
+# Tiers: of nvme, where; cxl, never.
+{
+    cat topologies/localhost
+    for memory in host cxl nvme; do
+        printf '\n[memory %s]\ncapacity = 1 GB\nbandwidth = 1 GB/s\n' "$memory"
+    done
+} >"$tmp/in/tiers"
+for tier in cxl nvme; do
+    plan "$tmp/in/$tier.plan" --topology "$tmp/in/tiers" --gpus 2 --global-batch 4 \
+        --fix dp_shard=2 --strategy full_shard --offload "optimizer=host,parameters=$tier"
+    refused 2 fsdp-run "$tmp/in/$tier.plan" --data "$text"
+done
+[[ $(<"$tmp/stderr") == *"--nvme DIR is missing"* ]] || complain "nvme: $(<"$tmp/stderr")"
+refused 2 fsdp-run "$tmp/in/cxl.plan" --data "$text" --nvme "$tmp/out"
+[[ $(<"$tmp/stderr") == *'"cxl"}: cxl is planned only'* ]] || complain "cxl: $(<"$tmp/stderr")"
+refused 2 fsdp-run "$tmp/in/nvme.plan" --data "$text" --nvme /proc
+train --nvme "$tmp/in"
 plan "$tmp/in/window.plan" --model mistral-7b --topology dgx-h100 --gpus 16
 [[ $(<"$tmp/plan.out") == *"can't train this: field \"workload.seq_len\" = 8192"* ]] ||
     complain "a window is not said beside the plan: $(<"$tmp/plan.out")"

@@ -69,6 +69,18 @@ static const struct {
     gboolean keep_root, keep_last;
 } wide_orders[] = {{1, 2, TRUE, TRUE}, {0, 1, FALSE, FALSE}, {2, 4, FALSE, TRUE}};
 
+/* Of all blocks, or of some by stage. */
+static const struct {
+    Recompute kind;
+    const guint16 *layers;
+} wide_recomputes[] = {
+    {RECOMPUTE_NONE, NULL},
+    {RECOMPUTE_SELECTIVE, NULL},
+    {RECOMPUTE_FULL, NULL},
+    {RECOMPUTE_SELECTIVE, (const guint16[]){1, 0, 1, 0}},
+    {RECOMPUTE_FULL, (const guint16[]){2, 1, 0, 1}},
+};
+
 static const guint16 wide_uneven[5][4] = {{4}, {4}, {1, 3}, {1, 1, 2}, {1, 1, 1, 1}};
 
 static inline guint wide_levels(WideFactor factor, guint num_models)
@@ -82,7 +94,7 @@ static inline guint wide_levels(WideFactor factor, guint num_models)
         [WIDE_SCHEDULE] = NUM_SCHEDULES,
         [WIDE_STAGES] = 2,
         [WIDE_MICRO_BATCHES] = G_N_ELEMENTS(wide_micro_batches),
-        [WIDE_RECOMPUTE] = NUM_RECOMPUTES,
+        [WIDE_RECOMPUTE] = G_N_ELEMENTS(wide_recomputes),
         [WIDE_SEQUENCE] = 2,
         [WIDE_CONTEXT] = NUM_CONTEXT_KINDS,
         [WIDE_FORM] = NUM_FORMS,
@@ -143,7 +155,8 @@ static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *mod
         .sharding = &parts->sharding,
         .schedule = {.micro_batch = WIDE_BATCH / (data_ranks * micro_batches),
                      .micro_batches = micro_batches,
-                     .recompute = (Recompute)wide->level[WIDE_RECOMPUTE],
+                     .recompute = wide_recomputes[wide->level[WIDE_RECOMPUTE]].kind,
+                     .recompute_layers = wide_recomputes[wide->level[WIDE_RECOMPUTE]].layers,
                      .kind = (ScheduleKind)wide->level[WIDE_SCHEDULE],
                      .virtual_stages = wide->level[WIDE_SCHEDULE] == SCHEDULE_INTERLEAVED ? 2 : 1},
         .sequence_parallel = wide->level[WIDE_SEQUENCE] == 1,
@@ -172,6 +185,8 @@ static inline gboolean wide_is_legal(const Wide *wide, guint ranks, const Model 
 static inline char *wide_text(const Wide *wide, const ProgramSpec *spec)
 {
     g_autofree char *layout = layout_text(&spec->layout);
+    g_autofree char *recompute =
+        schedule_recompute_text(&spec->schedule, spec->layout.size[AXIS_PP]);
     const guint training = wide->level[WIDE_TRAINING];
 
     return g_strdup_printf(
@@ -180,8 +195,7 @@ static inline char *wide_text(const Wide *wide, const ProgramSpec *spec)
         wide->level[WIDE_MODEL], layout, strategy_name(spec->sharding->strategy),
         form_name(spec->sharding->form), schedule_name(spec->schedule.kind),
         spec->schedule.virtual_stages, spec->schedule.chunk_layers != NULL ? " uneven" : "",
-        spec->schedule.micro_batches, spec->schedule.micro_batch,
-        recompute_name(spec->schedule.recompute),
+        spec->schedule.micro_batches, spec->schedule.micro_batch, recompute,
         spec->layout.size[AXIS_TP] > 1 && spec->sequence_parallel ? ", sequence" : "",
         spec->layout.size[AXIS_CP] > 1 ? ", " : "",
         spec->layout.size[AXIS_CP] > 1 ? context_kind_name(spec->context) : "",

@@ -191,12 +191,12 @@ static inline char *layout_counted_step(LayoutRun *run, gboolean sample)
 /* State is touched to the byte.  Of the arena at most 2% is never touched, beside alignment, which
  * counts in one as small as a test's, and workspace: that is a bound, and attention's tiles are
  * longer than a test's sequences.  NULL, or what does not hold; the caller's. */
-static inline char *layout_memory_problem(const LayoutRun *run)
+static inline char *layout_memory_problem(LayoutRun *run)
 {
-    const Interpreter *interpreter = run->interpreter;
+    Interpreter *interpreter = run->interpreter;
     const Program *program = interpreter_program(interpreter);
     const guint64 arena = program->arena_bytes[TIER_DEVICE];
-    const guint64 touched = interpreter_touched_arena(interpreter);
+    const guint64 touched = interpreter_touched_arena(interpreter, TIER_DEVICE);
     guint64 spare = 0;
 
     for (guint t = 0; t < program->tensors->len; t++) {
@@ -301,7 +301,11 @@ static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArra
 
         if (tensor == NO_TENSOR)
             return FALSE;
-        const void *data = interpreter_tensor(run->interpreter, (guint)tensor, ref->index);
+        const Tensor *stored = program_tensor(program, (guint)tensor);
+        const guint64 bytes = tensor_copy_bytes(stored);
+        g_autofree void *data = g_malloc(bytes);
+        interpreter_read(run->interpreter, (guint)tensor, ref->index, (TensorRange){0, bytes},
+                         data);
         for (guint p = 0; p < unit->map->num_params; p++) {
             LayoutRange range = layout_range(run, unit, p, which);
 
@@ -310,8 +314,7 @@ static inline gboolean layout_pack(LayoutRun *run, LayoutTensor which, GByteArra
                     g_array_index(params, ParamShape, p).cols;
             g_byte_array_append(packed, (const guint8 *)&range, sizeof range);
             for (guint64 i = 0; i < range.elements; i++) {
-                const float value =
-                    layout_value(program_tensor(program, (guint)tensor), data, range.offset + i);
+                const float value = layout_value(stored, data, range.offset + i);
 
                 g_byte_array_append(packed, (const guint8 *)&value, sizeof value);
             }

@@ -88,6 +88,17 @@ static const struct {
     {2, {{0, 0, STRATEGY_SHARD_GRAD_OP, -1}, {2, 2, STRATEGY_NO_SHARD, -1}}},
 };
 
+static const struct {
+    Recompute kind;
+    const guint16 *layers;
+} choice_recomputes[] = {
+    {RECOMPUTE_NONE, NULL},
+    {RECOMPUTE_SELECTIVE, NULL},
+    {RECOMPUTE_FULL, NULL},
+    {RECOMPUTE_SELECTIVE, (const guint16[]){2}},
+    {RECOMPUTE_FULL, (const guint16[]){1}},
+};
+
 static const char *const choice_models[] = {"tied llama", "untied llama", "gpt2"};
 
 static inline guint choice_levels(Factor factor, guint ranks)
@@ -106,7 +117,7 @@ static inline guint choice_levels(Factor factor, guint ranks)
     case FACTOR_ORDER:
         return G_N_ELEMENTS(choice_orders);
     case FACTOR_RECOMPUTE:
-        return NUM_RECOMPUTES;
+        return G_N_ELEMENTS(choice_recomputes);
     case FACTOR_UNITS:
         return G_N_ELEMENTS(choice_units);
     default:
@@ -155,7 +166,8 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
         .sharding = &parts->sharding,
         .schedule = {.micro_batch = CHOICE_BATCH / ranks / micro_batches,
                      .micro_batches = micro_batches,
-                     .recompute = (Recompute)c->level[FACTOR_RECOMPUTE]},
+                     .recompute = choice_recomputes[c->level[FACTOR_RECOMPUTE]].kind,
+                     .recompute_layers = choice_recomputes[c->level[FACTOR_RECOMPUTE]].layers},
         .device = DEVICE_CPU,
         .threads = 1,
     };
@@ -179,7 +191,10 @@ static inline char *choice_text(const Choices *c, guint ranks)
 
     choice_meshes(ranks, meshes);
     const ChoiceMesh *mesh = &meshes[c->level[FACTOR_MESH]];
-    const guint training = c->level[FACTOR_TRAINING];
+    const guint training = c->level[FACTOR_TRAINING], again = c->level[FACTOR_RECOMPUTE];
+    const Schedule schedule = {.recompute = choice_recomputes[again].kind,
+                               .recompute_layers = choice_recomputes[again].layers};
+    g_autofree char *recompute = schedule_recompute_text(&schedule, 1);
     return g_strdup_printf(
         "%s %ux%u %s, %u micro-batches, %s %s, %s, accumulate %s, recompute %s, order %u, units %u",
         strategy_name(mesh->strategy), mesh->replicate, mesh->shard,
@@ -187,9 +202,8 @@ static inline char *choice_text(const Choices *c, guint ranks)
         choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]],
         choice_trainings[training].recipe->name,
         optimizer_name(choice_trainings[training].optimizer), choice_models[c->level[FACTOR_MODEL]],
-        c->level[FACTOR_ACCUMULATE] == 0 ? "sharded" : "unsharded",
-        recompute_name((Recompute)c->level[FACTOR_RECOMPUTE]), c->level[FACTOR_ORDER],
-        c->level[FACTOR_UNITS]);
+        c->level[FACTOR_ACCUMULATE] == 0 ? "sharded" : "unsharded", recompute,
+        c->level[FACTOR_ORDER], c->level[FACTOR_UNITS]);
 }
 
 /* ---- pairs ---- */

@@ -57,7 +57,7 @@ END_TEST
  * which a CPU has one, and what no device has kernels for (op.h: behind the exchange). */
 START_TEST(every_compute_op_is_measured)
 {
-    g_autoptr(GArray) tasks = op_tasks_new(TRUE);
+    g_autoptr(GArray) tasks = op_tasks_new(CALIBRATE_CPU_QUICK);
     gboolean found[NUM_OPS] = {FALSE};
 
     for (guint i = 0; i < tasks->len; i++)
@@ -83,7 +83,7 @@ static double made_up_seconds(const OpTask *task)
 
 static GArray *made_up_tasks(gboolean quick)
 {
-    GArray *tasks = op_tasks_new(quick);
+    GArray *tasks = op_tasks_new(quick ? CALIBRATE_CPU_QUICK : CALIBRATE_CPU);
 
     for (guint i = 0; i < tasks->len; i++)
         task_at(tasks, i)->seconds = made_up_seconds(task_at(tasks, i));
@@ -151,16 +151,17 @@ END_TEST
 static Session alone_session(void)
 {
     g_autoptr(GError) error = NULL;
+    const SessionMeans means = {.transport = "self"};
     Session session;
 
-    ck_assert(session_open(&session, "self", &error));
+    ck_assert(session_open(&session, &means, &error));
     return session;
 }
 
 /* Small ops of every kind and type, in little time. */
 static GArray *small_tasks(void)
 {
-    g_autoptr(GArray) all = op_tasks_new(FALSE);
+    g_autoptr(GArray) all = op_tasks_new(CALIBRATE_CPU);
     GArray *small = g_array_new(FALSE, TRUE, sizeof(OpTask));
 
     for (guint i = 0; i < all->len; i++) {
@@ -198,7 +199,7 @@ END_TEST
 START_TEST(collectives_of_one_rank_take_time_and_say_what_they_moved)
 {
     g_autoptr(GError) error = NULL;
-    g_autoptr(GArray) tasks = comm_tasks_new(TRUE);
+    g_autoptr(GArray) tasks = comm_tasks_new(CALIBRATE_CPU_QUICK);
     g_autoptr(Topology) topology = localhost();
     Session session = alone_session();
 
@@ -246,7 +247,7 @@ START_TEST(a_calibration_measures_every_load_and_writes_a_topology)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *path = g_build_filename(g_get_tmp_dir(), "test_calibrate_XXXXXX", NULL);
-    g_autoptr(GArray) collectives = comm_tasks_new(TRUE);
+    g_autoptr(GArray) collectives = comm_tasks_new(CALIBRATE_CPU_QUICK);
 
     g_setenv("ASAN_OPTIONS", "detect_leaks=0", TRUE); /* of the ranks: Open MPI leaks */
     close(g_mkstemp(path));

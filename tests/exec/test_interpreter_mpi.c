@@ -40,8 +40,9 @@ static Model *make_model(void)
 }
 
 /* Micro-batches 2, AdamW: every kind of state and of reduction. */
-static LayoutRun *open_run(guint mesh, ChoiceParts *parts)
+static LayoutRun *open_run_in(guint mesh, Tier optimizer, ChoiceParts *parts)
 {
+    const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
     const LayoutTask task = {.data = under_test.data, .seed = 3, .lr = 0.003, .clip_norm = 1};
     const Choices choices = {.level = {[FACTOR_MESH] = mesh,
                                        [FACTOR_FORM] = mesh % 2,
@@ -49,7 +50,13 @@ static LayoutRun *open_run(guint mesh, ChoiceParts *parts)
                                        [FACTOR_TRAINING] = 1}};
     const ProgramSpec spec = choice_spec(&choices, under_test.ranks, under_test.model, parts);
 
-    return layout_run_new(under_test.runtime, &spec, &task);
+    parts->sharding.offload.optimizer = optimizer;
+    return layout_run_new_with(under_test.runtime, &spec, &task, &options);
+}
+
+static LayoutRun *open_run(guint mesh, ChoiceParts *parts)
+{
+    return open_run_in(mesh, TIER_DEVICE, parts);
 }
 
 static void train_to(LayoutRun *run, guint steps)
@@ -73,7 +80,9 @@ static gboolean same_curves(const LayoutRun *run, const LayoutRun *other, const 
 START_TEST(a_step_allocates_nothing_on_any_thread)
 {
     ChoiceParts parts;
-    g_autoptr(LayoutRun) run = open_run((guint)_i, &parts);
+    const Tier tiers[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
+    const guint i_tier = (guint)_i % G_N_ELEMENTS(tiers);
+    g_autoptr(LayoutRun) run = open_run_in((guint)_i / G_N_ELEMENTS(tiers), tiers[i_tier], &parts);
 
     train_to(run, 2);
     allocations_begin();
@@ -180,7 +189,8 @@ START_TEST(before_the_first_step_state_is_touched_and_nothing_else)
         if (tensor->persistence == PERSIST_STATE)
             state += tensor_bytes(program, tensor);
     }
-    mpi_verdict(under_test.runtime, interpreter_touched_arena(run->interpreter) == state);
+    mpi_verdict(under_test.runtime,
+                interpreter_touched_arena(run->interpreter, TIER_DEVICE) == state);
 }
 END_TEST
 
@@ -325,7 +335,7 @@ static Suite *interpreter_suite(const char *name, guint ranks)
     TCase *tcase = tcase_create("interpreter");
 
     tcase_add_test(tcase, an_allocation_is_counted);
-    tcase_add_loop_test(tcase, a_step_allocates_nothing_on_any_thread, 0, meshes);
+    tcase_add_loop_test(tcase, a_step_allocates_nothing_on_any_thread, 0, 3 * meshes);
     tcase_add_loop_test(tcase, sampled_times_lie_within_their_step_in_order, 0, meshes);
     tcase_add_loop_test(tcase, a_drain_between_steps_changes_no_bit, 0, meshes);
     tcase_add_test(tcase, programs_that_take_turns_on_one_runtime_keep_apart);

@@ -8,6 +8,8 @@
 
 #include <stdio.h>
 
+#define NVME_FOLDER "/var/tmp" /* on a disk, unlike /tmp on some machines */
+
 enum { NUM_MODELS = G_N_ELEMENTS(choice_models), NUM_TRAININGS = G_N_ELEMENTS(choice_trainings) };
 
 /* What one rank's run of a training gave; at rank 0 only. */
@@ -20,6 +22,7 @@ typedef struct {
 static struct {
     Runtime *runtime;
     guint rank, ranks;
+    guint turn;                /* differs between windows and rings */
     Model *models[NUM_MODELS]; /* choice_models */
     Data *data;
     Reference references[NUM_MODELS][NUM_TRAININGS];
@@ -120,7 +123,8 @@ typedef struct {
     ChoiceParts parts;
     LayoutRun *run;
     float *gradient, *parameter; /* as of a reference; at rank 0 */
-    gboolean ok;
+    Offload offload;
+    gboolean check, ok;
 } Trial;
 
 static void trial_clear(Trial *trial)
@@ -198,7 +202,7 @@ static gboolean step_moves_its_volume(Trial *trial)
                        layout_counted_step(trial->run, trial->run->steps == 4));
 }
 
-static gboolean memory_is_used(const Trial *trial)
+static gboolean memory_is_used(Trial *trial)
 {
     return mpi_is_fine(under_test.runtime, trial->what, layout_memory_problem(trial->run));
 }
@@ -272,6 +276,8 @@ static void trial_train(Trial *trial, const Choices *choices)
 {
     const guint training = choices->level[FACTOR_TRAINING];
     const LayoutTask task = task_of(training);
+    const InterpreterOptions options = {
+        .check = trial->check, .seed = 1, .nvme_folder = NVME_FOLDER};
     const ProgramSpec spec = choice_spec(
         choices, under_test.ranks, under_test.models[choices->level[FACTOR_MODEL]], &trial->parts);
     gboolean equal = TRUE;
@@ -280,7 +286,8 @@ static void trial_train(Trial *trial, const Choices *choices)
     trial->what = choice_text(choices, under_test.ranks);
     trial->loss_tolerance = choice_trainings[training].loss_tolerance;
     trial->tolerance = choice_trainings[training].tolerance;
-    trial->run = layout_run_new(under_test.runtime, &spec, &task);
+    trial->parts.sharding.offload = trial->offload;
+    trial->run = layout_run_new_with(under_test.runtime, &spec, &task, &options);
     trial->ok = step_moves_its_volume(trial);
     trial->gradient = layout_gather(trial->run, LAYOUT_GRADIENT, &equal);
     trial->ok &= equal || mpi_complain(under_test.runtime, trial->what,
@@ -350,7 +357,7 @@ START_TEST(other_trainings_are_one_ranks_within_their_precision)
 }
 END_TEST
 
-/* When gathers happen, and whether a block is computed twice, changes no bit. */
+/* When gathers happen, and which blocks are computed twice, changes no bit. */
 START_TEST(prefetch_kept_units_and_recomputation_change_no_bit)
 {
     const guint full_shard = 3;
@@ -358,11 +365,13 @@ START_TEST(prefetch_kept_units_and_recomputation_change_no_bit)
     gboolean ok = TRUE;
 
     trial_train(&first, &(Choices){.level = {full_shard, (guint)_i % 2, 1, 0, (guint)_i}});
-    for (guint recompute = 0; recompute < 2; recompute++)
+    for (guint recompute = 0; recompute < G_N_ELEMENTS(choice_recomputes); recompute++)
         for (guint order = 0; order < G_N_ELEMENTS(choice_orders); order++) {
             Choices choices = first.choices;
             g_auto(Trial) other = {.ok = TRUE};
 
+            if (recompute > RECOMPUTE_SELECTIVE && order != recompute)
+                continue;
             choices.level[FACTOR_RECOMPUTE] = recompute;
             choices.level[FACTOR_ORDER] = order;
             trial_train(&other, &choices);
@@ -381,6 +390,86 @@ START_TEST(prefetch_kept_units_and_recomputation_change_no_bit)
 }
 END_TEST
 
+static gboolean is_offloadable(const Choices *choices, const Offload *offload)
+{
+    const Model *model = under_test.models[choices->level[FACTOR_MODEL]];
+    ChoiceParts parts;
+    const ProgramSpec spec = choice_spec(choices, under_test.ranks, model, &parts);
+    const Choice choice = {model, &parts.workload, &spec.layout, &parts.sharding, &spec.schedule,
+                           TRUE,  spec.context};
+
+    parts.sharding.offload = *offload;
+    return legality_check(&choice, NULL) == VERDICT_OK;
+}
+
+/* The same bits everywhere, whatever tier they were kept in. */
+static gboolean trained_alike(const Trial *one, const Trial *other)
+{
+    gboolean same = memcmp(one->run->loss, other->run->loss, sizeof one->run->loss) == 0 &&
+                    memcmp(one->run->norm, other->run->norm, sizeof one->run->norm) == 0;
+    gboolean equal = TRUE;
+
+    for (guint t = 0; t < NUM_LAYOUT_TENSORS; t++) {
+        g_autofree float *want = layout_gather(one->run, (LayoutTensor)t, &equal);
+        g_autofree float *got = layout_gather(other->run, (LayoutTensor)t, &equal);
+
+        same &= want == NULL ||
+                memcmp(want, got, model_parameters(one->run->spec.model) * sizeof *want) == 0;
+    }
+    return (same && equal) ||
+           mpi_complain(under_test.runtime, other->what,
+                        "optimizer in %s, parameters in %s: losses, norms or state have other bits",
+                        tier_name(other->offload.optimizer), tier_name(other->offload.parameters));
+}
+
+static gboolean is_offloaded(const Trial *trial)
+{
+    const Program *program = interpreter_program(trial->run->interpreter);
+
+    for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
+        const guint64 planned = program->arena_bytes[t];
+        const guint64 touched = interpreter_touched_arena(trial->run->interpreter, (Tier)t);
+
+        if (t == TIER_NVME ? touched < planned : planned > 0 && touched == 0)
+            return mpi_complain(under_test.runtime, trial->what,
+                                "%" G_GUINT64_FORMAT " of %" G_GUINT64_FORMAT " bytes used of %s",
+                                touched, planned, tier_name((Tier)t));
+    }
+    return TRUE;
+}
+
+/* Two a mesh, others on other numbers of ranks, in the recipes in turn; one of them in check mode.
+ * Parameters that stay whole stay on the device. */
+START_TEST(state_in_other_tiers_changes_no_bit)
+{
+    static const Offload offloads[][2] = {
+        {{TIER_HOST, TIER_DEVICE}, {TIER_NVME, TIER_DEVICE}},
+        {{TIER_DEVICE, TIER_HOST}, {TIER_NVME, TIER_NVME}},
+        {{TIER_HOST, TIER_HOST}, {TIER_HOST, TIER_NVME}},
+    };
+    const guint mesh = (guint)_i, turn = mesh + under_test.ranks + under_test.turn;
+    const Choices choices = {.level = {mesh, turn % 2, mesh % 3, 1 + turn % 4}};
+    gboolean ok = TRUE;
+
+    if (mesh >= choice_levels(FACTOR_MESH, under_test.ranks) ||
+        !choice_is_legal(&choices, under_test.ranks, under_test.models[0]))
+        return;
+    g_auto(Trial) plain = {.ok = TRUE};
+    trial_train(&plain, &choices);
+    for (guint o = 0; o < 2; o++) {
+        g_auto(Trial)
+            moved = {.offload = offloads[turn % 3][o], .check = (turn + o) % 2 == 0, .ok = TRUE};
+
+        if (!is_offloadable(&choices, &moved.offload))
+            moved.offload = offloads[0][o];
+        trial_train(&moved, &choices);
+        ok &= trained_alike(&plain, &moved) && plain.ok && moved.ok;
+        ok &= moved.check || (memory_is_used(&moved) && is_offloaded(&moved));
+    }
+    mpi_verdict(under_test.runtime, ok);
+}
+END_TEST
+
 /* ---- main ---- */
 
 static Suite *layouts_suite(const char *name, gboolean all)
@@ -396,6 +485,9 @@ static Suite *layouts_suite(const char *name, gboolean all)
     tcase_add_loop_test(tcase, other_trainings_are_one_ranks_within_their_precision, 1,
                         all ? NUM_TRAININGS : 2);
     suite_add_tcase(suite, tcase);
+    TCase *offload = tcase_create("offload");
+    tcase_add_loop_test(offload, state_in_other_tiers_changes_no_bit, 0, MAX_LEVELS);
+    suite_add_tcase(suite, offload);
     return suite;
 }
 
@@ -410,6 +502,7 @@ static int run_on_nodes(guint ranks_per_node)
     g_assert_no_error(error);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
+    under_test.turn = ranks_per_node;
     const int failed = mpi_suite_run(
         under_test.runtime,
         layouts_suite(ranks_per_node == 0 ? "layouts" : "layouts over rings", ranks_per_node == 0));

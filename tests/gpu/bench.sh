@@ -2,7 +2,7 @@
 # What fsdp-run reaches on one GPU, beside what was predicted and beside PyTorch: bench.sh FOLDER SECONDS,
 # for run.sh.  FOLDER gets the calibrated topology, plans, the store of the runs, what each program said,
 # results.md and summary.json.  A target that is missed is said so; what fails, or doesn't learn, fails
-# the script; what there is no time for, no calibration and no PyTorch are notes.
+# the script; what there is no time for and no PyTorch are notes.
 #
 # From the environment: BIN (folder of the programs) and DATA (models/); RUN (another fsdp-run), TOPOLOGY
 # (with this GPU, else found by its name), PYTHON (which may have PyTorch); sizes, as below.
@@ -106,12 +106,9 @@ find_topology() {
 }
 
 calibrate() {
-    if ! "$run" calibrate --help >"$out/calibrate.out" || ! grep -q -- --device "$out/calibrate.out"; then
-        note "not calibrated: this fsdp-run calibrates CPUs only"
-    elif ours calibrate 120 "$run" calibrate --device cuda --topology "$nominal" --quick \
-        -o "$out/calibrated.topology"; then
-        topology=$out/calibrated.topology
-    fi
+    ours calibrate 120 "$run" calibrate --device cuda --topology "$nominal" \
+        "${CALIBRATE:---quick}" -o "$out/calibrated.topology" || return 0
+    topology=$out/calibrated.topology
 }
 
 # term FILE TERM FIELD: of a run's report.

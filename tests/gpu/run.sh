@@ -86,6 +86,15 @@ for mode in off on auto; do
     check "fsdp-run, graphs $mode" "$bin/fsdp-run" "$tmp/plan" --data "$data/text/shakespeare.txt" \
         --steps 20 --cuda-graph "$mode" --db "$tmp/runs.db"
 done
+# Test cudnn above compares the numbers; these say what ran, and how fast.
+check "fsdp-run, own attention" "$bin/fsdp-run" "$tmp/plan" --data "$data/text/shakespeare.txt" \
+    --steps 20 --attention own --db "$tmp/runs.db"
+if ldconfig -p | grep -q libcudnn.so.9; then
+    check "fsdp-run, cuDNN's attention" "$bin/fsdp-run" "$tmp/plan" \
+        --data "$data/text/shakespeare.txt" --steps 20 --attention cudnn --db "$tmp/runs.db"
+else
+    echo "SKIP fsdp-run, cuDNN's attention: ldconfig knows no libcudnn.so.9"
+fi
 
 say "$((SECONDS - begin)) s, $failures failed; results are in $out"
 [ "$failures" -eq 0 ]

@@ -201,6 +201,25 @@ START_TEST(a_layout_names_the_axes_larger_than_one)
 }
 END_TEST
 
+START_TEST(what_is_computed_again_is_named_by_stage_where_stages_differ)
+{
+    static const char *const plans[][2] = {
+        {"{\"recompute\": \"full\"}", "full"},
+        {"{\"recompute\": {\"kind\": \"full\", \"layers\": [4, 14]}}", "full:4/14"},
+        {"{\"recompute\": {\"kind\": \"selective\", \"layers\": [4, 4]}}", "selective:4"},
+        {"{\"recompute\": {\"layers\": []}}", "-"},
+        {"{}", "-"},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(plans); i++) {
+        g_autoptr(JsonParser) plan = plan_text_parse(plans[i][0]);
+        g_autofree char *text = plan_text_recompute(plan);
+
+        ck_assert_str_eq(text, plans[i][1]);
+    }
+}
+END_TEST
+
 /* ---- joining ---- */
 
 START_TEST(the_rank_named_by_the_prediction_is_shown)
@@ -515,6 +534,7 @@ int main(void)
 
     tcase_add_loop_test(join, a_plan_that_is_missing_or_odd_reads_as_unknown, 0, 6);
     tcase_add_test(join, a_layout_names_the_axes_larger_than_one);
+    tcase_add_test(join, what_is_computed_again_is_named_by_stage_where_stages_differ);
     tcase_add_test(join, a_layout_names_schedule_and_context_where_there_are_stages_and_pieces);
     tcase_add_test(join, the_rank_named_by_the_prediction_is_shown);
     tcase_add_test(join, without_that_rank_the_largest_memory_total_is_shown);

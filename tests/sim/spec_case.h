@@ -139,6 +139,9 @@ static inline guint *case_spans(const Program *program, const Case *from)
 /* One line that names every choice, for messages. */
 static inline char *case_text(const Case *from)
 {
+    g_autofree char *recompute =
+        schedule_recompute_text(&from->schedule, from->layout.size[AXIS_PP]);
+
     return g_strdup_printf(
         "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
         "recompute "
@@ -150,13 +153,12 @@ static inline char *case_text(const Case *from)
         schedule_virtual_stages(&from->schedule), from->schedule.micro_batch,
         from->workload.seq_len, strategy_name(from->sharding.strategy),
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
-        from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches,
-        recompute_name(from->schedule.recompute), from->workload.recipe->name,
-        dtype_name(from->workload.recipe->precision), from->sharding.gather_fp8 ? ", gathered" : "",
-        optimizer_name(from->workload.optimizer), tier_name(from->sharding.offload.optimizer),
-        tier_name(from->sharding.offload.parameters), from->sharding.keep_root,
-        from->sharding.keep_last, from->sharding.prefetch, from->sharding.live_units,
-        from->sharding.accumulate_sharded, from->sharding.num_overrides);
+        from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches, recompute,
+        from->workload.recipe->name, dtype_name(from->workload.recipe->precision),
+        from->sharding.gather_fp8 ? ", gathered" : "", optimizer_name(from->workload.optimizer),
+        tier_name(from->sharding.offload.optimizer), tier_name(from->sharding.offload.parameters),
+        from->sharding.keep_root, from->sharding.keep_last, from->sharding.prefetch,
+        from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
 
 /* Nodes of @gpus CPUs' cores; their memory moves @gigabytes_per_s GB/s; links reach 500 MB/s (0.8
@@ -216,6 +218,10 @@ static inline void draw_axes(GRand *random, Case *made)
         made->layout.ep = 1u << draw(random, 2);
 }
 
+/* By stage; more than a chunk has is all of it. */
+static const guint16 case_recompute_layers[][4] = {
+    {1, 0, 2, 1}, {2, 2, 2, 2}, {1, 1, 1, 1}, {0, 3, 1, 0}, {4, 2, 0, 9}};
+
 /* Every name in every precision that it has. */
 static inline const Recipe *draw_recipe(GRand *random)
 {
@@ -239,6 +245,9 @@ static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
         made.workload.recipe = draw_recipe(random);
         made.workload.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
         made.schedule.recompute = (Recompute)draw(random, NUM_RECOMPUTES - 1);
+        if (draw(random, 1) == 0)
+            made.schedule.recompute_layers =
+                case_recompute_layers[draw(random, G_N_ELEMENTS(case_recompute_layers) - 1)];
         if (all_axes)
             draw_axes(random, &made);
         made.device = draw(random, 1) == 0 ? DEVICE_CPU : DEVICE_CUDA;

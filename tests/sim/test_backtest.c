@@ -202,6 +202,11 @@ START_TEST(a_fabric_in_words_is_what_one_gpu_has)
 }
 END_TEST
 
+/* Two layers of it on eight H100. */
+static const char *const sparse_row =
+    "T-2,Qwen3_30B_a3B,,2,2048,32,4,768,32000,2048,H100,80,8,8,,Megatron-Core,8,,1,,1,,"
+    "1,8,1,8,bf16,,,,,2,,ok,3.3,high,,shard_optimizer,none,bf16,,g\n";
+
 static Plan *plan_of(const char *text, double *share, char **reason)
 {
     g_autoptr(Csv) csv = table(text);
@@ -219,6 +224,8 @@ static const struct {
     {"micro_batch", "", "no micro_batch or global_batch"},
     {"dp", "4", "axes do not multiply to gpus"},
     {"heads", "7", "a shape that is not a model's"},
+    {"ep", "2", "a mixture of experts that is not known"},
+    {"active_params_b", "1", "a mixture of experts that is not known"},
 };
 
 START_TEST(a_row_that_lacks_what_is_needed_is_skipped_with_the_reason)
@@ -229,6 +236,55 @@ START_TEST(a_row_that_lacks_what_is_needed_is_skipped_with_the_reason)
 
     ck_assert_ptr_null(plan_of(text, &share, &reason));
     ck_assert_str_eq(reason, lacking[_i].reason);
+}
+END_TEST
+
+/* Qwen3's report, table 2: 128 experts of 768, 8 a token; heads of 128, not of hidden / heads. */
+START_TEST(experts_are_those_of_the_model_of_that_name)
+{
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(sparse_row, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_uint_eq(plan->layout.ep, 8);
+    ck_assert_uint_eq(plan->model->layers, 2);
+    ck_assert_uint_eq(plan->model->experts.count, 128);
+    ck_assert_uint_eq(plan->model->experts.top_k, 8);
+    ck_assert_uint_eq(plan->model->experts.ffn, 768);
+    ck_assert_uint_eq(plan->model->head_dim, 128);
+}
+END_TEST
+
+/* Parameters of whole published models, in billions, as their names and reports say them. */
+static const struct {
+    const char *name, *layers, *hidden, *vocab;
+    double billions;
+} published[] = {
+    {"DeepSeek V3 671B MoE", "61", "7168", "129280", 671},
+    {"Kimi-K2", "61", "7168", "163840", 1026},
+    {"Qwen3-235B-A22B", "94", "4096", "151936", 235},
+    {"Qwen3_30B_a3B (tokendrop)", "48", "2048", "151936", 30.5},
+    {"GPT OSS 120B", "36", "2880", "201088", 116.8},
+    {"gpt-oss-20b", "24", "2880", "201088", 20.9},
+    {"Mixtral 8x22B", "56", "6144", "32768", 141},
+    {"mixtral_8x7b", "32", "4096", "32000", 46.7},
+    {"Grok-1 314B MoE", "64", "6144", "131072", 314},
+};
+
+START_TEST(known_mixtures_of_experts_have_their_published_size)
+{
+    g_autofree char *a = with(sparse_row, "model", published[_i].name);
+    g_autofree char *b = with(a, "layers", published[_i].layers);
+    g_autofree char *c = with(b, "hidden", published[_i].hidden);
+    g_autofree char *text = with(c, "vocab", published[_i].vocab);
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s: %s", published[_i].name, reason);
+    ck_assert_double_eq_tol((double)model_parameters(plan->model) / 1e9, published[_i].billions,
+                            0.01 * published[_i].billions);
 }
 END_TEST
 
@@ -412,16 +468,21 @@ START_TEST(a_framework_without_differences_changes_nothing)
 }
 END_TEST
 
-/* The row's plan, priced for @framework. */
-static Prediction priced_for(const Framework *framework)
+/* @text's plan, priced for @framework. */
+static Prediction text_priced_for(const char *text, const Framework *framework)
 {
     g_autofree char *reason = NULL;
     double share;
-    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
 
     plan->framework = framework;
     plan_price_quickly(plan);
     return plan->prediction;
+}
+
+static Prediction priced_for(const Framework *framework)
+{
+    return text_priced_for(row, framework);
 }
 
 /* Two layers; a second forward and two backward is far more than their kernels take. */
@@ -435,6 +496,61 @@ START_TEST(a_layer_takes_as_long_as_the_host_issues_it)
     const Prediction with_host = priced_for(&slow);
     ck_assert_double_ge(with_host.step_seconds, 2 * (1 + 2));
     ck_assert_double_le(with_host.step_seconds, 2 * (1 + 2) + own.step_seconds);
+}
+END_TEST
+
+/* Two layers, whose kernels and the experts' take milliseconds: so the host's seconds are the
+ * step's but for the rest of it. */
+START_TEST(a_layer_with_experts_waits_for_the_host_once)
+{
+    Framework slow = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &slow);
+
+    slow.host_sparse_forward_s = 1;
+    slow.host_sparse_backward_s = 2;
+    const Prediction with_host = text_priced_for(sparse_row, &slow);
+    ck_assert_double_eq_tol(with_host.step_seconds, 2 * (1 + 2), own.step_seconds);
+    const Prediction dense = priced_for(&slow);
+    ck_assert_double_lt(dense.step_seconds, 1);
+}
+END_TEST
+
+/* Attention's part of a block is shorter than these, the block with its experts longer. */
+START_TEST(experts_count_against_what_the_host_takes)
+{
+    Framework slow = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &slow);
+
+    slow.host_sparse_forward_s = 0.04 * own.step_seconds;
+    slow.host_sparse_backward_s = 0.08 * own.step_seconds;
+    const Prediction with_host = text_priced_for(sparse_row, &slow);
+    ck_assert_double_eq_tol(with_host.step_seconds, own.step_seconds, 1e-12);
+}
+END_TEST
+
+/* Eight rows of a token among eight ranks: 1 - (7/8)^8 = 66% of them go. */
+START_TEST(rows_that_are_sent_once_take_less_time)
+{
+    Framework once = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &once);
+
+    once.sends_once = TRUE;
+    const Prediction less = text_priced_for(sparse_row, &once);
+    ck_assert_double_lt(less.exposed_communication_seconds, own.exposed_communication_seconds);
+    ck_assert_double_gt(less.exposed_communication_seconds,
+                        0.6 * own.exposed_communication_seconds);
+}
+END_TEST
+
+/* A router has logits too: they stay as they are. */
+START_TEST(logits_that_are_held_are_the_heads)
+{
+    Framework holds = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &holds);
+
+    holds.logit_held_bytes = 6;
+    const Prediction more = text_priced_for(sparse_row, &holds);
+    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS], own.memory_bytes[TERM_ACTIVATIONS]);
 }
 END_TEST
 
@@ -486,6 +602,49 @@ START_TEST(what_blocks_keep_beside_is_there_once_a_block)
 }
 END_TEST
 
+/* Two ranks, each with a half of 2048 tokens x 1024 between matrices: the other half too, 4 bytes,
+ * in two blocks. */
+START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework keeps = *framework_default();
+
+    keeps.saved.hidden = 4;
+    const Prediction half = text_priced_for(text, &keeps);
+    keeps.keeps_gathered = TRUE;
+    const Prediction whole = text_priced_for(text, &keeps);
+    ck_assert_uint_eq(whole.memory_bytes[TERM_ACTIVATIONS] - half.memory_bytes[TERM_ACTIVATIONS],
+                      2 * 1024 * 1024 * 4);
+}
+END_TEST
+
+/* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
+ * that recomputes all; torchtitan's where the table says nothing. */
+START_TEST(selective_of_torchtitan_is_between_none_and_all)
+{
+    static const char *const kinds[] = {"none", "full", "selective", ""};
+    double step_s[G_N_ELEMENTS(kinds)], memory_gb[G_N_ELEMENTS(kinds)];
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        g_autofree char *text = with(row, "recompute_kind", kinds[i]);
+        g_autoptr(Csv) csv = table(text);
+        g_autoptr(GArray) read = records(csv);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+        const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+        step_s[i] = outcome->step_s;
+        memory_gb[i] = outcome->memory_gb;
+    }
+    ck_assert_double_gt(step_s[1], step_s[0]);
+    ck_assert_double_lt(memory_gb[1], memory_gb[0]);
+    for (guint i = 2; i < G_N_ELEMENTS(kinds); i++) {
+        ck_assert_double_eq_tol(step_s[i], (step_s[0] + step_s[1]) / 2, 1e-12);
+        ck_assert_double_eq_tol(memory_gb[i], (memory_gb[0] + 2 * memory_gb[1]) / 3, 1e-9);
+    }
+}
+END_TEST
+
 static Suite *backtest_suite(void)
 {
     Suite *suite = suite_create("backtest");
@@ -497,6 +656,15 @@ static Suite *backtest_suite(void)
                         G_N_ELEMENTS(wrong));
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
+    tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
+                        G_N_ELEMENTS(published));
+    tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
+    tcase_add_test(test, experts_count_against_what_the_host_takes);
+    tcase_add_test(test, rows_that_are_sent_once_take_less_time);
+    tcase_add_test(test, logits_that_are_held_are_the_heads);
+    tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
+    tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
     tcase_add_test(test, tokens_per_second_give_the_step_where_it_is_not_printed);
     tcase_add_loop_test(test, a_fabric_in_words_is_what_one_gpu_has, 0, G_N_ELEMENTS(fabrics));
     tcase_add_loop_test(test, a_row_that_lacks_what_is_needed_is_skipped_with_the_reason, 0,

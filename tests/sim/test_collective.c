@@ -185,6 +185,24 @@ START_TEST(all_to_all_uses_every_level_at_once)
 }
 END_TEST
 
+/* Two copies of each row to ranks at random: of a node of 8 among 16 both come there with a chance
+ * of 1/4, so of what is for it 3/4 is sent; on one node both are for one rank with 1/8, 15/16. */
+START_TEST(copies_of_a_row_go_to_a_domain_once)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
+    CollectiveContext within = group(&gpus, 8, 1), across = group(&gpus, 16, 1);
+    const double bytes = 160e6;
+
+    within.copies = across.copies = 2;
+    ck_assert_double_eq_tol(
+        collective_seconds(VOLUME_ALL_TO_ALL, (guint64)bytes, DTYPE_BF16, &within),
+        1e-6 + bytes * 7 / 8 * 15 / 16 / 80e9 * ramp(bytes), 1e-12);
+    ck_assert_double_eq_tol(
+        collective_seconds(VOLUME_ALL_TO_ALL, (guint64)bytes, DTYPE_BF16, &across),
+        5e-6 + bytes / 2 * 3 / 4 / (8e9 / 1.03) * ramp(bytes), 1e-12);
+}
+END_TEST
+
 START_TEST(time_grows_with_bytes_and_with_ranks)
 {
     g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
@@ -313,6 +331,7 @@ int main(void)
     tcase_add_test(nominal, a_group_of_one_is_free_on_a_gpu_and_a_copy_on_a_cpu);
     tcase_add_test(nominal, an_exchange_is_one_message_over_the_level_that_joins_the_group);
     tcase_add_test(nominal, all_to_all_uses_every_level_at_once);
+    tcase_add_test(nominal, copies_of_a_row_go_to_a_domain_once);
     tcase_add_test(nominal, time_grows_with_bytes_and_with_ranks);
     tcase_add_test(measured, measured_rows_are_exact);
     tcase_add_test(measured, measured_rows_give_latency_below_and_bandwidth_above);

@@ -503,6 +503,42 @@ START_TEST(every_measured_op_pays_the_measured_overhead)
 }
 END_TEST
 
+/* ---- measured on a GPU ---- */
+
+/* Rows of fp32: bf16 has none and keeps its nominal figures.  The products of another framework are
+ * the same library's; its attention is another kernel. */
+START_TEST(a_measured_gpu_has_its_own_rates)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    const Framework *megatron = framework_from_name("megatron");
+    const ComputeContext foreign = {.busy = 1, .threads = 1, .cores = 2, .framework = megatron};
+    const Op product = linear(OP_LINEAR, DTYPE_FP32, 1024, 1024, 1024);
+    const Op narrow = linear(OP_LINEAR, DTYPE_BF16, 1024, 1024, 1024);
+    Op scores = attention(OP_ATTENTION, 512);
+    scores.dtype = scores.dtype_out = DTYPE_FP32;
+    const double nominal_narrow = compute_op_seconds(&narrow, &a100, &alone);
+    const double nominal_foreign = compute_op_seconds(&scores, &a100, &foreign);
+
+    add_gemm(&a100, 1, 1, 1024, 15e12);
+    add_op(&a100, "attention", 512, 128, 9e12);
+    add_op(&a100, "accumulate", 12000000, 0, 0.5e12);
+    ck_assert_double_eq_tol(compute_op_seconds(&product, &a100, &alone),
+                            2.0 * 1024 * 1024 * 1024 / 15e12 + LAUNCH_S, 1e-12);
+    ck_assert_double_eq_tol(compute_op_seconds(&product, &a100, &foreign),
+                            2.0 * 1024 * 1024 * 1024 / 15e12 + LAUNCH_S, 1e-12);
+    ck_assert_double_eq(compute_op_seconds(&narrow, &a100, &alone), nominal_narrow);
+    ck_assert_double_eq_tol(compute_op_seconds(&scores, &a100, &alone),
+                            op_flops(&scores) / 9e12 + LAUNCH_S, 1e-12);
+    ck_assert_double_eq(compute_op_seconds(&scores, &a100, &foreign), nominal_foreign);
+
+    const Op sum = accumulate(1000000);
+    ck_assert_double_eq_tol(compute_op_seconds(&sum, &a100, &alone), 12e6 / 0.5e12 + LAUNCH_S,
+                            1e-12);
+    a100.measured.op_overhead_s = 4e-6;
+    ck_assert_double_eq_tol(compute_op_seconds(&sum, &a100, &alone), 12e6 / 0.5e12 + 4e-6, 1e-12);
+}
+END_TEST
+
 /* ---- all ---- */
 
 START_TEST(more_rows_never_take_less_time)
@@ -613,6 +649,7 @@ static TCase *cpu_case(void)
     tcase_add_test(cpu, an_optimizer_moves_what_this_rank_holds_of_the_unit);
     tcase_add_test(cpu, measured_attention_is_looked_up_by_sequence_and_head_size);
     tcase_add_test(cpu, every_measured_op_pays_the_measured_overhead);
+    tcase_add_test(cpu, a_measured_gpu_has_its_own_rates);
     return cpu;
 }
 

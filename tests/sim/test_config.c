@@ -233,6 +233,26 @@ START_TEST(megatron_in_a_script_and_in_yaml)
 }
 END_TEST
 
+/* By block the first layers of each chunk; uniform all of them. */
+START_TEST(megatron_recomputes_some_layers_or_all)
+{
+    static const char all[] = "torchrun pretrain_gpt.py --num-layers 48 --micro-batch-size 1 "
+                              "--global-batch-size 256 --seq-length 4096 --bf16 "
+                              "--recompute-granularity full ";
+    g_autofree char *block =
+        g_strconcat(all, "--recompute-method block --recompute-num-layers 4\n", NULL);
+    g_autofree char *uniform =
+        g_strconcat(all, "--recompute-method uniform --recompute-num-layers 4\n", NULL);
+    g_autoptr(Config) some = config_of("gpt.sh", block), whole = config_of("gpt.sh", uniform);
+
+    ck_assert_int_eq(some->recompute, RECOMPUTE_FULL);
+    ck_assert_uint_eq(some->recompute_layers, 4);
+    ck_assert_int_eq(whole->recompute, RECOMPUTE_FULL);
+    ck_assert_uint_eq(whole->recompute_layers, 0);
+    ck_assert_uint_eq(whole->notes->len, some->notes->len + 1); /* every block's input is kept */
+}
+END_TEST
+
 START_TEST(deepspeed_stages_and_what_is_left_to_the_caller)
 {
     g_autoptr(Config) config =
@@ -400,6 +420,7 @@ int main(void)
     tcase_add_test(frameworks, torchtitan_before_and_after_its_names_changed);
     tcase_add_test(frameworks, torchtitan_in_8_bits_and_what_is_noted);
     tcase_add_test(frameworks, megatron_in_a_script_and_in_yaml);
+    tcase_add_test(frameworks, megatron_recomputes_some_layers_or_all);
     tcase_add_test(frameworks, deepspeed_stages_and_what_is_left_to_the_caller);
     tcase_add_test(frameworks, accelerate_and_axolotl);
     tcase_add_loop_test(frameworks, what_can_not_be_taken_is_refused_with_file_line_field_value, 0,

@@ -282,25 +282,33 @@ END_TEST
  * which knows no values, would not see it. */
 static void assert_kept(const Program *program, const char *what)
 {
-    static const char *const rings[] = {"saved", "sparse_saved"};
+    static const struct {
+        const char *ring, *forward, *backward;
+    } rings[] = {
+        {"saved", "block.forward", "block.backward"},
+        {"sparse_saved", "sparse.forward", "sparse.backward"},
+        {"rest_saved", "block.rest.forward", "block.rest.backward"},
+        {"rest_sparse_saved", "sparse.rest.forward", "sparse.rest.backward"},
+    };
     const GArray *calls = program->step.calls;
 
     for (guint s = 1; s < program->spaces->len; s++) {
         const char *name = g_array_index(program->spaces, Space, s).name;
-        const gboolean sparse = g_str_equal(name, rings[1]);
         gint owner[4096];
+        guint ring = 0;
 
-        if (!sparse && !g_str_equal(name, rings[0]))
+        while (ring < G_N_ELEMENTS(rings) && !g_str_equal(name, rings[ring].ring))
+            ring++;
+        if (ring == G_N_ELEMENTS(rings))
             continue;
         memset(owner, -1, sizeof owner);
         for (guint c = 0; c < calls->len; c++) {
             const Call *call = &g_array_index(calls, Call, c);
             const char *segment = program_segment(program, call->segment)->name;
-            const gboolean forward = g_str_has_suffix(segment, ".forward");
+            const gboolean forward = g_str_equal(segment, rings[ring].forward);
             const gint own = (gint)(call->unit * 64 + call->micro_batch);
 
-            if (!g_str_has_prefix(segment, sparse ? "sparse." : "block.") ||
-                !(forward || g_str_has_suffix(segment, ".backward")))
+            if (!forward && !g_str_equal(segment, rings[ring].backward))
                 continue;
             ck_assert_msg(owner[call->index[s]] == (forward ? -1 : own), "%s: %s of unit %u", what,
                           segment, call->unit);

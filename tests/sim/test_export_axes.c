@@ -93,6 +93,18 @@ static void recompute_attention(Plan *plan)
 {
     plan->schedule.recompute = RECOMPUTE_SELECTIVE;
 }
+static void recompute_two_of_each(Plan *plan)
+{
+    plan_set_recompute(plan, RECOMPUTE_FULL, (const guint16[]){2}, 1);
+}
+static void recompute_by_stage(Plan *plan)
+{
+    plan_set_recompute(plan, RECOMPUTE_FULL, (const guint16[]){4, 3, 1, 0}, 4);
+}
+static void recompute_some_attention(Plan *plan)
+{
+    plan_set_recompute(plan, RECOMPUTE_SELECTIVE, (const guint16[]){2}, 1);
+}
 static void replicate(Plan *plan)
 {
     plan->workload.recipe = &recipe_fp32;
@@ -226,6 +238,13 @@ static const struct {
      {"--recompute-granularity selective\n--recompute-modules core_attn\n",
       "core_attn keeps what attention gives"},
      {"--recompute-method", "--recompute-num-layers"}},
+    {"megatron",
+     4,
+     1,
+     1,
+     recompute_two_of_each,
+     {"--recompute-granularity full\n--recompute-method block\n--recompute-num-layers 2\n"},
+     {"uniform"}},
 
     {"accelerate",
      1,
@@ -279,6 +298,13 @@ static const struct {
     {"torchtitan", 1, 1, 2, replicate, "sharding.strategy = no_shard: its DDP"},
     {"torchtitan", 4, 1, 1, shard_nothing, "workload.recipe = fsdp2: with pp or tp"},
     {"torchtitan", 1, 1, 1, recompute_attention, "recompute = selective: its selective mode"},
+    {"torchtitan", 1, 1, 1, recompute_two_of_each, "recompute = full:2: its selective mode takes"},
+    {"megatron", 4, 1, 1, recompute_by_stage,
+     "recompute = full:4/3/1/0: --recompute-num-layers is one number"},
+    {"megatron", 4, 1, 1, recompute_some_attention,
+     "recompute = selective:2: recomputing attention"},
+    {"deepspeed", 1, 1, 1, recompute_two_of_each, "recompute = full:2: which layers"},
+    {"accelerate", 1, 1, 1, recompute_two_of_each, "recompute = full:2: fsdp_activation_checkp"},
     {"torchtitan", 1, 1, 4, shorten_sequence, "workload.seq_len = 4092"},
     {"megatron", 4, 1, 1, fill_and_drain, "schedule.name = gpipe: its pipeline runs 1f1b"},
     {"megatron", 4, 1, 1, split_backward, "schedule.name = zb_h1: its pipeline runs 1f1b"},

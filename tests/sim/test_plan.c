@@ -19,6 +19,9 @@ static Plan *plan_of(const Case *from, guint gpu_megabytes)
     plan->layout = from->layout;
     plan->sharding = from->sharding;
     plan->schedule = from->schedule;
+    if (schedule_has_rest(&from->schedule))
+        plan_set_recompute(plan, from->schedule.recompute, from->schedule.recompute_layers,
+                           from->layout.size[AXIS_PP]);
     plan_set_target(plan);
     plan_price(plan);
     return plan;
@@ -254,7 +257,8 @@ static const struct {
     {"schedule.micro_batch", "0 3"},
     {"schedule.micro_batches", "0 1"},
     {"schedule.virtual_stages", "0 2 257"},
-    {"recompute", "\"some\" \"\""},
+    {"recompute", "\"some\" \"\" 1 {} {\"kind\":\"full\"} {\"kind\":\"full\",\"layers\":[1,1]} "
+                  "{\"kind\":\"full\",\"layers\":[4]} {\"kind\":\"some\",\"layers\":[1]}"},
     {"offload.optimizer", "\"host\""},
     {"offload.parameters", "\"nvme\""},
     {"program.ops", "-1 1.5"},
@@ -282,6 +286,36 @@ START_TEST(values_that_are_not_allowed_are_refused)
         ck_assert_msg(read == NULL, "%s = %s was accepted", refused[_i].path, values[v]);
         ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
         ck_assert_msg(strchr(error->message, '\n') == NULL, "%s", error->message);
+    }
+}
+END_TEST
+
+/* One form per meaning: all or none of the layers is a word, whatever was read. */
+START_TEST(layers_computed_again_are_a_list_only_where_some_are_not)
+{
+    static const struct {
+        const char *read, *printed;
+    } forms[] = {
+        {"\"full\"", "\"full\""},
+        {"{\"kind\":\"full\",\"layers\":[2]}", "{\"kind\":\"full\",\"layers\":[2]}"},
+        {"{\"kind\":\"selective\",\"layers\":[3]}", "\"selective\""},
+        {"{\"kind\":\"full\",\"layers\":[0]}", "\"none\""},
+    };
+    g_autoptr(Plan) plan = example_plan();
+
+    for (guint i = 0; i < G_N_ELEMENTS(forms); i++) {
+        g_autoptr(JsonNode) root = plan_node(plan);
+        g_autoptr(GError) error = NULL;
+
+        json_object_set_member(json_node_get_object(root), "recompute",
+                               json_from_string(forms[i].read, NULL));
+        g_autofree char *text = json_to_string(root, FALSE);
+        g_autoptr(Plan) read = parse(text, &error);
+        ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+        g_autoptr(JsonNode) again = plan_node(read);
+        g_autofree char *printed =
+            json_to_string(json_object_get_member(json_node_get_object(again), "recompute"), FALSE);
+        ck_assert_str_eq(printed, forms[i].printed);
     }
 }
 END_TEST
@@ -431,6 +465,7 @@ int main(void)
     tcase_add_test(tcase, a_plan_edited_by_hand_does_not_compile);
     tcase_add_loop_test(tcase, each_field_is_missed_or_refused_by_name, 0, G_N_ELEMENTS(damages));
     tcase_add_loop_test(tcase, values_that_are_not_allowed_are_refused, 0, G_N_ELEMENTS(refused));
+    tcase_add_test(tcase, layers_computed_again_are_a_list_only_where_some_are_not);
     tcase_add_test(tcase, a_layout_whose_ranks_overflow_is_refused);
     tcase_add_loop_test(tcase, damaged_text_never_crashes_and_is_refused_in_one_line_or_read_whole,
                         0, 4);

@@ -215,7 +215,8 @@ START_TEST(times_must_be_of_as_many_stages_as_there_are)
 {
     static const char *const times =
         "{\"gemm\": 1, \"attention\": 1, \"memory_bound\": 1, \"optimizer\": 1, "
-        "\"communication\": 1}";
+        "\"communication\": 1, \"communication_seconds\": {\"all_gather\": 1, "
+        "\"reduce_scatter\": 1, \"all_reduce\": 1, \"all_to_all\": 1, \"exchange\": 1}}";
     g_autofree char *one = g_strdup_printf("[%s]", times);
     g_autofree char *two = g_strdup_printf("[%s, %s]", times, times);
     g_autofree char *three = g_strdup_printf("[%s, %s, %s]", times, times, times);

@@ -166,6 +166,120 @@ START_TEST(without_recomputation_no_such_segment_exists)
 }
 END_TEST
 
+/* ---- of the first blocks of each chunk ---- */
+
+/* Full recomputation of one of three blocks: its activations are one block's for the moment, the
+ * others keep theirs, a copy each; the residual stream is that of all. */
+START_TEST(the_rest_keeps_what_the_first_blocks_compute_again)
+{
+    static const guint16 one_block[] = {1};
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = recomputed(model, 2);
+
+    one.schedule.recompute_layers = one_block;
+    g_autoptr(Program) program = case_build(&one);
+    ck_assert_uint_eq(copies_of(program, (guint)find_tensor(program, "q")), 1);
+    ck_assert_uint_eq(copies_of(program, (guint)find_tensor(program, "rest.q")), 2);
+    ck_assert_uint_eq(copies_of(program, (guint)find_tensor(program, "residual")), 4);
+    ck_assert_uint_eq(count_calls(program, "block.recompute"), 2);
+    ck_assert_uint_eq(count_calls(program, "block.forward"), 2);
+    ck_assert_uint_eq(count_calls(program, "block.rest.forward"), 2 * 2);
+    ck_assert_uint_eq(count_calls(program, "block.rest.backward"), 2 * 2);
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+
+        if (call->segment == (guint)find_segment(program, "block.recompute"))
+            ck_assert_uint_eq(call->unit, 1);
+    }
+}
+END_TEST
+
+/* A block's forward pass without its last product, once a micro-batch and block. */
+START_TEST(each_block_more_costs_one_more_forward_pass)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = recomputed(model, 2);
+    const Case none = case_with(model, STRATEGY_FULL_SHARD, 2, 2);
+    const double block = (step_flops(&one, OP_LINEAR) - step_flops(&none, OP_LINEAR)) / 3;
+
+    for (guint16 layers = 0; layers <= 3; layers++) {
+        one.schedule.recompute_layers = &layers;
+        ck_assert_double_eq_tol(step_flops(&one, OP_LINEAR),
+                                step_flops(&none, OP_LINEAR) + layers * block, 0.5);
+    }
+}
+END_TEST
+
+static char *stage_hash(const Case *from)
+{
+    g_autoptr(Program) program = case_build(from);
+
+    return program_hash(program);
+}
+
+/* A stage of which all or none are computed again has the program of that choice. */
+START_TEST(all_and_none_of_a_stage_are_the_plain_programs)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const guint16 all = 3, none = 0;
+
+    for (gint r = RECOMPUTE_SELECTIVE; r < NUM_RECOMPUTES; r++) {
+        Case plain = recomputed(model, 2), by_layers = plain;
+
+        plain.schedule.recompute = by_layers.schedule.recompute = (Recompute)r;
+        by_layers.schedule.recompute_layers = &all;
+        g_autofree char *plain_all = stage_hash(&plain), *given_all = stage_hash(&by_layers);
+        ck_assert_str_eq(plain_all, given_all);
+        plain.schedule.recompute = RECOMPUTE_NONE;
+        by_layers.schedule.recompute_layers = &none;
+        g_autofree char *plain_none = stage_hash(&plain), *given_none = stage_hash(&by_layers);
+        ck_assert_str_eq(plain_none, given_none);
+        ck_assert_str_ne(plain_all, plain_none);
+    }
+}
+END_TEST
+
+static const struct {
+    const char *text, *again; /* read, set for 10 layers in 4 stages (2, 3, 3, 2), printed */
+} texts[] = {
+    {"none", "none"},
+    {"full", "full"},
+    {"selective:1", "selective:1"},
+    {"full:2/1/0/2", "full:2/1/0/2"},
+    {"full:9/0/0/0", "full:2/0/0/0"}, /* no more than there are */
+    {"full:3", "full"},
+    {"selective:0", "none"},
+};
+
+START_TEST(it_is_read_and_printed_in_one_form)
+{
+    guint16 layers[MAX_CHUNKS];
+    Schedule schedule = {.virtual_stages = 1};
+    guint num;
+
+    ck_assert(recompute_parse(texts[_i].text, &schedule.recompute, layers, &num));
+    for (guint s = 0; num > 0 && s < 4; s++)
+        layers[s] = layers[num == 1 ? 0 : s];
+    if (num > 0)
+        schedule_set_recompute(&schedule, schedule.recompute, layers, 10, 4);
+    g_autofree char *again = schedule_recompute_text(&schedule, 4);
+    ck_assert_str_eq(again, texts[_i].again);
+}
+END_TEST
+
+START_TEST(what_is_no_number_of_layers_is_refused)
+{
+    static const char *const wrong[] = {"",        "all",      "none:1",   "full:",     "full:1/",
+                                        "full:-1", "full:1:2", "full:1,2", "full:70000"};
+    guint16 layers[MAX_CHUNKS];
+    Recompute recompute;
+    guint num;
+
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++)
+        ck_assert_msg(!recompute_parse(wrong[i], &recompute, layers, &num), "%s", wrong[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("recompute");
@@ -179,6 +293,11 @@ int main(void)
     tcase_add_test(tcase, it_costs_one_more_forward_pass_without_the_last_product);
     tcase_add_test(tcase, the_backward_gather_comes_before_the_recomputation_and_serves_both);
     tcase_add_test(tcase, without_recomputation_no_such_segment_exists);
+    tcase_add_test(tcase, the_rest_keeps_what_the_first_blocks_compute_again);
+    tcase_add_test(tcase, each_block_more_costs_one_more_forward_pass);
+    tcase_add_test(tcase, all_and_none_of_a_stage_are_the_plain_programs);
+    tcase_add_loop_test(tcase, it_is_read_and_printed_in_one_form, 0, G_N_ELEMENTS(texts));
+    tcase_add_test(tcase, what_is_no_number_of_layers_is_refused);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

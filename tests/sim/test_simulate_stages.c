@@ -260,7 +260,9 @@ END_TEST
 
 static gboolean price_among_many(Plan *plan)
 {
-    return plan_price_below(plan, 0, INFINITY) == PRICE_FITS;
+    const PriceLimit none = {.limit_s = INFINITY};
+
+    return plan_price_below(plan, &none) == PRICE_FITS;
 }
 
 /* Further micro-batches of a full pipeline are alike, so their price is a straight line. */

@@ -1,4 +1,6 @@
 #include "sim/summary/summary.h"
+
+#include "sim/cost/framework_memory.h"
 #include "tests/sim/family_case.h"
 
 enum { GROUPS = 8, LAYOUTS = 2400 };
@@ -26,7 +28,7 @@ static SimulateContext draw_context(GRand *random, Case *from, Topology **topolo
     return (SimulateContext){.topology = *topology, .ranks_per_node = world, .threads = 1};
 }
 
-static guint64 program_state_bytes(const Program *program)
+static guint64 unit_state_bytes(const Program *program)
 {
     return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
            device_bytes(program, TENSOR_MASTER) + device_bytes(program, TENSOR_MOMENT);
@@ -41,7 +43,7 @@ static void compare_stage(const StageSummary *summary, const Program *program, c
         ck_assert_msg(summary->volume_bytes[v] == bytes[v],
                       "%s: %s %" G_GUINT64_FORMAT ", program %" G_GUINT64_FORMAT, text,
                       volume_name((Volume)v), summary->volume_bytes[v], bytes[v]);
-    ck_assert_msg(summary->state_bytes == program_state_bytes(program), "%s", text);
+    ck_assert_msg(summary->state_bytes == unit_state_bytes(program), "%s", text);
     ck_assert_msg(summary->floor_bytes <= program->arena_bytes[TIER_DEVICE],
                   "%s: floor %" G_GUINT64_FORMAT ", arena %" G_GUINT64_FORMAT, text,
                   summary->floor_bytes, program->arena_bytes[TIER_DEVICE]);
@@ -180,6 +182,56 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
+/* As sim/search/price.c prices it: its tensors grown, its memory with what no tensor stands for. */
+static void compare_foreign(const Case *from, const SimulateContext *context)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *text = case_text(from);
+    g_autoptr(Summariser) summariser = summariser_new(context, NULL);
+    g_autoptr(ProgramSet) set = case_compile(from);
+    const double step_s = slowest_s(set, &spec, context);
+
+    ck_assert_msg(summarise(summariser, &spec).bound_s <= step_s * (1 + 1e-9), "%s as %s", text,
+                  context->framework->name);
+    ck_assert_msg(summarise_calls(summariser, &spec) <= step_s * (1 + 1e-9), "%s as %s", text,
+                  context->framework->name);
+    for (guint c = 0; c < set->num_classes; c++) {
+        framework_grow(context->framework, set->classes[c]);
+        program_place(set->classes[c]);
+        MemoryUse use = program_memory(set->classes[c]);
+        framework_add_memory(context->framework, set->classes[c], &use);
+        const guint64 floor_bytes = summarise_stage(summariser, &spec, c).floor_bytes;
+        ck_assert_msg(floor_bytes <= use.total,
+                      "stage %u of %s as %s: floor %" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT, c,
+                      text, context->framework->name, floor_bytes, use.total);
+    }
+}
+
+START_TEST(the_bounds_hold_for_other_frameworks)
+{
+    g_autoptr(Model) model = (guint)_i < G_N_ELEMENTS(families)
+                                 ? family_model((guint)_i)
+                                 : expert_model((guint)(_i - (gint)G_N_ELEMENTS(families)));
+    g_autoptr(GRand) random = g_rand_new_with_seed(381 + (guint)_i);
+    g_autofree char *names = framework_names();
+    g_auto(GStrv) name = g_strsplit(names, ", ", -1);
+
+    for (guint i = 0; i < layouts_of_a_group() / 6; i++) {
+        g_autoptr(Topology) topology = case_gpu_topology(64, 80000, 1000 << draw(random, 8));
+        Case one = draw_case(random, model);
+        const SimulateContext context = {
+            .topology = topology,
+            .ranks_per_node = MIN(layout_world(&one.layout), 4),
+            .threads = 1,
+            .framework = framework_from_name(name[draw(random, g_strv_length(name) - 1)])};
+
+        one.device = DEVICE_CUDA;
+        if (framework_is_foreign(context.framework))
+            compare_foreign(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(the_memory_bound_is_not_far_below_the_arena)
 {
     const CaseShape shape = {
@@ -234,6 +286,8 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
+    tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
+                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);

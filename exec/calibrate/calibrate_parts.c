@@ -1,0 +1,72 @@
+#include "exec/calibrate/calibrate_parts.h"
+
+#include "sim/base/error.h"
+
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+gboolean calibrate_write(const Topology *topology, const char *path, GError **error)
+{
+    g_autofree char *text = topology_print(topology);
+    g_autoptr(GError) cause = NULL;
+
+    if (!g_file_set_contents(path, text, -1, &cause)) /* a temporary file, then renamed */
+        return fail(error, ERROR_RUNTIME, "%s", cause->message);
+    return TRUE;
+}
+
+/* Appends the rows of @from. */
+static void measured_append(Measured *to, const Measured *from)
+{
+    g_array_append_vals(to->gemm, from->gemm->data, from->gemm->len);
+    for (guint i = 0; i < from->ops->len; i++) {
+        MeasuredOp row = g_array_index(from->ops, MeasuredOp, i);
+        row.op = g_strdup(row.op);
+        g_array_append_val(to->ops, row);
+    }
+    for (guint i = 0; i < from->collectives->len; i++) {
+        MeasuredCollective row = g_array_index(from->collectives, MeasuredCollective, i);
+        row.collective = g_strdup(row.collective);
+        g_array_append_val(to->collectives, row);
+    }
+}
+
+/* Runs @ranks of this program, which write their rows to @path. */
+static gboolean launch_rank_part(const CalibrateOptions *options, CalibrateLaunch launch,
+                                 guint ranks, const char *path, GError **error)
+{
+    g_autoptr(GPtrArray) arguments = g_ptr_array_new();
+
+    for (guint i = 0; options->rank_command[i] != NULL; i++)
+        g_ptr_array_add(arguments, (gpointer)options->rank_command[i]);
+    g_ptr_array_add(arguments, (gpointer)path);
+    const int argc = (int)arguments->len;
+    g_ptr_array_add(arguments, NULL);
+
+    g_autoptr(GError) cause = NULL;
+    const int status = launch(argc, (char **)arguments->pdata, ranks, 1, &cause);
+    if (status == 0)
+        return TRUE;
+    return fail(error, ERROR_RUNTIME, "calibration with %u ranks: %s", ranks,
+                cause == NULL ? "a rank failed" : cause->message);
+}
+
+gboolean calibrate_ranks(const CalibrateOptions *options, CalibrateLaunch launch, guint ranks,
+                         Measured *measured, GError **error)
+{
+    g_autoptr(GError) cause = NULL;
+    g_autofree char *path = NULL;
+    const int file = g_file_open_tmp("fsdp-calibrate-XXXXXX", &path, &cause);
+
+    if (file < 0)
+        return fail(error, ERROR_RUNTIME, "%s", cause->message);
+    close(file);
+    g_autoptr(Topology) part = launch_rank_part(options, launch, ranks, path, error)
+                                   ? topology_load(path, options->topologies_dir, error)
+                                   : NULL;
+    g_unlink(path);
+    if (part == NULL)
+        return FALSE;
+    measured_append(measured, &part->measured);
+    return TRUE;
+}

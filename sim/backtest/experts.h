@@ -1,0 +1,8 @@
+/* Published models with a mixture of experts: tables of runs have no columns for their experts. */
+#pragma once
+
+#include "sim/backtest/record.h"
+
+/* The configuration of a row's model, told by its name, with the row's layers and hidden size and
+ * @vocab words; the caller's.  NULL where no such model is known. */
+char *experts_config_text(const Record *record, guint vocab);

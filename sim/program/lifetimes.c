@@ -1,0 +1,311 @@
+#include "sim/program/lifetimes.h"
+
+enum { STEPS = 2 }; /* the step followed by itself */
+
+/* An operand that may share memory. */
+typedef struct {
+    guint op;            /* of the segment */
+    guint stream, touch; /* of the op: which of those that touch the tensor it is */
+    const Operand *operand;
+} Use;
+
+static void conflict(Lifetimes *lives, guint a, guint b)
+{
+    lives->conflicts[a * lives->num_tensors + b] = 1;
+    lives->conflicts[b * lives->num_tensors + a] = 1;
+}
+
+gboolean lifetimes_are_over(const Lifetimes *lives, guint tensor, const guint32 *last,
+                            guint64 instance)
+{
+    const Touching *touching = &lives->touching[tensor];
+    const guint32 *known = happens_known(lives->happens, instance);
+
+    for (guint i = 0; i < touching->num; i++)
+        if (last[i] > known[touching->stream[i]])
+            return FALSE;
+    return TRUE;
+}
+
+/* Places on a stream are in order, so its newest access of any copy stands for all of them. */
+static gboolean all_over(const Lifetimes *lives, guint tensor, guint64 instance)
+{
+    return lifetimes_are_over(lives, tensor, &lives->newest_access[tensor * MAX_STREAMS], instance);
+}
+
+/* What is over for one op of a stream is over for the later ones, until it is touched again. */
+static void note_access(Lifetimes *lives, guint tensor)
+{
+    for (guint32 left = lives->streams & ~lives->is_unsure[tensor]; left != 0; left &= left - 1) {
+        const guint s = (guint)__builtin_ctz(left);
+
+        lives->unsure[s * lives->num_tensors + lives->num_unsure[s]++] = tensor;
+    }
+    lives->is_unsure[tensor] = lives->streams;
+}
+
+/* A lifetime of @tensor starts on @stream: whatever is not over by then conflicts. */
+static void compare_start(Lifetimes *lives, guint tensor, guint stream, guint64 instance)
+{
+    guint *unsure = &lives->unsure[stream * lives->num_tensors];
+
+    for (guint i = lives->num_unsure[stream]; i-- > 0;) {
+        const guint other = unsure[i];
+
+        if (!all_over(lives, other, instance)) {
+            if (other != tensor)
+                conflict(lives, tensor, other);
+            continue;
+        }
+        unsure[i] = unsure[--lives->num_unsure[stream]];
+        lives->is_unsure[other] &= ~(1u << stream);
+    }
+}
+
+/* Makes @tensor the latest that started, behind the newest lifetime. */
+static void note_start(Lifetimes *lives, guint tensor)
+{
+    lives->newest_start[tensor] = lives->list->len;
+    if (lives->latest == tensor)
+        return;
+    lives->older[lives->newer[tensor]] = lives->older[tensor];
+    lives->newer[lives->older[tensor]] = lives->newer[tensor];
+    lives->older[tensor] = lives->latest;
+    lives->newer[lives->latest] = tensor;
+    lives->newer[tensor] = lives->num_tensors;
+    lives->older[lives->num_tensors] = tensor;
+    lives->latest = tensor;
+}
+
+static void start_lifetime(Lifetimes *lives, guint tensor, guint copy, guint64 instance)
+{
+    const Lifetime lifetime = {.tensor = tensor,
+                               .start = instance + 1,
+                               .first_last = lives->lasts->len,
+                               .compared = lives->list->len + 1};
+
+    g_array_append_val(lives->list, lifetime);
+    g_array_set_size(lives->lasts, lives->lasts->len + lives->touching[tensor].num);
+    lives->newest[lives->first_copy[tensor] + copy] = lives->list->len;
+    note_start(lives, tensor);
+}
+
+static Lifetime *lifetime_at(const Lifetimes *lives, guint i)
+{
+    return &g_array_index(lives->list, Lifetime, i);
+}
+
+/* NULL: it has not lived yet. */
+static Lifetime *newest_lifetime(const Lifetimes *lives, guint tensor, guint copy)
+{
+    const guint newest = lives->newest[lives->first_copy[tensor] + copy];
+
+    return newest == 0 ? NULL : lifetime_at(lives, newest - 1);
+}
+
+/* A later access of a lifetime: whatever started in between overlaps it. */
+static void continue_lifetime(Lifetimes *lives, Lifetime *lifetime)
+{
+    for (guint t = lives->latest; lives->newest_start[t] > lifetime->compared; t = lives->older[t])
+        if (t != lifetime->tensor)
+            conflict(lives, lifetime->tensor, t);
+    lifetime->compared = lives->list->len;
+}
+
+static void note_place(Lifetimes *lives, const Lifetime *lifetime, const Use *use, guint32 place)
+{
+    guint32 *newest = &lives->newest_access[lifetime->tensor * MAX_STREAMS + use->touch];
+    const guint32 per_step = lives->happens->per_step[use->stream];
+
+    if (*newest == 0)
+        lives->strangers++;
+    if (*newest <= per_step && place > per_step)
+        lives->strangers--;
+    *newest = place;
+    lifetimes_lasts(lives, lifetime)[use->touch] = place;
+    note_access(lives, lifetime->tensor);
+}
+
+static void visit_use(Lifetimes *lives, const Call *call, const Use *use, guint64 instance)
+{
+    const Operand *operand = use->operand;
+    const guint tensor = operand->tensor;
+    const Access access = operand_access(operand, call->first);
+    const gboolean writes_all = access == ACCESS_WRITE && operand->param == WHOLE_TENSOR;
+    const guint copy = operand_copy(lives->program, call, operand);
+    Lifetime *lifetime = newest_lifetime(lives, tensor, copy);
+
+    /* Writing one parameter of a unit's gradients does not end the life of the others. */
+    if (lifetime == NULL || writes_all || (access == ACCESS_WRITE && lifetime->consumed)) {
+        lives->carries |= lifetime == NULL && !writes_all;
+        compare_start(lives, tensor, use->stream, instance);
+        start_lifetime(lives, tensor, copy, instance);
+        lifetime = newest_lifetime(lives, tensor, copy);
+    } else {
+        continue_lifetime(lives, lifetime);
+    }
+    note_place(lives, lifetime, use, lives->happens->position[instance]);
+    lifetime->consumed = access == ACCESS_READ && operand->param == WHOLE_TENSOR;
+}
+
+static void visit_call(Lifetimes *lives, guint step, guint c)
+{
+    const Call *call = &g_array_index(lives->program->step.calls, Call, c);
+    const guint64 start = step * lives->happens->ops_per_step + lives->happens->first_op[c];
+    const guint end = lives->first_use[call->segment + 1];
+
+    happens_fill_call(lives->happens, step, c);
+    for (guint u = lives->first_use[call->segment]; u < end; u++) {
+        const Use *use = &g_array_index(lives->uses, Use, u);
+
+        visit_use(lives, call, use, start + use->op);
+    }
+}
+
+/* Tensors conflict within the second repetition only where they do within the first, which knows
+ * of fewer waits; so it can end once nothing of the first is the newest any more. */
+static void visit_steps(Lifetimes *lives)
+{
+    const guint num_calls = lives->program->step.calls->len;
+
+    for (guint c = 0; c < num_calls; c++)
+        visit_call(lives, 0, c);
+    for (guint c = 0;
+         c < num_calls && (lives->finds_peak || lives->carries || lives->strangers > 0); c++)
+        visit_call(lives, 1, c);
+}
+
+/* What the prologue or the epilogue touches shares memory with nothing: they run between steps,
+ * when any tensor of the step may hold what the next one reads. */
+static void visit_list(Lifetimes *lives, const CallList *list)
+{
+    for (guint c = 0; c < list->calls->len; c++) {
+        const Segment *segment =
+            program_segment(lives->program, g_array_index(list->calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+                const guint tensor = segment->ops[i].operands[o].tensor;
+
+                lives->always[tensor] = is_shared_memory(program_tensor(lives->program, tensor));
+                for (guint t = 0; lives->always[tensor] && t < lives->num_tensors; t++)
+                    if (t != tensor)
+                        conflict(lives, tensor, t);
+            }
+    }
+}
+
+/* ---- all ---- */
+
+/* Which of the streams that touch the tensor that one is. */
+static guint note_stream(Touching *touching, guint stream)
+{
+    for (guint i = 0; i < touching->num; i++)
+        if (touching->stream[i] == stream)
+            return i;
+    touching->stream[touching->num] = (guint8)stream;
+    return touching->num++;
+}
+
+static void list_uses(Lifetimes *lives, const Segment *segment)
+{
+    for (guint i = 0; i < segment->num_ops; i++)
+        for (guint o = 0; o < segment->ops[i].num_operands; o++) {
+            const Operand *operand = &segment->ops[i].operands[o];
+            Touching *touching = &lives->touching[operand->tensor];
+            const guint stream = segment->ops[i].stream;
+            const Use use = {i, stream, note_stream(touching, stream), operand};
+
+            if (!is_shared_memory(program_tensor(lives->program, operand->tensor)))
+                continue;
+            g_array_append_val(lives->uses, use);
+            lives->streams |= 1u << stream;
+        }
+}
+
+static void find_uses(Lifetimes *lives)
+{
+    const guint num = lives->program->segments->len;
+
+    lives->touching = g_new0(Touching, lives->num_tensors);
+    lives->uses = g_array_new(FALSE, FALSE, sizeof(Use));
+    lives->first_use = g_new(guint, num + 1);
+    for (guint s = 0; s < num; s++) {
+        lives->first_use[s] = lives->uses->len;
+        list_uses(lives, program_segment(lives->program, s));
+    }
+    lives->first_use[num] = lives->uses->len;
+}
+
+/* Before anything lives, in any order: a ring of all tensors, closed by one more. */
+static void list_starts(Lifetimes *lives)
+{
+    const guint num = lives->num_tensors + 1;
+
+    lives->newest_start = g_new0(guint, num);
+    lives->older = g_new(guint, num);
+    lives->newer = g_new(guint, num);
+    for (guint t = 0; t < num; t++) {
+        lives->older[t] = (t + 1) % num;
+        lives->newer[t] = (t + num - 1) % num;
+    }
+}
+
+static void sum_bytes(Lifetimes *lives)
+{
+    lives->bytes = g_new(guint64, lives->num_tensors);
+    for (guint t = 0; t < lives->num_tensors; t++)
+        lives->bytes[t] = tensor_bytes(lives->program, program_tensor(lives->program, t));
+}
+
+void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
+{
+    guint copies = 0;
+
+    *lives = (Lifetimes){
+        .program = program, .num_tensors = program->tensors->len, .finds_peak = finds_peak};
+    lives->happens = happens_new(program, STEPS);
+    lives->first_copy = g_new(guint, lives->num_tensors + 1);
+    for (guint t = 0; t < lives->num_tensors; t++) {
+        lives->first_copy[t] = copies;
+        copies += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
+    }
+    lives->first_copy[lives->num_tensors] = copies;
+    lives->list = g_array_new(FALSE, FALSE, sizeof(Lifetime));
+    lives->newest = g_new0(guint, copies);
+    lives->lasts = g_array_new(FALSE, TRUE, sizeof(guint32));
+    lives->newest_access = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
+    lives->conflicts = g_new0(guint8, lives->num_tensors * lives->num_tensors);
+    lives->always = g_new0(gboolean, lives->num_tensors);
+    find_uses(lives);
+    list_starts(lives);
+    sum_bytes(lives);
+    lives->unsure = g_new(guint, program->streams->len * lives->num_tensors);
+    lives->num_unsure = g_new0(guint, program->streams->len);
+    lives->is_unsure = g_new0(guint32, lives->num_tensors);
+    visit_steps(lives);
+    visit_list(lives, &program->prologue);
+    visit_list(lives, &program->epilogue);
+}
+
+void lifetimes_clear(Lifetimes *lives)
+{
+    happens_free(lives->happens);
+    g_free(lives->first_copy);
+    g_array_unref(lives->uses);
+    g_free(lives->first_use);
+    g_array_unref(lives->list);
+    g_array_unref(lives->lasts);
+    g_free(lives->newest);
+    g_free(lives->newest_access);
+    g_free(lives->newest_start);
+    g_free(lives->conflicts);
+    g_free(lives->always);
+    g_free(lives->older);
+    g_free(lives->newer);
+    g_free(lives->unsure);
+    g_free(lives->num_unsure);
+    g_free(lives->is_unsure);
+    g_free(lives->touching);
+    g_free(lives->bytes);
+}

@@ -1,0 +1,112 @@
+/* A rank's file of the nvme tier: bytes at any offset, no name, clear refusals. */
+#include "exec/run/storage.h"
+#include "sim/base/error.h"
+#include "tests/suite.h"
+
+#include <glib/gstdio.h>
+#include <string.h>
+
+/* Longer than the buffer that blocks pass through, and no multiple of a block. */
+enum { BYTES = (9 << 20) + 300 };
+
+/* On a disk, unlike /tmp on some machines. */
+static char *folder_new(void)
+{
+    char *folder = g_strdup("/var/tmp/fsdp-storage-XXXXXX");
+
+    g_assert_nonnull(g_mkdtemp(folder));
+    return folder;
+}
+
+static Storage *storage_new(const char *folder, Device *device)
+{
+    g_autoptr(GError) error = NULL;
+    Storage *storage = storage_open(folder, BYTES, device, &error);
+
+    g_assert_no_error(error);
+    return storage;
+}
+
+static Device *cpu(void)
+{
+    g_autoptr(GError) error = NULL;
+    Device *device = device_open(DEVICE_CPU, 1, &error);
+
+    g_assert_no_error(error);
+    return device;
+}
+
+/* Beside an image in memory; what is next to a copy stays. */
+START_TEST(copies_of_any_length_to_any_offset_are_read_back)
+{
+    static const guint64 longest[] = {1, 100, 4096, 10000, BYTES};
+    g_autofree char *folder = folder_new();
+    g_autoptr(Device) device = cpu();
+    g_autoptr(Storage) storage = storage_new(folder, device);
+    g_autofree guint8 *image = g_malloc0(BYTES), *got = g_malloc(BYTES);
+    g_autoptr(GRand) random = g_rand_new_with_seed(1);
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < 60; i++) {
+        const guint64 most = longest[i % G_N_ELEMENTS(longest)];
+        const guint64 offset = (guint64)g_rand_int_range(random, 0, BYTES);
+        const guint64 bytes =
+            MIN((guint64)g_rand_int_range(random, 1, (gint)most + 1), BYTES - offset);
+
+        memset(image + offset, (gint)i + 1, bytes);
+        ck_assert(storage_copy(storage, 0, storage_base(storage) + offset, image + offset, bytes,
+                               &error));
+    }
+    storage_copy_host(storage, got, storage_base(storage), BYTES);
+    ck_assert(storage_check(storage, &error));
+    ck_assert_int_eq(memcmp(got, image, BYTES), 0);
+    g_rmdir(folder);
+}
+END_TEST
+
+/* So that nothing is left whatever ends the process. */
+START_TEST(a_file_has_no_name_while_it_is_used)
+{
+    g_autofree char *folder = folder_new();
+    g_autoptr(Device) device = cpu();
+    g_autoptr(Storage) storage = storage_new(folder, device);
+
+    ck_assert_uint_ge(storage_used_bytes(storage), BYTES);
+    ck_assert_int_eq(g_rmdir(folder), 0); /* it is empty */
+    ck_assert(storage_holds(storage, storage_base(storage) + BYTES - 1));
+    ck_assert(!storage_holds(storage, &storage));
+}
+END_TEST
+
+static void assert_refused(const char *folder, guint64 bytes, ErrorCode code, const char *says)
+{
+    g_autoptr(Device) device = cpu();
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Storage) storage = storage_open(folder, bytes, device, &error);
+
+    ck_assert_ptr_null(storage);
+    ck_assert(g_error_matches(error, ERROR_DOMAIN, code));
+    ck_assert_msg(strstr(error->message, says) != NULL, "%s", error->message);
+}
+
+START_TEST(what_is_no_disk_or_too_small_is_refused)
+{
+    assert_refused("/nowhere", 1, ERROR_INPUT, "--nvme /nowhere: no file can be made there");
+    assert_refused("/var/tmp", G_GUINT64_CONSTANT(1) << 60, ERROR_RUNTIME,
+                   "a rank needs 1152921504606846976 bytes, ");
+    if (g_file_test("/dev/shm", G_FILE_TEST_IS_DIR))
+        assert_refused("/dev/shm", 1, ERROR_INPUT, "tmpfs, which is memory");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("storage");
+    TCase *tcase = tcase_create("file");
+
+    tcase_add_test(tcase, copies_of_any_length_to_any_offset_are_read_back);
+    tcase_add_test(tcase, a_file_has_no_name_while_it_is_used);
+    tcase_add_test(tcase, what_is_no_disk_or_too_small_is_refused);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
