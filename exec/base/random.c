@@ -40,8 +40,10 @@ static double normal(guint64 a, guint64 b)
 void random_normal_fill(float *out, guint64 seed, const char *name, guint64 first_element,
                         guint64 n, double std)
 {
+    enum { WORTH_A_TEAM = 1 << 13 };
     const guint64 stream = mix(seed + GAMMA) ^ hash_name(name);
 
+#pragma omp parallel for schedule(static) if (n >= WORTH_A_TEAM)
     for (guint64 i = 0; i < n; i++) {
         const guint64 counter = 2 * (first_element + i);
         const guint64 a = mix(stream + counter * GAMMA);

@@ -39,7 +39,25 @@ void comm_free(Comm *comm)
 
 void comm_note(Comm *comm, const char *what)
 {
+    comm->last_call.step = 0;
     g_strlcpy(comm->last_op, what, sizeof comm->last_op);
+}
+
+void comm_note_call(Comm *comm, const char *segment, CommCall call)
+{
+    g_strlcpy(comm->last_op, segment, sizeof comm->last_op);
+    comm->last_call = call;
+}
+
+/* A peer may write meanwhile; it never moves the last byte, which is 0. */
+char *comm_last_op(const Comm *comm)
+{
+    const CommCall call = comm->last_call;
+
+    if (call.step == 0)
+        return g_strdup(comm->last_op);
+    return g_strdup_printf("step %" G_GUINT64_FORMAT " micro-batch %u %s unit %u", call.step,
+                           call.micro_batch, comm->last_op, call.unit);
 }
 
 Comm *comm_peer(Comm *comm, guint rank)

@@ -70,6 +70,12 @@ typedef struct {
     void (*free)(Comm *comm);  /* collective when nothing failed */
 } CommOps;
 
+/* Where in a step a call is. */
+typedef struct {
+    guint64 step; /* from 1 */
+    guint micro_batch, unit;
+} CommCall;
+
 /* First member of every transport's own struct. */
 struct Comm {
     const CommOps *ops;
@@ -78,7 +84,8 @@ struct Comm {
     guint64 bytes_in[NUM_VOLUMES]; /* received so far, counted where they are copied */
     int pid;
     /* what peers of the machine read, see comm_peer() */
-    char last_op[96]; /* what this rank last started */
+    char last_op[96];   /* what this rank last started */
+    CommCall last_call; /* of a step: where; else step 0 */
     CommProgress progress;
 };
 
@@ -104,6 +111,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Comm, comm_free)
 /* Says what this rank is about to do ("step 12 block.backward layers.3 linear"); a peer that finds
  * this rank dead reports it.  Async-signal-safe cost: one bounded copy. */
 void comm_note(Comm *comm, const char *what);
+
+/* The same of a call of a step, for every call: nothing is formatted until somebody asks. */
+void comm_note_call(Comm *comm, const char *segment, CommCall call);
+
+/* What that rank noted last, as text; g_free(). */
+char *comm_last_op(const Comm *comm);
 
 /* What that rank shares with its machine: rank, pid, last_op and progress, nothing else; NULL for
  * one of another machine.  Any thread may ask, until the communicator is freed. */

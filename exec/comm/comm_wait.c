@@ -63,9 +63,8 @@ static gboolean process_dead(int pid)
 static gboolean rank_died(MpiComm *comm, const MpiComm *peer, GError **error)
 {
     unsigned running = 0;
-    char last_op[sizeof peer->base.last_op];
+    g_autofree char *last_op = comm_last_op(&peer->base);
 
-    g_strlcpy(last_op, peer->base.last_op, sizeof last_op);
     if (atomic_compare_exchange_strong(&comm->board->stopped, &running, peer->base.rank + 1))
         fprintf(stderr, "fsdp-run: rank %u (pid %d on host %s) died; its last op: \"%s\"\n",
                 peer->base.rank, peer->base.pid, g_get_host_name(), last_op);

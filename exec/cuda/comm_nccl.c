@@ -44,10 +44,11 @@ static char *culprit(NcclComm *comm)
 static gboolean broken(NcclComm *comm, const char *what, ncclResult_t status, GError **error)
 {
     g_autofree char *peer = culprit(comm);
+    g_autofree char *last_op = comm_last_op(&comm->base);
 
     comm->failed = TRUE;
-    return fail(error, ERROR_RUNTIME, "NCCL: rank %u at %s: %s: %s%s", comm->base.rank,
-                comm->base.last_op, what, ncclGetErrorString(status), peer);
+    return fail(error, ERROR_RUNTIME, "NCCL: rank %u at %s: %s: %s%s", comm->base.rank, last_op,
+                what, ncclGetErrorString(status), peer);
 }
 
 /* A call that may go on behind our back is well so far. */

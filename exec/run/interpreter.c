@@ -70,6 +70,30 @@ static gboolean is_skipped(Interpreter *interpreter, const Op *op)
 
 /* ---- the communication thread ---- */
 
+/* A collective of one rank on a device with queues: at most a copy there, which never passes
+ * through the host. */
+static void copy_alone(const Interpreter *interpreter, const Job *job)
+{
+    const Launch *launch = &job->launch;
+    const Op *op = launch->op;
+    const ShardPiece whole = {.chunk = op->sizes.elements};
+    const ShardPiece *pieces = launch->map == NULL ? &whole : launch->map->pieces;
+    const guint num_pieces = launch->map == NULL ? 1 : launch->map->num_pieces;
+    const gboolean gather = op->kind == OP_ALL_GATHER;
+    const gsize size = dtype_bytes(op->dtype);
+    Device *device = runtime_device(interpreter->runtime);
+
+    for (guint p = 0; op->num_operands == 2 && p < num_pieces; p++) {
+        const gsize full = pieces[p].full_offset * size, shard = pieces[p].shard_offset * size;
+
+        if (pieces[p].chunk == 0)
+            continue;
+        device_queues(device)->copy(
+            device, job->stream, (guint8 *)launch->operand[1] + (gather ? full : shard),
+            (const guint8 *)launch->operand[0] + (gather ? shard : full), pieces[p].chunk * size);
+    }
+}
+
 static gboolean touches_file(const Interpreter *interpreter, const Launch *launch)
 {
     const Storage *storage = interpreter->tiers.storage;
@@ -92,6 +116,11 @@ static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GEr
             job->launch.op->sizes.elements * dtype_bytes(job->launch.op->dtype), error);
     if (!op_kind_is_communication(job->launch.op->kind)) {
         device_run(runtime_device(interpreter->runtime), &job->launch);
+        return TRUE;
+    }
+    if (interpreter->events != NULL && transfer.group->size == 1 &&
+        job->launch.op->kind != OP_EXCHANGE) {
+        copy_alone(interpreter, job);
         return TRUE;
     }
     if (interpreter->staging == NULL)
@@ -359,12 +388,9 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
 
 static void note_call(Interpreter *interpreter, const Call *call)
 {
-    char text[96];
-
-    g_snprintf(text, sizeof text, "step %" G_GUINT64_FORMAT " micro-batch %u %s unit %u",
-               interpreter->step, call->micro_batch,
-               program_segment(interpreter->program, call->segment)->name, call->unit);
-    runtime_note(interpreter->runtime, text);
+    runtime_note_call(interpreter->runtime,
+                      program_segment(interpreter->program, call->segment)->name,
+                      (CommCall){interpreter->step, call->micro_batch, call->unit});
 }
 
 /* On the communication thread: until all compute is done, or a peer will never do its part. */

@@ -82,8 +82,9 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
     for (guint s = 0; s < MAX_STREAMS; s++)
         if (interpreter->groups[s] != NULL)
             interpreter->groups[s]->stream = s;
-    interpreter->on_device = comm->ops->takes_device_memory;
-    if (queues == NULL || comm->ops->takes_device_memory)
+    interpreter->on_device = comm->ops->takes_device_memory ||
+                             (queues != NULL && runtime_size(interpreter->runtime) == 1);
+    if (queues == NULL || interpreter->on_device)
         return TRUE;
     interpreter->staging = staging_new(device, comm, interpreter->program, error);
     return interpreter->staging != NULL;

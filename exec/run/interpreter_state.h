@@ -28,7 +28,7 @@ struct Interpreter {
     StepGraph *graph;     /* where there are events */
     StepWay way;          /* of this step */
     char *attention;      /* what interpreter_attention() says */
-    gboolean on_device;   /* the communicator only enqueues */
+    gboolean on_device;   /* communication is enqueued */
     Staging *staging;     /* NULL: the communicator takes the device's memory */
     CommRun **own_chunks; /* by unit class, one a piece: made once, a step allocates nothing */
     guint32 *first_op;    /* by call of the step */

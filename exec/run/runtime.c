@@ -184,6 +184,11 @@ void runtime_note(Runtime *runtime, const char *what)
     comm_note(runtime->comm, what);
 }
 
+void runtime_note_call(Runtime *runtime, const char *segment, CommCall call)
+{
+    comm_note_call(runtime->comm, segment, call);
+}
+
 void runtime_begin(Runtime *runtime, guint64 at)
 {
     progress_begin(&runtime->comm->progress, LANE_COMPUTE, at);

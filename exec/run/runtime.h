@@ -55,6 +55,7 @@ gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error,
 
 /* What this rank is about to do; a peer that finds it dead reports it. */
 void runtime_note(Runtime *runtime, const char *what);
+void runtime_note_call(Runtime *runtime, const char *segment, CommCall call); /* cheaper */
 
 /* What the calling thread's lane (the main thread's) works on, see comm_progress.h. */
 void runtime_begin(Runtime *runtime, guint64 at);

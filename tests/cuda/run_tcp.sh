@@ -121,6 +121,17 @@ for file in graphs-auto.0.err graphs-auto.report; do
         "$tmp/$file" || complain "not decided: $(<"$tmp/$file")"
 done
 
+# Alone nothing passes through the host, so a step can be a graph, also where shards are copied.
+name="alone"
+gpu_plan "$tmp/alone.plan" --gpus 1 --strategy full_shard
+for plan in 1 alone; do
+    timeout 120 "$run" "$tmp/$plan.plan" --data "$text" --steps 10 --json --cuda-graph on \
+        >"$tmp/alone.all" 2>"$tmp/alone.err" || complain "alone: status $?: $(<"$tmp/alone.err")"
+    head -n 3 "$tmp/alone.all" >"$tmp/alone.out"
+    same_losses "$tmp/alone.out"
+    grep -q 'cuda graphs *on from step 3 on' "$tmp/alone.err" || complain "no graph: $(<"$tmp/alone.err")"
+done
+
 name="by-hand"
 timeout 120 "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 3 --json --db "$tmp/db" \
     >"$tmp/by-hand.out" 2>"$tmp/by-hand.err" || complain "by hand: status $?: $(<"$tmp/by-hand.err")"

@@ -417,6 +417,19 @@ START_TEST(a_note_is_kept_and_cut_to_its_place)
 }
 END_TEST
 
+START_TEST(a_note_of_a_call_is_text_once_asked)
+{
+    Comm *comm = under_test.comm;
+
+    comm_note_call(comm, "block forward", (CommCall){.step = 12, .micro_batch = 3, .unit = 4});
+    g_autofree char *of_call = comm_last_op(comm);
+    comm_note(comm, "step 13 as a graph");
+    g_autofree char *of_graph = comm_last_op(comm);
+    verdict(g_str_equal(of_call, "step 12 micro-batch 3 block forward unit 4") &&
+            g_str_equal(of_graph, "step 13 as a graph"));
+}
+END_TEST
+
 START_TEST(an_unknown_transport_is_refused_by_name)
 {
     g_autoptr(GError) error = NULL;
@@ -505,6 +518,7 @@ static inline Suite *comm_suite(const char *name)
     tcase_add_test(tcase, bytes_of_all_ranks_are_gathered_in_order);
     tcase_add_test(tcase, memory_is_zeroed_and_aligned_to_pages);
     tcase_add_test(tcase, a_note_is_kept_and_cut_to_its_place);
+    tcase_add_test(tcase, a_note_of_a_call_is_text_once_asked);
     tcase_add_test(tcase, an_unknown_transport_is_refused_by_name);
     tcase_add_test(tcase, a_thousand_mixed_operations_keep_their_data_apart);
     suite_add_tcase(suite, tcase);

@@ -88,7 +88,7 @@ def attend(q, k, v, dim, group=1, turn=None):
     k, v = (of_these_queries(x, dim, group, q.shape[-1] // dim) for x in (k, v))
     q, k, v = (x.unflatten(-1, (-1, dim)).transpose(1, 2) for x in (q, k, v))
     if turn is not None:
-        q, k = (rotate(x, *(table[: x.shape[2]] for table in turn)) for x in (q, k))
+        q, k = (rotate(x, *(table[: x.shape[2]] for table in turn)).type_as(x) for x in (q, k))
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=group > 1)
     return mixed.transpose(1, 2).flatten(-2)
 

@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
-"""Trains a model of models/ with PyTorch on CPUs, to time it: the peer of fsdp-run.
+"""Trains a model of models/ with PyTorch, to time it: the peer of fsdp-run.
 
     llama_torch.py --model models/small-10m/config.json --data FILE [--ranks 2] [--threads 1]
                    [--compile] [--batch 8] [--seq 128] [--steps 12] [--profile]
+                   [--device cuda [--micro-batch 4]]
 
 Same model, initial values, samples, AdamW and clipping as fsdp-run, so the losses are the same too.
 More than one rank: FSDP2 (full_shard) over gloo.  A line a step, as fsdp-run --json prints it.
+
+With cuda: one GPU, bf16, and a master copy and moments in fp32, as fsdp-run keeps them; PyTorch's own
+initial values, since drawing billions on the host takes minutes.
 """
 
 import argparse
@@ -36,6 +40,8 @@ def arguments():
     parser.add_argument("--data", type=Path, required=True)
     for name, default in (("ranks", 1), ("threads", 1), ("batch", 8), ("seq", 128), ("steps", 12)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--micro-batch", type=int, help="with cuda (default: all of the batch)")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--profile", action="store_true", help="a table of ops instead of lines")
     return parser.parse_args()
@@ -70,7 +76,7 @@ def make_optimizer(model):
 
 def loss_of(model, tokens, labels):
     logits = model(tokens)
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 def train_step(model, optimizer, loss_function, batch):
@@ -80,6 +86,77 @@ def train_step(model, optimizer, loss_function, batch):
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach(), norm
+
+
+# ---- on a GPU ----
+
+
+class MasterAdamW:
+    """AdamW on fp32 copies of the parameters, which get back what it makes."""
+
+    def __init__(self, model):
+        self.params = list(model.parameters())
+        self.masters = [p.detach().float() for p in self.params]
+        groups = [
+            {"params": [m for m in self.masters if m.dim() >= 2], "weight_decay": DECAY},
+            {"params": [m for m in self.masters if m.dim() < 2], "weight_decay": 0.0},
+        ]
+        self.adamw = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, fused=True)
+
+    @torch.no_grad()
+    def step(self):
+        for master, param in zip(self.masters, self.params):
+            master.grad = param.grad.float()
+            param.grad = None
+        self.adamw.step()
+        for master in self.masters:
+            master.grad = None
+        torch._foreach_copy_(self.params, self.masters)
+
+
+def gpu_trainer(options, config):
+    """The function that does a step of one GPU.  Compiled block by block, as torchtitan does."""
+    with torch.device("cuda"):
+        model = model_of(config).to(torch.bfloat16)
+    optimizer = MasterAdamW(model)
+    head_loss = loss_of_hidden
+    if options.compile:
+        for block in model.blocks():
+            block.compile()
+        head_loss = torch.compile(loss_of_hidden)
+    micro = options.micro_batch or options.batch
+
+    def step_function(batch):
+        total = torch.zeros((), device="cuda")
+        for tokens, labels in zip(*(part.cuda().split(micro) for part in batch)):
+            x = model.embedding()(tokens)
+            for block in model.blocks():
+                x = block(x, model.turn)
+            loss = head_loss(model, x, labels) * len(tokens) / options.batch
+            loss.backward()
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
+        optimizer.step()
+        return total, norm
+
+    return step_function
+
+
+def loss_of_hidden(model, x, labels):
+    logits = model.head()(model.norm()(x))
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+def train_on_gpu(options):
+    text = options.data.read_bytes()
+    batches = [
+        samples(text, SEED, step, options.batch, options.seq)
+        for step in range(1, options.steps + 1)
+    ]
+    time_steps(options, 0, gpu_trainer(options, config_of(options.model)), batches)
+
+
+# ---- ranks of CPUs ----
 
 
 def time_steps(options, rank, step_function, batches):
@@ -142,6 +219,9 @@ def work(rank, options, port):
 
 def main():
     options = arguments()
+    if options.device == "cuda":
+        train_on_gpu(options)
+        return
     if options.ranks == 1:
         work(0, options, 0)
         return
