@@ -82,9 +82,11 @@ static void append_units(GString *text, const Plan *plan)
     }
     line(text, "units", "%s", units->str);
     line(text, "sharding",
-         "%s; %u unit%s gathered ahead, at most %u alive; gradients accumulate %s",
+         "%s; %u unit%s gathered ahead, at most %u alive%s; gradients accumulate %s",
          form_name(sharding->form), sharding->prefetch, sharding->prefetch == 1 ? "" : "s",
-         sharding->live_units, sharding->accumulate_sharded ? "sharded" : "whole");
+         sharding->live_units,
+         sharding->gather_fp8 ? "; matrices of blocks are gathered in fp8" : "",
+         sharding->accumulate_sharded ? "sharded" : "whole");
 }
 
 /* Of the rank that needs most. */
