@@ -40,7 +40,7 @@ START_TEST(losses_are_those_of_the_cpu)
 
     if (absent)
         return;
-    train_reference(&test, TRUE, want);
+    train_reference(&test, &(TrainLayout){.bf16 = TRUE}, want);
     g_autoptr(LayoutRun) run = train(ATTENTION_BY_CUDNN);
     ck_assert(g_str_has_prefix(interpreter_attention(run->interpreter), "cuDNN 9."));
     for (guint s = 0; s < TRAIN_STEPS; s++)
