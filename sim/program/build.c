@@ -209,6 +209,7 @@ static void add_rings(Builder *builder)
         [RING_REST_SAVED] = "rest_saved",
         [RING_REST_KEPT] = "rest_kept",
         [RING_REST_SPARSE] = "rest_sparse_saved",
+        [RING_REST_WEIGHTS] = "rest_weights",
     };
     const gboolean saves = builder->recompute != RECOMPUTE_FULL;
     const gboolean again = builder->recompute != RECOMPUTE_NONE;
@@ -225,6 +226,7 @@ static void add_rings(Builder *builder)
         [RING_REST_SAVED] = builder->most_dense[LOT_REST] > 0,
         [RING_REST_KEPT] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
         [RING_REST_SPARSE] = builder->most_sparse[LOT_REST] > 0,
+        [RING_REST_WEIGHTS] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
     };
 
     for (guint r = 0; r < NUM_RINGS; r++)

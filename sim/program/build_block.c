@@ -117,7 +117,7 @@ static TpTensors add_tp_tensors(Builder *builder, guint whole)
 static void add_gradients(Builder *builder, BlockTensors *tensors)
 {
     const guint64 hidden = builder->local.hidden;
-    const guint weights = builder->ring_space[RING_WEIGHTS];
+    const guint weights = builder_weights_space(builder);
 
     tensors->h_again = tensors->h;
     tensors->input_again = tensors->post_again = tensors->tp.local;
@@ -159,7 +159,7 @@ static AttentionTensors add_attention_tensors(Builder *builder)
     const guint64 value = (guint64)model->kv_heads * model_value_dim(model);
     const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
     const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
-    const guint weights = builder->ring_space[RING_WEIGHTS];
+    const guint weights = builder_weights_space(builder);
     const guint rotated = (model->features & FEATURE_QK_NORM) != 0 ? NO_SPACE : weights;
     AttentionTensors tensors = {
         .q = emit_activation(builder, "q", saved, query),

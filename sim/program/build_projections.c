@@ -30,7 +30,7 @@ void build_projections(Builder *builder, AttentionTensors *tensors, guint saved)
     const Model *model = &builder->local;
     const guint64 query = (guint64)model->heads * model->head_dim;
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
-    const guint weights = builder->ring_space[RING_WEIGHTS];
+    const guint weights = builder_weights_space(builder);
 
     tensors->norms =
         (HeadNorms){.q = tensors->q, .k = tensors->k, .dq = tensors->dq, .dk = tensors->dk};

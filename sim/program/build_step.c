@@ -58,12 +58,13 @@ static guint run_length(const Step *step, Ring ring)
         [RING_KEPT] = builder->most_of[LOT_FIRST],
         [RING_AGAIN] = 1,
         [RING_AGAIN_KEPT] = builder->most_of[LOT_FIRST],
-        [RING_WEIGHTS] = builder->most_layers,
+        [RING_WEIGHTS] = builder->most_of[LOT_FIRST],
         [RING_GRADIENT] = 1,
         [RING_INBOX] = 1,
         [RING_REST_SAVED] = builder->most_dense[LOT_REST],
         [RING_REST_KEPT] = builder->most_of[LOT_REST],
         [RING_REST_SPARSE] = builder->most_sparse[LOT_REST],
+        [RING_REST_WEIGHTS] = builder->most_of[LOT_REST],
     };
 
     return lengths[ring];
@@ -107,13 +108,16 @@ static guint before_of_kind(const Step *step, guint chunk, guint within)
  */
 static const Ring saved_rings[] = {RING_SAVED, RING_SPARSE, RING_REST_SAVED, RING_REST_SPARSE};
 static const Ring kept_rings[] = {RING_KEPT, RING_REST_KEPT};
+/* What backward for inputs leaves. */
+static const Ring weights_rings[] = {RING_WEIGHTS, RING_REST_WEIGHTS};
 
 /* Rings of a block's call; @within: which block of its chunk, @of_kind: of those of its kind. */
 static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within,
                        guint of_kind)
 {
     draft->ring[RING_RESIDUAL] = copy_of(step, flight, RING_RESIDUAL, within);
-    draft->ring[RING_WEIGHTS] = copy_of(step, flight, RING_WEIGHTS, within);
+    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
+        draft->ring[weights_rings[i]] = copy_of(step, flight, weights_rings[i], of_kind);
     draft->ring[RING_AGAIN_KEPT] = copy_of(step, flight, RING_AGAIN_KEPT, of_kind);
     for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
         draft->ring[kept_rings[i]] = copy_of(step, flight, kept_rings[i], of_kind);
@@ -209,7 +213,8 @@ static void give_saved(Step *step, Flight *flight)
     for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
         pool_give(step, flight, kept_rings[i]);
     pool_give(step, flight, RING_AGAIN_KEPT);
-    pool_give(step, flight, RING_WEIGHTS);
+    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
+        pool_give(step, flight, weights_rings[i]);
 }
 
 static void add_backward_call(Step *step, const Action *action, guint unit, guint within)
@@ -230,7 +235,8 @@ static void add_backward(Step *step, const Action *action)
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
     pool_take(step, flight, RING_AGAIN_KEPT);
-    pool_take(step, flight, RING_WEIGHTS);
+    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
+        pool_take(step, flight, weights_rings[i]);
     if (action->chunk + 1 == chunks) {
         pool_take(step, flight, RING_GRADIENT);
         add_head(step, action, layers.count);

@@ -25,6 +25,7 @@ typedef enum {
     RING_REST_SAVED, /* the same of LOT_REST */
     RING_REST_KEPT,
     RING_REST_SPARSE,
+    RING_REST_WEIGHTS,
     NUM_RINGS
 } Ring;
 
@@ -129,6 +130,12 @@ static inline guint builder_block_unit(const Builder *builder, guint unit)
 static inline Draft *builder_draft(const Builder *builder, guint i)
 {
     return &g_array_index(builder->drafts, Draft, i);
+}
+
+/* What backward for inputs leaves for that for weights, of the blocks whose tensors are added. */
+static inline guint builder_weights_space(const Builder *builder)
+{
+    return builder->ring_space[builder->lot == LOT_REST ? RING_REST_WEIGHTS : RING_WEIGHTS];
 }
 
 /* Of block @within of a chunk: where the same is computed again of all of a stage's, LOT_FIRST;
