@@ -204,6 +204,8 @@ static gboolean check_calibrated_device(const char *device, const CalibrateOptio
         return fail(error, ERROR_INPUT,
                     "calibrate --device cuda needs --topology T: what describes this machine (one "
                     "under topologies/, or what fsdp-plan topology import makes)");
+    if (!cuda && options->tiny)
+        return fail(error, ERROR_INPUT, "--tiny: only with --device cuda");
     if (!cuda && options->topology != NULL)
         return fail(error, ERROR_INPUT,
                     "--topology = \"%s\": only with --device cuda; a CPU is measured as localhost",
@@ -216,7 +218,8 @@ static int calibrate_command(int argc, char **argv, GError **error)
     g_autofree char *output = NULL, *rank_part = NULL, *device = NULL, *topology = NULL;
     CalibrateOptions options = {.quick = FALSE};
     const GOptionEntry entries[] = {
-        {"quick", 0, 0, G_OPTION_ARG_NONE, &options.quick, "15 s instead of 60 s", NULL},
+        {"quick", 0, 0, G_OPTION_ARG_NONE, &options.quick,
+         "Fewer rows: on a CPU 15 s instead of 60 s", NULL},
         {"device", 0, 0, G_OPTION_ARG_STRING, &device, "cpu (default) or cuda", "D"},
         {"topology", 't', 0, G_OPTION_ARG_FILENAME, &topology,
          "Of GPUs: what describes this machine; its rows are replaced", "T"},

@@ -95,7 +95,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
 {
     const Program *program = planned_program(plan, set);
 
-    if (plan->framework != NULL && plan->framework != framework_default())
+    if (framework_is_foreign(plan->framework))
         return;
     print_views(plan, program);
     print_moments(plan, program);

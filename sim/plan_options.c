@@ -48,7 +48,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
         {"offload", 0, 0, G_OPTION_ARG_STRING, &o->offload,
-         "What is kept in another tier: optimizer=host,parameters=host (or cxl, nvme)", "K=TIER"},
+         "What is kept in another tier: optimizer=host,parameters=host (or nvme; "
+         "cxl is planned only)",
+         "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
          "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",

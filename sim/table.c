@@ -22,8 +22,17 @@ char *plan_bound_text(const Plan *plan)
 /* Nothing is said of fsdp-run. */
 static void print_framework(const Framework *framework)
 {
-    if (framework != NULL && framework != framework_default())
+    if (framework_is_foreign(framework))
         g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
+}
+
+/* Positions that the model was not made for; ALiBi knows no limit. */
+static void print_long_sequence(const Model *model, guint seq_len)
+{
+    if ((model->features & (FEATURE_POSITIONS | FEATURE_ALIBI)) == 0 && seq_len > model->max_seq)
+        g_print("%u tokens are more than the model's max_position_embeddings, %u: positions may "
+                "need scaling; memory and time do not depend on it\n",
+                seq_len, model->max_seq);
 }
 
 static void print_inputs(const SearchRequest *request)
@@ -42,10 +51,7 @@ static void print_inputs(const SearchRequest *request)
     if (request->model->experts.count > 0)
         g_print("%s\n", balanced);
 
-    if ((request->model->features & FEATURE_POSITIONS) == 0 && seq > request->model->max_seq)
-        g_print("%u tokens are more than the model's max_position_embeddings, %u: positions may "
-                "need scaling; memory and time do not depend on it\n",
-                seq, request->model->max_seq);
+    print_long_sequence(request->model, seq);
     print_framework(request->framework);
 }
 
@@ -210,6 +216,7 @@ static void print_choices(const Plan *plan)
             g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
                     bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
     }
+    print_long_sequence(plan->model, plan->workload.seq_len);
     print_framework(plan->framework);
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);

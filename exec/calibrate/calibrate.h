@@ -5,12 +5,13 @@
 #include <glib.h>
 
 typedef struct {
-    gboolean quick;       /* fewer rows, under 15 s instead of 60 s */
+    gboolean quick;       /* fewer rows, on a CPU under 15 s instead of 60 s */
     gboolean tiny;        /* of GPUs: one row of each, for those that are simulated */
     const char *topology; /* of GPUs: what describes this machine; file or name */
     const char *topologies_dir;
     /* Arguments, the program's name first and NULL last, that make this program call
-     * calibrate_rank_part() with the same options and the argument that follows them. */
+     * calibrate_rank_part(), or of GPUs calibrate_cuda_rank_part(), with the same options and the
+     * argument that follows them. */
     const char *const *rank_command;
 } CalibrateOptions;
 

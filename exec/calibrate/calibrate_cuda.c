@@ -27,13 +27,15 @@ static CalibrateScale scale_of(const CalibrateOptions *options)
     return options->quick ? CALIBRATE_GPU_QUICK : CALIBRATE_GPU;
 }
 
-/* "h100" of "h100-sxm-80gb" must be in "NVIDIA H100 80GB HBM3". */
+/* "h100" of "h100-sxm-80gb" must be a word of "NVIDIA H100 80GB HBM3": GH200 is no h200.  Left out:
+ * variants of one name (its memory, PCIe or SXM), which the source of the rows shows. */
 static gboolean check_name(const Topology *topology, const char *library, GError **error)
 {
     g_auto(GStrv) parts = g_strsplit(topology->gpu.name, "-", 2);
     g_autofree char *lower = g_ascii_strdown(library, -1);
+    const char *at = strstr(lower, parts[0]);
 
-    return strstr(lower, parts[0]) != NULL ||
+    return (at != NULL && (at == lower || !g_ascii_isalnum(at[-1]))) ||
            fail(error, ERROR_INPUT,
                 "topology %s has GPUs of type %s, and this machine has another: %s (--topology "
                 "names what describes it)",

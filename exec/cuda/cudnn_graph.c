@@ -281,6 +281,7 @@ CudnnPlan *cudnn_plan_new(CudnnGraph *taken, const CudnnTarget *target, guint64 
     g_autoptr(CudnnGraph) graph = taken;
     Search search = {.handle = target->handle, .limit_bytes = limit_bytes};
     DnnDescriptor of = finish_graph(graph, target, &search), found[MOST_CONFIGURATIONS];
+    const gboolean graph_was_well = graph->error == NULL;
     CudnnPlan *plan = NULL;
 
     for (guint m = 0; m < G_N_ELEMENTS(modes) && plan == NULL; m++) {
@@ -288,6 +289,10 @@ CudnnPlan *cudnn_plan_new(CudnnGraph *taken, const CudnnTarget *target, guint64 
 
         for (gint64 i = 0; i < count && plan == NULL; i++)
             plan = try_configuration(graph, &search, found[i]);
+        if (m == 0 && graph_was_well && graph->error != NULL) { /* the next mode may do better */
+            g_clear_error(&search.why);
+            search.why = g_steal_pointer(&graph->error);
+        }
     }
     if (plan != NULL) {
         g_clear_error(&search.why);

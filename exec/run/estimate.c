@@ -5,13 +5,13 @@
 #include "exec/run/transfer.h"
 
 #include <math.h>
-#include <string.h>
 
 typedef struct {
     Interpreter *interpreter;
     const CudaPlugIn *nccl;
-    CommGroup *groups[MAX_STREAMS];
-    double *seconds; /* by kind */
+    Comm *comm;
+    CommGroup *group; /* of the stream that is asked about */
+    double *seconds;  /* by kind */
 } Estimate;
 
 /* Operations of one stream that are alike: asked about once. */
@@ -37,8 +37,8 @@ static gboolean ask(Estimate *estimate, const Call *call, const Op *op, double *
                     GError **error)
 {
     Interpreter *interpreter = estimate->interpreter;
-    const Transfer transfer = {interpreter->program, estimate->groups[op->stream],
-                               interpreter->own_chunks, call->micro_batch};
+    const Transfer transfer = {interpreter->program, estimate->group, interpreter->own_chunks,
+                               call->micro_batch};
     Launch launch;
 
     interpreter_resolve(interpreter, call, op, &launch);
@@ -68,6 +68,8 @@ static gboolean ask_stream(Estimate *estimate, guint stream, GError **error)
 
             if (before != NULL)
                 like.seconds = before->seconds;
+            else if (estimate->group->size == 1) /* NCCL would copy at once, and say nothing */
+                like.seconds = 0;
             else if (op->kind != OP_EXCHANGE && !ask(estimate, call, op, &like.seconds, error))
                 return FALSE;
             if (before == NULL)
@@ -78,60 +80,28 @@ static gboolean ask_stream(Estimate *estimate, guint stream, GError **error)
     return TRUE;
 }
 
-static gint by_name(gconstpointer a, gconstpointer b, gpointer data)
+/* One stream's groups at a time: NCCL's buffers for them are memory that no plan counts. */
+static gboolean visit(gpointer data, guint stream, CommGroup *group, GError **error)
 {
-    const Program *program = data;
+    Estimate *estimate = data;
 
-    return strcmp(program_stream(program, *(const guint *)a)->name,
-                  program_stream(program, *(const guint *)b)->name);
-}
-
-/* The streams of one purpose, in an order that is the same on all ranks. */
-static GArray *streams_of(const Program *program, const char *purpose)
-{
-    GArray *streams = g_array_new(FALSE, FALSE, sizeof(guint));
-
-    for (guint s = 0; s < program->streams->len; s++) {
-        const Stream *stream = program_stream(program, s);
-
-        if (stream->kind == STREAM_COMMUNICATION &&
-            strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0)
-            g_array_append_val(streams, s);
-    }
-    g_array_sort_with_data(streams, by_name, (gpointer)program);
-    return streams;
-}
-
-static gboolean ask_all(Estimate *estimate, Comm *comm, GError **error)
-{
-    const ProgramSet *set = estimate->interpreter->set;
-
-    if (!stream_groups_open(set, comm, estimate->groups, error))
-        return FALSE;
-    for (guint s = 0; s < set->group_sets->len; s++) {
-        const char *purpose = g_array_index(set->group_sets, GroupSet, s).purpose;
-        g_autoptr(GArray) streams = streams_of(estimate->interpreter->program, purpose);
-
-        for (guint i = 0; i < streams->len; i++) {
-            const guint stream = g_array_index(streams, guint, i);
-
-            if (estimate->groups[stream] == NULL)
-                continue;
-            estimate->groups[stream]->stream = stream;
-            if (!ask_stream(estimate, stream, error))
-                return FALSE;
-        }
-    }
-    return TRUE;
+    group->stream = stream;
+    estimate->group = group;
+    const gboolean ok = ask_stream(estimate, stream, error);
+    estimate->nccl->comm_rehearse(estimate->comm, FALSE);
+    estimate->nccl->comm_rehearse(estimate->comm, TRUE);
+    return ok;
 }
 
 static gboolean rehearse(Comm *comm, gconstpointer job, GError **error)
 {
     Estimate *estimate = *(Estimate *const *)job;
 
+    estimate->comm = comm;
     progress_begin(&comm->progress, LANE_COMMUNICATION, progress_at(0, PROGRESS_OPEN));
     estimate->nccl->comm_rehearse(comm, TRUE);
-    const gboolean ok = ask_all(estimate, comm, error);
+    const gboolean ok =
+        stream_groups_visit(estimate->interpreter->set, comm, visit, estimate, error);
     estimate->nccl->comm_rehearse(comm, FALSE);
     progress_end(&comm->progress, LANE_COMMUNICATION);
     return ok;

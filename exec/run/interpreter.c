@@ -86,7 +86,8 @@ static void copy_alone(const Interpreter *interpreter, const Job *job)
     for (guint p = 0; op->num_operands == 2 && p < num_pieces; p++) {
         const gsize full = pieces[p].full_offset * size, shard = pieces[p].shard_offset * size;
 
-        if (pieces[p].chunk == 0)
+        if (pieces[p].chunk == 0 ||
+            (launch->map != NULL && !unit_map_in_set(launch->map, p, op->params)))
             continue;
         device_queues(device)->copy(
             device, job->stream, (guint8 *)launch->operand[1] + (gather ? full : shard),

@@ -55,9 +55,8 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
         {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &o->nvme_folder,
          "Where a plan with the nvme tier keeps its ranks' files: on a disk of the node", "DIR"},
         {"attention", 0, 0, G_OPTION_ARG_STRING, &o->attention,
-         "On a GPU: auto (default), which takes cuDNN where all of a plan's attention can be run "
-         "by "
-         "it, cudnn or own; with cuDNN the last bits of gradients differ from run to run",
+         "On a GPU: auto (default: cuDNN where it can run all of a plan's attention), cudnn or "
+         "own; with cuDNN the last bits of gradients differ from run to run",
          "BY"},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},

@@ -2,6 +2,7 @@
 #include "exec/run/storage.h"
 
 #include "sim/base/error.h"
+#include "sim/base/file_system.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,8 @@ enum { BLOCK = 4096, BOUNCE_BYTES = 4 << 20, HOST = G_MAXINT };
 
 struct Storage {
     int file;
-    guint64 bytes; /* whole blocks */
+    guint64 bytes;         /* whole blocks */
+    guint64 written_bytes; /* to the end of the last block that was written */
     guint8 *base;
     guint8 *bounce;
     gboolean pinned;
@@ -43,12 +45,17 @@ static const struct {
     guint32 magic;
     const char *what;
 } unsuitable[] = {
-    {0x01021994, "tmpfs, which is memory"}, {0x858458F6, "ramfs, which is memory"},
-    {0x00006969, "NFS, over a network"},    {0x0000517B, "SMB, over a network"},
-    {0xFF534D42, "CIFS, over a network"},   {0xFE534D42, "SMB, over a network"},
-    {0x00C36400, "Ceph, over a network"},   {0x01021997, "9P, over a network"},
-    {0x0BD00BD0, "Lustre, over a network"}, {0x47504653, "GPFS, over a network"},
+    {0x01021994, "tmpfs, which is memory"},
+    {0x858458F6, "ramfs, which is memory"},
 };
+
+static const char *why_unsuitable(guint32 magic)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(unsuitable); i++)
+        if (magic == unsuitable[i].magic)
+            return unsuitable[i].what;
+    return file_system_network(magic);
+}
 
 static gboolean reserve(const Storage *storage, const char *folder, GError **error)
 {
@@ -56,10 +63,10 @@ static gboolean reserve(const Storage *storage, const char *folder, GError **err
 
     if (fstatfs(storage->file, &fs) != 0)
         return fail(error, ERROR_RUNTIME, "--nvme %s: %s", folder, g_strerror(errno));
-    for (guint i = 0; i < G_N_ELEMENTS(unsuitable); i++)
-        if ((guint32)fs.f_type == unsuitable[i].magic)
-            return fail(error, ERROR_INPUT, "--nvme %s: is on %s: must be on a disk of this node",
-                        folder, unsuitable[i].what);
+    const char *why = why_unsuitable((guint32)fs.f_type);
+    if (why != NULL)
+        return fail(error, ERROR_INPUT, "--nvme %s: is on %s: must be on a disk of this node",
+                    folder, why);
     const guint64 free_bytes = (guint64)fs.f_bavail * (guint64)fs.f_bsize;
     const int status = storage->bytes > free_bytes
                            ? ENOSPC
@@ -151,8 +158,8 @@ void storage_free(Storage *storage)
 /* ---- blocks ---- */
 
 /* @bytes of whole blocks between the file and @at of the bounce buffer. */
-static gboolean transfer(const Storage *storage, gboolean out, guint64 offset, guint8 *at,
-                         guint64 bytes, GError **error)
+static gboolean transfer(Storage *storage, gboolean out, guint64 offset, guint8 *at, guint64 bytes,
+                         GError **error)
 {
     for (guint64 done = 0; done < bytes;) {
         const off_t from = (off_t)(offset + done);
@@ -167,6 +174,8 @@ static gboolean transfer(const Storage *storage, gboolean out, guint64 offset, g
                         out ? "writing" : "reading", bytes, offset,
                         moved == 0 ? "the file ends there" : g_strerror(errno));
     }
+    if (out)
+        storage->written_bytes = MAX(storage->written_bytes, offset + bytes);
     return TRUE;
 }
 
@@ -185,7 +194,7 @@ static gboolean move(const Storage *storage, guint stream, void *to, const void 
 }
 
 /* A part that the bounce buffer has room for.  What else is in its first and last block stays. */
-static gboolean write_part(const Storage *storage, guint stream, guint64 offset, const void *from,
+static gboolean write_part(Storage *storage, guint stream, guint64 offset, const void *from,
                            guint64 bytes, GError **error)
 {
     const guint64 begin = block_of(offset), end = whole_blocks(offset + bytes);
@@ -200,8 +209,8 @@ static gboolean write_part(const Storage *storage, guint stream, guint64 offset,
            transfer(storage, TRUE, begin, storage->bounce, end - begin, error);
 }
 
-static gboolean read_part(const Storage *storage, guint stream, guint64 offset, void *to,
-                          guint64 bytes, GError **error)
+static gboolean read_part(Storage *storage, guint stream, guint64 offset, void *to, guint64 bytes,
+                          GError **error)
 {
     const guint64 begin = block_of(offset), end = whole_blocks(offset + bytes);
 
@@ -209,8 +218,8 @@ static gboolean read_part(const Storage *storage, guint stream, guint64 offset, 
            move(storage, stream, to, storage->bounce + (offset - begin), bytes, error);
 }
 
-static gboolean copy(const Storage *storage, guint stream, void *to, const void *from,
-                     guint64 bytes, GError **error)
+static gboolean copy(Storage *storage, guint stream, void *to, const void *from, guint64 bytes,
+                     GError **error)
 {
     const gboolean out = storage_holds(storage, to);
     const guint64 offset = (guint64)((out ? to : from) - (const void *)storage->base);
@@ -260,10 +269,7 @@ gboolean storage_holds(const Storage *storage, const void *at)
 
 guint64 storage_used_bytes(const Storage *storage)
 {
-    enum { STAT_BLOCK = 512 }; /* stat(2) */
-    struct stat status;
-
-    return fstat(storage->file, &status) == 0 ? (guint64)status.st_blocks * STAT_BLOCK : 0;
+    return storage->written_bytes;
 }
 
 const char *storage_text(const Storage *storage)

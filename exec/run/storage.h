@@ -28,5 +28,5 @@ void storage_copy_host(Storage *storage, void *to, const void *from, guint64 byt
 gboolean storage_check(const Storage *storage,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT; /* @storage NULL: fine */
 
-guint64 storage_used_bytes(const Storage *storage); /* that the file system counts */
+guint64 storage_used_bytes(const Storage *storage); /* to the end of the last write */
 const char *storage_text(const Storage *storage);   /* for the run's record */

@@ -46,8 +46,8 @@ static gboolean open_stream(Comm *comm, const GroupSet *groups, CommGroup **own,
     return TRUE;
 }
 
-gboolean stream_groups_open(const ProgramSet *set, Comm *comm, CommGroup *groups[MAX_STREAMS],
-                            GError **error)
+gboolean stream_groups_visit(const ProgramSet *set, Comm *comm, StreamGroupVisit visit,
+                             gpointer data, GError **error)
 {
     const Program *program = set->classes[set->class_of[comm->rank]];
 
@@ -59,11 +59,23 @@ gboolean stream_groups_open(const ProgramSet *set, Comm *comm, CommGroup *groups
             const guint stream = find_stream(program, of_purpose->purpose, names->pdata[i]);
             CommGroup *own = NULL;
 
-            if (!open_stream(comm, of_purpose, &own, error))
+            if (!open_stream(comm, of_purpose, &own, error) ||
+                (stream != MAX_STREAMS && own != NULL && !visit(data, stream, own, error)))
                 return FALSE;
-            if (stream != MAX_STREAMS && own != NULL)
-                groups[stream] = own;
         }
     }
     return TRUE;
+}
+
+static gboolean keep(gpointer groups, guint stream, CommGroup *group, GError **error)
+{
+    (void)error;
+    ((CommGroup **)groups)[stream] = group;
+    return TRUE;
+}
+
+gboolean stream_groups_open(const ProgramSet *set, Comm *comm, CommGroup *groups[MAX_STREAMS],
+                            GError **error)
+{
+    return stream_groups_visit(set, comm, keep, groups, error);
 }

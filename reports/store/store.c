@@ -3,6 +3,7 @@
 
 #include "reports/store/store_db.h"
 #include "sim/base/error.h"
+#include "sim/base/file_system.h"
 
 #include <errno.h>
 #include <math.h>
@@ -60,30 +61,6 @@ gboolean store_db_exec(Store *store, const char *sql, GError **error)
     return TRUE;
 }
 
-gboolean store_db_type_is_network(guint32 type)
-{
-    static const guint32 network[] = {
-        0x00006969, /* NFS */
-        0x0bd00bd0, /* Lustre */
-        0x47504653, /* GPFS */
-        0xff534d42, /* CIFS */
-        0xfe534d42, /* SMB 2 */
-        0x0000517b, /* SMB */
-        0x65735546, /* FUSE: sshfs and most others behind it are remote */
-        0x19830326, /* BeeGFS */
-        0x00c36400, /* Ceph */
-        0xaad7aaea, /* PanFS */
-        0x20030528, /* OrangeFS */
-        0x5346414f, /* AFS */
-        0x01021997, /* 9P */
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(network); i++)
-        if (type == network[i])
-            return TRUE;
-    return FALSE;
-}
-
 /* SQLite does not wait for other connections here, so this does. */
 gboolean store_db_set_journal(Store *store, gboolean network, GError **error)
 {
@@ -118,7 +95,7 @@ static gboolean is_on_network(const char *path)
     g_autofree char *folder = g_path_get_dirname(path);
     struct statfs info;
 
-    return statfs(folder, &info) == 0 && store_db_type_is_network((guint32)info.f_type);
+    return statfs(folder, &info) == 0 && file_system_network((guint32)info.f_type) != NULL;
 }
 
 /* *@is_new: nothing has been stored yet, as after a crash before the first commit.  One statement,

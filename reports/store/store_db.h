@@ -36,6 +36,3 @@ gboolean store_db_exec(Store *store, const char *sql, GError **error) G_GNUC_WAR
  * it is DELETE, where readers wait for a commit instead. */
 gboolean store_db_set_journal(Store *store, gboolean network,
                               GError **error) G_GNUC_WARN_UNUSED_RESULT;
-
-/* @type: f_type of statfs(2). */
-gboolean store_db_type_is_network(guint32 type);

@@ -124,7 +124,9 @@ static gboolean read_recompute_layers(const Reader *reader, const char *prefix, 
     if (!reader_word(reader, method_name, methods, &method, error) ||
         !reader_uint(reader, layers_name, &layers, error))
         return FALSE;
-    if (method == BLOCK && reader->config->recompute == RECOMPUTE_FULL)
+    if (method == BLOCK && reader->config->recompute == RECOMPUTE_FULL && layers == 0)
+        reader->config->recompute = RECOMPUTE_NONE;
+    else if (method == BLOCK && reader->config->recompute == RECOMPUTE_FULL)
         reader->config->recompute_layers = layers;
     else if (method == UNIFORM)
         reader_note(reader, layers_name, "1", "priced with the input of every block kept");

@@ -5,10 +5,11 @@
 
 static const MeasuredLoad alone = {.busy = 1, .threads = 1, .cores = 1};
 
-/* The kernels that were measured are fsdp-run's; products are the library's, whoever calls it. */
+/* The kernels that were measured are fsdp-run's own (not cuDNN's attention, which a run may take
+ * instead); products are the library's, whoever calls it. */
 static gboolean is_own(const ComputeContext *context)
 {
-    return framework_or_default(context->framework) == framework_default();
+    return !framework_is_foreign(context->framework);
 }
 
 static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *topology,

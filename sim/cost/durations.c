@@ -237,7 +237,9 @@ static void wait_for_host(const Program *program, guint s, const Framework *fram
  *
  *     a, B  latency and bandwidth that the topology states for one GPU     S  bytes
  *
- * Both directions at once don't slow each other; ranks of a node don't either.
+ * Left out: on its way to an SSD a tensor passes a buffer of the host, and the thread that moves it
+ * issues no collective meanwhile.  Both directions at once don't slow each other; ranks of a node
+ * don't either.
  */
 static double copy_seconds(const Program *program, const Op *op, const Topology *topology)
 {

@@ -47,7 +47,7 @@ static void add_inputs(JsonBuilder *json, const Plan *plan)
     add_string(json, "device", device_kind_name(plan->device));
     add_uint(json, "ranks_per_node", plan->ranks_per_node);
     add_uint(json, "threads", plan->threads);
-    if (plan->framework != NULL && plan->framework != framework_default())
+    if (framework_is_foreign(plan->framework))
         add_string(json, "framework", plan->framework->name);
     json_builder_end_object(json);
 }

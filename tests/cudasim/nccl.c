@@ -131,10 +131,10 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *info)
         const CsTransfer *transfer = &g_array_index(calls, Call, i).transfer;
         const CsSignature *what = &transfer->what;
 
-        if (!transfer->comm->blocking) {
+        if (!transfer->comm->blocking || transfer->comm->size == 1) {
             cs_report(CS_MISUSE,
-                      "NCCL: a simulated group of a communicator of rank %d, which does "
-                      "not block: it is done",
+                      "NCCL: a simulated group of a communicator of rank %d, which does not block "
+                      "or has no other rank: it is done",
                       transfer->comm->rank);
             return ncclGroupEnd();
         }

@@ -69,6 +69,39 @@ timeout 120 "$build/fsdp-run" "$tmp/2-bf16.plan" --data "$text" --steps 2 --json
 [ "$(grep -cE '"mfu": [0-9.e-]+}$' "$tmp/bf16.json")" -eq 2 ] ||
     complain "in bf16: $(head -n 1 "$tmp/bf16.json")"
 
+# ---- state in other tiers, weights gathered as fp8 codes ----
+
+{
+    timeout 60 "$build/fsdp-plan" topology localhost
+    printf '%s\n' '[memory host]' 'capacity=8 GB' 'bandwidth=5 GB/s' 'latency=1 us' \
+        '[memory nvme]' 'capacity=100 GB' 'bandwidth=1 GB/s' 'latency=100 us'
+} >"$tmp/tiers.topology"
+disk=$(mktemp -d -p "$build")
+trap 'rm -rf "$disk"; clean_up' EXIT
+sharded=(--gpus 2 "${common[@]}" --strategy full_shard --micro-batch 4)
+for fix in dp_shard=2 dp_shard=2,gather=fp8; do
+    plan "$tmp/2-$fix.plan" "${sharded[@]}" --fix "$fix"
+    train "$tmp/2-$fix.plan" --db "$tmp/codes.db" >"$tmp/2-$fix.losses"
+done
+for offload in optimizer=nvme,parameters=host optimizer=host,parameters=nvme; do
+    plan "$tmp/tiers.plan" --topology "$tmp/tiers.topology" "${sharded[@]}" --fix dp_shard=2 \
+        --offload "$offload"
+    train "$tmp/tiers.plan" --nvme "$disk" --db "$tmp/tiers.db" >"$tmp/tiers.losses"
+    cmp -s "$tmp/2-dp_shard=2.losses" "$tmp/tiers.losses" || complain "$offload: other losses"
+done
+[ -z "$(ls -A "$disk")" ] || complain "nvme left $(ls -A "$disk")"
+rows "$tmp/tiers.db" | awk '
+    $3 ~ /^arena_bytes\.(host|nvme)$/ { n++; if (!($5 >= $4 && $4 > 0)) bad = 1 }
+    END { exit bad || n != 8 }' || complain "tiers: $(rows "$tmp/tiers.db" | grep arena_bytes)"
+paste "$tmp/2-dp_shard=2.losses" "$tmp/2-dp_shard=2,gather=fp8.losses" | awk '
+    function far(a, b) { return a - b > 0.02 * b || b - a > 0.02 * b }
+    far($3, $1) { exit 1 } $3 != $1 { other = 1 } END { exit !other }' ||
+    complain "fp8 codes: $(paste "$tmp"/2-dp_shard*.losses)"
+rows "$tmp/codes.db" | awk '
+    $3 == "communication_bytes.all_gather" { bytes[$1] += $5; if ($4 != $5) exit 1 }
+    END { exit !(bytes[2] < 0.5 * bytes[1] && bytes[2] > 0.25 * bytes[1]) }' ||
+    complain "fp8 codes: $(rows "$tmp/codes.db" | grep all_gather)"
+
 # ---- predicted and measured ----
 
 rows "$db" >"$tmp/rows"

@@ -100,6 +100,7 @@ find_topology() {
     *H100*HBM3*) echo dgx-h100 ;;
     *A100*80GB*) echo dgx-a100-80gb ;;
     *A100*40GB*) echo dgx-a100-40gb ;;
+    *GB200*) echo gb200-nvl72 ;;
     *B200*) echo dgx-b200 ;;
     *) echo "bench.sh: no topology is known for '$device': TOPOLOGY=... names one" >&2 && exit 2 ;;
     esac

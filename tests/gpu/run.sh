@@ -42,7 +42,7 @@ check() {
     [ "$seconds" -gt 0 ] || { say "SKIP $name: no time is left" && return; }
     timeout -k 5 "$seconds" "$@" >"$tmp/log" 2>&1 </dev/null || status=$?
     if [ "$status" -eq 0 ]; then
-        say "ok   $name ($((SECONDS - start)) s): $(tail -n 1 "$tmp/log")"
+        say "ok   $name ($((SECONDS - start)) s): $(grep -m 1 '^SKIP' "$tmp/log" || tail -n 1 "$tmp/log")"
     elif [ $((SECONDS - start)) -ge "$seconds" ] && [ "$seconds" -lt 60 ]; then
         say "SKIP $name: not done in the $seconds s that were left"
     else

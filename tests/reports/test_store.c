@@ -3,6 +3,7 @@
 
 #include "reports/store/store_db.h"
 #include "sim/base/error.h"
+#include "sim/base/file_system.h"
 #include "tests/reports/fabricate.h"
 #include "tests/suite.h"
 
@@ -444,12 +445,12 @@ END_TEST
 
 START_TEST(network_file_systems_are_known_by_their_type)
 {
-    ck_assert(store_db_type_is_network(0x6969));      /* NFS */
-    ck_assert(store_db_type_is_network(0xff534d42));  /* CIFS */
-    ck_assert(store_db_type_is_network(0x0bd00bd0));  /* Lustre */
-    ck_assert(!store_db_type_is_network(0xef53));     /* ext4 */
-    ck_assert(!store_db_type_is_network(0x58465342)); /* xfs */
-    ck_assert(!store_db_type_is_network(0x01021994)); /* tmpfs */
+    ck_assert(file_system_network(0x6969) != NULL);     /* NFS */
+    ck_assert(file_system_network(0xff534d42) != NULL); /* CIFS */
+    ck_assert(file_system_network(0x0bd00bd0) != NULL); /* Lustre */
+    ck_assert(file_system_network(0xef53) == NULL);     /* ext4 */
+    ck_assert(file_system_network(0x58465342) == NULL); /* xfs */
+    ck_assert(file_system_network(0x01021994) == NULL); /* tmpfs */
 }
 END_TEST
 
