@@ -124,9 +124,10 @@ check_cudasim() {
     done
     run "tests/cuda/test_cudnn_plans (build)" 300 build/tests/cuda/test_cudnn_plans
     for kind in build build/asan; do
-        run "tests/cuda/run_tcp ($kind)" 300 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
+        run "tests/cuda/run_tcp ($kind)" 400 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
     done
     run "tests/cuda/run_bench (build)" 120 env BUILD=build bash tests/cuda/run_bench.sh
+    run "tests/cuda/run_calibrate (build)" 300 "${no_leaks[@]}" BUILD=build bash tests/cuda/run_calibrate.sh
     check_cudasim_mpi
     check_cudasim_tcp
 }

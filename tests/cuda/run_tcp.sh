@@ -229,56 +229,6 @@ launch same-rank 4 "${same/RANK=%r/RANK=1}" "$tmp/4.plan" --watchdog 2
 ended 3 20
 says 2 'nobody waits at 127.0.0.1, port [0-9]+, as rank 0 of this job, within 2 s: Connection refused'
 
-# ---- calibrated ----
-
-cat >"$tmp/in.topology" <<'END'
-[cluster]
-name = two-gpus
-source = made up
-nodes = 1
-[node]
-gpus = 2
-gpu = simulated-gpu
-[gpu simulated-gpu]
-source = made up
-kind = cuda
-bf16 = 100 TFLOP/s
-fp32 = 50 TFLOP/s
-memory = 80 GB
-memory_bandwidth = 1 TB/s
-[network nvlink]
-kind = nvlink
-bandwidth = 100 GB/s
-latency = 2 us
-END
-calibrate=("$run" calibrate --device cuda --tiny)
-sed 's/simulated-gpu/h100-sxm-80gb/' "$tmp/in.topology" >"$tmp/other.topology"
-refused 2 'needs --topology T' "${calibrate[@]}" -o "$tmp/out.topology"
-refused 2 'has GPUs of type h100-sxm-80gb, and this machine has another: simulated' \
-    "${calibrate[@]}" -t "$tmp/other.topology" -o "$tmp/out.topology"
-refused 2 'its device is a cpu' "${calibrate[@]}" -t localhost -o "$tmp/out.topology"
-refused 2 'only with --device cuda' "$run" calibrate -t "$tmp/in.topology" -o "$tmp/out.topology"
-[ ! -e "$tmp/out.topology" ] || complain "a refused calibration wrote something"
-
-name=calibrate
-timeout 200 "${no_mpi[@]}" CUDASIM_DEVICES=2 "${calibrate[@]}" -t "$tmp/in.topology" \
-    -o "$tmp/out.topology" >"$tmp/stdout" 2>"$tmp/stderr" || complain "calibrate: $(<"$tmp/stderr")"
-for row in 'source=measured by fsdp-run calibrate on simulated' 'bf16=100 TFLOP/s' 'op_overhead=' \
-    'framework_memory_alone=' 'framework_memory=' 'bf16/busy1/threads1/64x256x64=' \
-    'attention_backward/bf16/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
-    grep -q "^$row" "$tmp/out.topology" || complain "calibrated: no $row in $(<"$tmp/out.topology")"
-done
-timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
-    complain "calibrated: not read"
-cmp -s "$tmp/out.topology" "$tmp/again.topology" || complain "calibrated: printed otherwise"
-for topology in in out; do
-    timeout 60 "$build/fsdp-plan" estimate --model models/tiny-1m --topology \
-        "$tmp/$topology.topology" --layout dp_shard=2 --seq-len 64 --json >"$tmp/$topology.json" ||
-        complain "calibrated: no plan"
-    grep -m 1 '"step_seconds"' "$tmp/$topology.json" >"$tmp/$topology.seconds"
-done
-! cmp -s "$tmp/in.seconds" "$tmp/out.seconds" || complain "calibration changes no prediction"
-
 # ---- stopped and killed ----
 
 trains() {
@@ -310,7 +260,7 @@ done
 ended_by() {
     local status=0
     name=$1
-    "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 100000 --watchdog 2 \
+    "${no_mpi[@]}" "$run" "$tmp/4.plan" --data "$text" --steps 100000 --watchdog 5 \
         --db "$tmp/$name.db" >"$tmp/$name.out" 2>"$tmp/$name.err" </dev/null &
     runner=$!
     wait_for 60 trains '' || die "$name: no second step: $(<"$tmp/$name.err")"
@@ -326,6 +276,6 @@ ended_by() {
 }
 
 ended_by killed-by-hand KILL '\(pid %p on host .*\) died'
-ended_by held-up-by-hand STOP 'watchdog: no progress for 2 s, held up by'
+ended_by held-up-by-hand STOP 'watchdog: no progress for 5 s, held up by'
 
 finish "ranks meet without MPI"

@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define CELL_BYTES 2
 
 enum { ALIVE = 1, ATOMIC_WRITE = 2 };
+enum { FORGOTTEN_BYTES = 1 << 20 };
 
 /* A thread's access within its kernel. */
 typedef struct {
@@ -311,6 +313,18 @@ static gboolean region_of(gsize address, CsRegion *region)
     return FALSE;
 }
 
+/* Addresses are not used again, and cells are 32 times as large as what they stand for: what is
+ * freed is forgotten but for small things, whose late users are told who freed it. */
+static void forget(CsRegion region, gsize address, gsize bytes)
+{
+    const gsize page = (gsize)sysconf(_SC_PAGESIZE);
+    const gsize first = ((gsize)cell_of(region, address) + page - 1) / page * page;
+    const gsize end = (gsize)cell_of(region, address + bytes) / page * page;
+
+    if (bytes >= FORGOTTEN_BYTES && end > first)
+        madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 /* Alive or dead from now on, after all that was done to it. */
 static void change_life(CsRegion region, Access access, guint8 flags)
 {
@@ -335,10 +349,13 @@ void cs_race_access(CsAccess kind, const void *base, gsize bytes)
 
     if (bytes == 0 || !region_of(access.address, &region))
         return;
-    if (kind == CS_ALLOCATE || kind == CS_FREE)
-        change_life(region, access, kind == CS_ALLOCATE ? ALIVE : 0);
-    else
+    if (kind != CS_ALLOCATE && kind != CS_FREE) {
         check(region, &access);
+        return;
+    }
+    change_life(region, access, kind == CS_ALLOCATE ? ALIVE : 0);
+    if (kind == CS_FREE)
+        forget(region, access.address, bytes);
 }
 
 void cs_race_defined(const void *base, gsize bytes)

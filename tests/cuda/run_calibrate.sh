@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC1091,SC2154 # what common.bash sets
+# fsdp-run calibrate --device cuda on the simulated device: what it writes, that the planner takes it,
+# and what it refuses.  Times mean nothing there.
+. "$(dirname "$0")/../e2e/common.bash"
+
+run=$build/tests/cuda/simulated_run
+# No mpirun here, whatever is installed.
+no_mpi=(env "PATH=$tmp/bin")
+mkdir "$tmp/bin"
+
+# refused STATUS PATTERN COMMAND...: one line.
+refused() {
+    local want=$1 pattern=$2 status=0
+    shift 2
+    timeout 60 "$@" >"$tmp/stdout" 2>"$tmp/stderr" </dev/null || status=$?
+    [ "$status" -eq "$want" ] || complain "$*: status $status, not $want"
+    [ "$(wc -l <"$tmp/stderr")" -eq 1 ] || complain "$*: stderr: $(<"$tmp/stderr")"
+    grep -q "$pattern" "$tmp/stderr" || complain "$*: \"$pattern\" is not in: $(<"$tmp/stderr")"
+}
+
+cat >"$tmp/in.topology" <<'END'
+[cluster]
+name = two-gpus
+source = made up
+nodes = 1
+[node]
+gpus = 2
+gpu = simulated-gpu
+[gpu simulated-gpu]
+source = made up
+kind = cuda
+bf16 = 100 TFLOP/s
+fp32 = 50 TFLOP/s
+memory = 80 GB
+memory_bandwidth = 1 TB/s
+[network nvlink]
+kind = nvlink
+bandwidth = 100 GB/s
+latency = 2 us
+END
+calibrate=("$run" calibrate --device cuda --tiny)
+sed 's/simulated-gpu/h100-sxm-80gb/' "$tmp/in.topology" >"$tmp/other.topology"
+refused 2 'needs --topology T' "${calibrate[@]}" -o "$tmp/out.topology"
+refused 2 'has GPUs of type h100-sxm-80gb, and this machine has another: simulated' \
+    "${calibrate[@]}" -t "$tmp/other.topology" -o "$tmp/out.topology"
+refused 2 'its device is a cpu' "${calibrate[@]}" -t localhost -o "$tmp/out.topology"
+refused 2 'only with --device cuda' "$run" calibrate -t "$tmp/in.topology" -o "$tmp/out.topology"
+[ ! -e "$tmp/out.topology" ] || complain "a refused calibration wrote something"
+
+timeout 200 "${no_mpi[@]}" CUDASIM_DEVICES=2 "${calibrate[@]}" -t "$tmp/in.topology" \
+    -o "$tmp/out.topology" >"$tmp/stdout" 2>"$tmp/stderr" || complain "calibrate: $(<"$tmp/stderr")"
+for row in 'source=measured by fsdp-run calibrate on simulated' 'bf16=100 TFLOP/s' 'op_overhead=' \
+    'framework_memory_alone=' 'framework_memory=' 'bf16/busy1/threads1/64x256x64=' \
+    'attention_backward/bf16/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
+    grep -q "^$row" "$tmp/out.topology" || complain "calibrated: no $row in $(<"$tmp/out.topology")"
+done
+timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
+    complain "calibrated: not read"
+cmp -s "$tmp/out.topology" "$tmp/again.topology" || complain "calibrated: printed otherwise"
+for topology in in out; do
+    timeout 60 "$build/fsdp-plan" estimate --model models/tiny-1m --topology \
+        "$tmp/$topology.topology" --layout dp_shard=2 --seq-len 64 --json >"$tmp/$topology.json" ||
+        complain "calibrated: no plan"
+    grep -m 1 '"step_seconds"' "$tmp/$topology.json" >"$tmp/$topology.seconds"
+done
+! cmp -s "$tmp/in.seconds" "$tmp/out.seconds" || complain "calibration changes no prediction"
+
+finish "a machine of two GPUs is calibrated"
