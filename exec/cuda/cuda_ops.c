@@ -274,8 +274,6 @@ static void run_cast(CudaDevice *device, const Launch *launch)
 
 /* ---- unit ops ---- */
 
-enum { MOST_PIECES = 64 }; /* parameters of a unit */
-
 /* Where @span begins in operand @i. */
 static guint64 offset_of(const Launch *launch, guint i, const ShardSpan *span)
 {
@@ -285,11 +283,12 @@ static guint64 offset_of(const Launch *launch, guint i, const ShardSpan *span)
 
 /* What this rank owns of each parameter; @operand: where each array of a piece lies, by what the
  * CudaPiece calls it, or -1. */
-static guint pieces_of(const Launch *launch, const gint operand[4], CudaPiece pieces[MOST_PIECES])
+static guint pieces_of(const Launch *launch, const gint operand[4],
+                       CudaPiece pieces[LAUNCH_MOST_PARAMS])
 {
     const UnitMap *map = launch->map;
 
-    g_assert(map->num_params <= MOST_PIECES);
+    g_assert(map->num_params <= LAUNCH_MOST_PARAMS);
     for (guint p = 0; p < map->num_params; p++) {
         const ShardSpan span = unit_map_span(map, p, launch->map_rank);
         guint64 offset[4] = {0};
@@ -371,7 +370,7 @@ static void run_dequantise(CudaDevice *device, const Launch *launch)
 
 static void run_squared_norm(CudaDevice *device, const Launch *launch)
 {
-    CudaPiece pieces[MOST_PIECES];
+    CudaPiece pieces[LAUNCH_MOST_PARAMS];
     const CudaSquaredNorm norm = {.dtype = launch->op->dtype_out,
                                   .gradient = launch->operand[0],
                                   .pieces = pieces,
@@ -420,7 +419,7 @@ static CudaUpdate update_of(const Launch *launch, guint hyper, guint master, Cud
 
 static void run_adamw(CudaDevice *device, const Launch *launch)
 {
-    CudaPiece pieces[MOST_PIECES];
+    CudaPiece pieces[LAUNCH_MOST_PARAMS];
     CudaUpdate update = update_of(launch, 4, 6, pieces);
 
     g_assert(launch->part[2] == launch->part[3]);
@@ -431,7 +430,7 @@ static void run_adamw(CudaDevice *device, const Launch *launch)
 
 static void run_sgd(CudaDevice *device, const Launch *launch)
 {
-    CudaPiece pieces[MOST_PIECES];
+    CudaPiece pieces[LAUNCH_MOST_PARAMS];
     const CudaUpdate update = update_of(launch, 2, 4, pieces);
 
     cuda_sgd(&update, stream_of(device, launch));

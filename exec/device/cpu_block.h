@@ -9,6 +9,11 @@
 /* A block is small enough for several of them to stay in the first-level cache. */
 enum { CPU_BLOCK = 1024 };
 
+static inline guint64 cpu_num_blocks(guint64 elements)
+{
+    return (elements + CPU_BLOCK - 1) / CPU_BLOCK;
+}
+
 static inline guint32 float_bits(float value)
 {
     guint32 bits;

@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-static guint64 num_blocks(guint64 elements)
-{
-    return (elements + CPU_BLOCK - 1) / CPU_BLOCK;
-}
-
 /* ---- rotary embedding (Su et al., RoFormer, arXiv 2104.09864, sec. 3.4.2; pairs i, i + D/2) ----
  *
  *     a' = a cos - b sin      b' = b cos + a sin      backward: sin negated
@@ -201,7 +196,7 @@ static void one_block(gconstpointer context, guint64 block)
 static void each_block(guint threads, const Launch *launch, guint64 elements,
                        void (*kernel)(const Launch *launch, guint64 offset, guint64 n))
 {
-    cpu_loop(threads, num_blocks(elements), one_block, &(Blocks){launch, elements, kernel});
+    cpu_loop(threads, cpu_num_blocks(elements), one_block, &(Blocks){launch, elements, kernel});
 }
 
 void cpu_swiglu(guint threads, const Launch *launch)

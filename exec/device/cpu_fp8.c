@@ -67,11 +67,6 @@ typedef struct {
     float scale;
 } Run;
 
-static guint64 num_blocks(guint64 elements)
-{
-    return (elements + CPU_BLOCK - 1) / CPU_BLOCK;
-}
-
 static guint64 block_elements(const Run *run, guint64 block)
 {
     return MIN(CPU_BLOCK, run->elements - block * CPU_BLOCK);
@@ -165,7 +160,7 @@ void cpu_quantise(guint threads, const Launch *launch)
             const Run run = {launch, span.shard_offset, span.shard_offset, span.elements,
                              (float)(E4M3_MOST / amax_of(launch, p))};
 
-            cpu_loop(threads, num_blocks(span.elements), quantise_block, &run);
+            cpu_loop(threads, cpu_num_blocks(span.elements), quantise_block, &run);
         } else if (launch_optional(launch, 3) != NULL) {
             cast_vector(launch, &span);
         }
@@ -194,6 +189,6 @@ void cpu_dequantise(guint threads, const Launch *launch)
                          (float)(amax_of(launch, p) / E4M3_MOST)};
 
         if (is_matrix(launch, p))
-            cpu_loop(threads, num_blocks(run.elements), dequantise_block, &run);
+            cpu_loop(threads, cpu_num_blocks(run.elements), dequantise_block, &run);
     }
 }

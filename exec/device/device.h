@@ -15,6 +15,8 @@ typedef struct {
 typedef struct DeviceEvent DeviceEvent;
 typedef struct DeviceGraph DeviceGraph;
 
+enum { LAUNCH_MOST_PARAMS = 64 }; /* of a unit, in one op */
+
 /* One op of one call, resolved: pointers instead of tensors. */
 typedef struct {
     const Op *op;

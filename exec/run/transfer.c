@@ -1,15 +1,13 @@
 #include "exec/run/transfer.h"
 
-enum { MOST_PIECES = 64 }; /* parameters of a unit */
-
 /* Those of the unit's pieces that the op is about. */
-static const ShardPiece *pieces_of(const UnitMap *map, ParamSet set, ShardPiece chosen[MOST_PIECES],
-                                   guint *num)
+static const ShardPiece *pieces_of(const UnitMap *map, ParamSet set,
+                                   ShardPiece chosen[LAUNCH_MOST_PARAMS], guint *num)
 {
     *num = map->num_pieces;
     if (set == PARAMS_ALL)
         return map->pieces;
-    g_assert(map->num_pieces <= MOST_PIECES);
+    g_assert(map->num_pieces <= LAUNCH_MOST_PARAMS);
     *num = 0;
     for (guint p = 0; p < map->num_pieces; p++)
         if (unit_map_in_set(map, p, set))
@@ -24,7 +22,7 @@ static gboolean run_gather_or_scatter(const Transfer *transfer, const Launch *la
     CommGroup *group = transfer->group;
     const ShardPiece whole = {.chunk = (op->sizes.elements + group->size - 1) / group->size};
     const UnitMap *map = launch->map;
-    ShardPiece chosen[MOST_PIECES];
+    ShardPiece chosen[LAUNCH_MOST_PARAMS];
     guint num_pieces = 1;
     const ShardPiece *pieces =
         map == NULL ? &whole : pieces_of(map, op->params, chosen, &num_pieces);

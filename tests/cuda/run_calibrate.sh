@@ -9,16 +9,6 @@ run=$build/tests/cuda/simulated_run
 no_mpi=(env "PATH=$tmp/bin")
 mkdir "$tmp/bin"
 
-# refused STATUS PATTERN COMMAND...: one line.
-refused() {
-    local want=$1 pattern=$2 status=0
-    shift 2
-    timeout 60 "$@" >"$tmp/stdout" 2>"$tmp/stderr" </dev/null || status=$?
-    [ "$status" -eq "$want" ] || complain "$*: status $status, not $want"
-    [ "$(wc -l <"$tmp/stderr")" -eq 1 ] || complain "$*: stderr: $(<"$tmp/stderr")"
-    grep -q "$pattern" "$tmp/stderr" || complain "$*: \"$pattern\" is not in: $(<"$tmp/stderr")"
-}
-
 cat >"$tmp/in.topology" <<'END'
 [cluster]
 name = two-gpus

@@ -182,16 +182,6 @@ says 0 "attention cudnn: another rank can't use it"
 
 # ---- what can't be ----
 
-# refused STATUS PATTERN COMMAND...: one line.
-refused() {
-    local want=$1 pattern=$2 status=0
-    shift 2
-    timeout 60 "$@" >"$tmp/stdout" 2>"$tmp/stderr" </dev/null || status=$?
-    [ "$status" -eq "$want" ] || complain "$*: status $status, not $want"
-    [ "$(wc -l <"$tmp/stderr")" -eq 1 ] || complain "$*: stderr: $(<"$tmp/stderr")"
-    grep -q "$pattern" "$tmp/stderr" || complain "$*: \"$pattern\" is not in: $(<"$tmp/stderr")"
-}
-
 one=(env RANK=0 LOCAL_RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1)
 refused 2 'no MASTER_PORT' "${one[@]}" "$run" "$tmp/2.plan" --data "$text"
 one+=("MASTER_PORT=$(free_port)")
