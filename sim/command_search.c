@@ -164,7 +164,8 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     if (inputs->gpus_auto) {
         request.gpus = search_smallest_gpus(&request, 1);
         if (request.gpus == 0) {
-            fail(error, ERROR_INFEASIBLE, "no number of GPUs up to %d fits", SEARCH_MOST_GPUS);
+            fail(error, ERROR_INFEASIBLE, "no number of GPUs up to %u fits; --gpus %u says why",
+                 search_most_gpus(&request), search_most_gpus(&request));
             return 1;
         }
     }

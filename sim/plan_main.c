@@ -43,11 +43,24 @@ static int unknown_verb(const char *verb)
     return 2;
 }
 
+/* What was assumed of an input reads like the other lines, not like a log. */
+static GLogWriterOutput write_note(GLogLevelFlags level, const GLogField *fields, gsize num_fields,
+                                   gpointer unused)
+{
+    if ((level & G_LOG_LEVEL_MESSAGE) == 0)
+        return g_log_writer_default(level, fields, num_fields, unused);
+    for (gsize i = 0; i < num_fields; i++)
+        if (strcmp(fields[i].key, "MESSAGE") == 0)
+            g_printerr("fsdp-plan: note: %s\n", (const char *)fields[i].value);
+    return G_LOG_WRITER_HANDLED;
+}
+
 int main(int argc, char **argv)
 {
     g_autoptr(GError) error = NULL;
 
     setlocale(LC_ALL, "C.UTF-8");
+    g_log_set_writer_func(write_note, NULL, NULL);
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         print_help();
         return argc < 2 ? 2 : 0;

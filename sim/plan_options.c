@@ -583,8 +583,11 @@ static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
 {
     const guint world = fixed_world(&inputs->request);
 
-    if (inputs->gpus_auto || (inputs->gpus_given && inputs->request.gpus != world))
-        return fail(error, ERROR_INPUT, "--gpus can only confirm the layout's %u ranks", world);
+    if (inputs->gpus_auto)
+        return fail(error, ERROR_INPUT, "--gpus auto: the layout says how many, %u", world);
+    if (inputs->gpus_given && inputs->request.gpus != world)
+        return fail(error, ERROR_INPUT, "--gpus %u: the layout has %u ranks", inputs->request.gpus,
+                    world);
     return TRUE;
 }
 

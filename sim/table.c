@@ -2,6 +2,7 @@
 
 #include "sim/base/text.h"
 #include "sim/search/plan_cost.h"
+#include "sim/search/price.h"
 
 #include <string.h>
 
@@ -77,7 +78,8 @@ static void print_row(const char *rank, const Plan *plan, Widths width, gboolean
     g_autofree char *step = seconds_text(p->step_seconds);
     g_autofree char *total = bytes_text(p->memory_total);
     g_autofree char *limit = bytes_text(p->memory_limit);
-    g_autofree char *memory = g_strdup_printf("%s of %s", total, limit);
+    g_autofree char *memory =
+        g_strdup_printf("%s of %s%s", total, limit, plan_is_tight(plan) ? " !" : "");
     g_autofree char *micro =
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
@@ -137,6 +139,21 @@ static void print_gain(const Plan *today, const Plan *best)
                 best->prediction.step_seconds / today->prediction.step_seconds);
 }
 
+/* What the mark beside a plan's memory means, where one has it. */
+static void print_tight(const SearchResult *result)
+{
+    for (guint i = 0; i < result->plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(result->plans, i);
+
+        if (!plan_is_tight(plan))
+            continue;
+        g_print("! at risk: less to spare than the %.0f%% that predicted memory may be wrong by; "
+                "another layout, or more recomputation, leaves more\n",
+                100 * plan_memory_error(plan));
+        return;
+    }
+}
+
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
     const Widths width = widest(result, today);
@@ -160,6 +177,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
             dtype_name(request->recipe->precision));
+    print_tight(result);
     print_untrainable(g_ptr_array_index(result->plans, 0));
 }
 
@@ -259,6 +277,9 @@ static void print_memory(const Plan *plan)
     g_autofree char *limit = bytes_text(p->memory_limit);
 
     g_print("\nmemory of a rank at its peak (in %s): %s of %s\n", p->moment, total, limit);
+    if (plan_is_tight(plan))
+        g_print("at risk: less to spare than the %.0f%% that predicted memory may be wrong by\n",
+                100 * plan_memory_error(plan));
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++) {
         g_autofree char *bytes = bytes_text(p->memory_bytes[t]);
 
@@ -315,10 +336,12 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
                               guint smallest, const Plan *offloaded)
 {
     const gboolean legal = result->rejected[VERDICT_MEMORY] > 0;
+    const guint gpus = search_gpus(request);
 
     print_inputs(request);
-    g_print("\n%s on %u GPUs.\n", legal ? "Nothing fits" : "No layout is legal",
-            search_gpus(request));
+
+    g_print("\n%s on %u GPU%s.\n", legal ? "Nothing fits" : "No layout is legal", gpus,
+            gpus == 1 ? "" : "s");
     if (result->closest != NULL && result->closest->reasons->len > 0)
         g_print("The layout that needs least: %s\n",
                 (const char *)g_ptr_array_index(result->closest->reasons, 0));
@@ -329,9 +352,12 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
         g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
                 smallest);
     else
-        g_print("\nNo number of GPUs up to %d %s%s.\n", SEARCH_MOST_GPUS,
+        g_print("\nNo number of GPUs up to %u %s%s.\n", search_most_gpus(request),
                 legal ? "fits" : "makes one legal",
                 request->global_batch != 0 ? " that divides the global batch" : "");
+    if (smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
+        g_print("The networks of %s join no more; an outer [network] does.\n",
+                request->topology->name);
     if (offloaded != NULL)
         print_offloaded(offloaded);
     if (legal)

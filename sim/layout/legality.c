@@ -41,12 +41,15 @@ static Verdict check_context(const Choice *choice, char **reason)
 {
     const guint cp = choice->layout->size[AXIS_CP], seq = choice->workload->seq_len;
 
-    if (cp > 1 && (cp > seq / 2 || seq % (2 * cp) != 0))
+    if (cp > 1 && (cp > seq / 2 || seq % (2 * cp) != 0)) {
+        const guint64 pieces = 2 * (guint64)cp, below = seq / pieces * pieces;
+
         return refuse(
             reason, VERDICT_CONTEXT,
             "cp = %u: each rank has two pieces of a sequence, so 2 cp must divide seq_len "
-            "= %u",
-            cp, seq);
+            "= %u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
+            cp, seq, MAX(below, pieces), MAX(below, pieces) + pieces);
+    }
     return VERDICT_OK;
 }
 
@@ -110,19 +113,38 @@ static Verdict check_pipeline(const Choice *choice, char **reason)
     return verdict == VERDICT_OK ? check_chunk_layers(choice, (guint)chunks, reason) : verdict;
 }
 
+static gboolean tensor_size_fits_heads(const Model *model, guint tp)
+{
+    return model->heads % tp == 0 && (model->kv_heads % tp == 0 || tp % model->kv_heads == 0);
+}
+
+static Verdict refuse_heads(char **reason, const Model *model, guint tp)
+{
+    if (reason == NULL)
+        return VERDICT_TENSOR;
+    g_autoptr(GString) sizes = g_string_new("1");
+
+    for (guint size = 2; size <= model->heads; size++)
+        if (tensor_size_fits_heads(model, size))
+            g_string_append_printf(sizes, ", %u", size);
+    if (model->heads % tp != 0)
+        return refuse(reason, VERDICT_TENSOR,
+                      "tp = %u: must divide the model's %u query heads; allowed: %s", tp,
+                      model->heads, sizes->str);
+    return refuse(
+        reason, VERDICT_TENSOR,
+        "tp = %u: must be a divisor or a multiple of the model's %u kv heads; allowed: %s", tp,
+        model->kv_heads, sizes->str);
+}
+
 static Verdict check_tensor(const Choice *choice, char **reason)
 {
     const guint tp = choice->layout->size[AXIS_TP];
     const Model *model = choice->model;
     const guint64 tokens = rank_tokens(choice);
 
-    if (model->heads % tp != 0)
-        return refuse(reason, VERDICT_TENSOR, "tp = %u: must divide the model's %u query heads", tp,
-                      model->heads);
-    if (model->kv_heads % tp != 0 && tp % model->kv_heads != 0)
-        return refuse(reason, VERDICT_TENSOR,
-                      "tp = %u: must be a divisor or a multiple of the model's %u kv heads", tp,
-                      model->kv_heads);
+    if (!tensor_size_fits_heads(model, tp))
+        return refuse_heads(reason, model, tp);
     if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u: the model norms the queries of all heads at once, so tp is 1", tp);

@@ -62,6 +62,19 @@ guint64 plan_memory_limit(const Plan *plan)
     return plan->device == DEVICE_CUDA ? bytes : bytes / plan->ranks_per_node;
 }
 
+double plan_memory_error(const Plan *plan)
+{
+    return framework_is_foreign(plan->framework) ? 0.10 : 0.02;
+}
+
+gboolean plan_is_tight(const Plan *plan)
+{
+    const double total = (double)plan->prediction.memory_total;
+    const double limit = (double)plan->prediction.memory_limit;
+
+    return total <= limit && total * (1 + plan_memory_error(plan)) > limit;
+}
+
 static void predict_time(Plan *plan, const StepTime *time)
 {
     Prediction *p = &plan->prediction;

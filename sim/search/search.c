@@ -449,6 +449,11 @@ static gboolean batch_divides(const SearchRequest *request, guint gpus)
     return FALSE;
 }
 
+guint search_most_gpus(const SearchRequest *request)
+{
+    return MIN(SEARCH_MOST_GPUS, topology_max_gpus(request->topology));
+}
+
 /* Counts in multiples of the fixed axes.  With a batch that was asked for, those that it allows are
  * tried one by one.  Else doubling finds a range, which is halved until it is short and then tried
  * one by one: more ranks need less apart from padding, and a number that divides the model's
@@ -457,7 +462,7 @@ guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
     enum { SHORT = 64 };
     const guint unit = fixed_ranks(request);
-    const guint most = MIN(SEARCH_MOST_GPUS, topology_max_gpus(request->topology)) / unit;
+    const guint most = search_most_gpus(request) / unit;
     guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
     if (low > most)

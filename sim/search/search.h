@@ -51,7 +51,10 @@ SearchResult *search(const SearchRequest *request);
 void search_result_free(SearchResult *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(SearchResult, search_result_free)
 
-/* The smallest number of GPUs, at least @from, on which something fits, up to 65536; 0 = none.
+/* What the topology's networks join, at most SEARCH_MOST_GPUS. */
+guint search_most_gpus(const SearchRequest *request);
+
+/* The smallest number of GPUs, from @from to that, on which something fits; 0 = none.
  * A global batch that was asked for is kept: only numbers that it allows are tried. */
 guint search_smallest_gpus(const SearchRequest *request, guint from);
 

@@ -87,6 +87,52 @@ START_TEST(tensor_parallel_must_divide_what_it_splits)
 }
 END_TEST
 
+/* Public complaints: 40 heads on 3 ranks, 52 on 8, 12 heads of 2 kv heads on 4 and 3. */
+static const struct {
+    guint heads, kv_heads, tp;
+    const char *allowed;
+} heads[] = {
+    {40, 40, 3, "40 query heads; allowed: 1, 2, 4, 5, 8, 10, 20, 40"},
+    {52, 52, 8, "52 query heads; allowed: 1, 2, 4, 13, 26, 52"},
+    {12, 2, 8, "12 query heads; allowed: 1, 2, 4, 6, 12"},
+    {12, 2, 3, "2 kv heads; allowed: 1, 2, 4, 6, 12"},
+    {1, 1, 2, "1 query heads; allowed: 1"},
+};
+
+START_TEST(tensor_parallel_that_heads_refuse_names_what_they_allow)
+{
+    const CaseShape shape = {64,   4 * heads[_i].heads, 64, 1, heads[_i].heads, heads[_i].kv_heads,
+                             FALSE};
+    g_autoptr(Model) model = case_model(&shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 1, 1);
+    const char *sizes = strchr(heads[_i].allowed, ':') + 2;
+
+    one.sequence_parallel = FALSE;
+    one.layout.size[AXIS_TP] = heads[_i].tp;
+    assert_refused(&one, VERDICT_TENSOR, heads[_i].allowed);
+    for (guint tp = 1; tp <= heads[_i].heads + 1; tp++) {
+        g_autofree char *listed = g_strdup_printf(", %u,", tp);
+        g_autofree char *list = g_strdup_printf(", %s,", sizes);
+
+        one.layout.size[AXIS_TP] = tp;
+        ck_assert_int_eq(case_verdict(&one, NULL) == VERDICT_OK, strstr(list, listed) != NULL);
+    }
+}
+END_TEST
+
+START_TEST(context_parallel_names_the_nearest_sequences)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 1, 1);
+
+    one.layout.size[AXIS_CP] = 8;
+    one.workload.seq_len = 3002;
+    assert_refused(&one, VERDICT_CONTEXT, "seq_len = 3002; the nearest are 2992 and 3008");
+    one.workload.seq_len = 10;
+    assert_refused(&one, VERDICT_CONTEXT, "seq_len = 10; the nearest are 16 and 32");
+}
+END_TEST
+
 /* 3 ranks x 2 sequences: 6 or 12, not 8; and 12 is two micro-batches, not one. */
 START_TEST(a_batch_that_does_not_divide_names_its_neighbours)
 {
@@ -321,6 +367,9 @@ int main(void)
     tcase_add_test(tcase, stages_and_pieces_of_a_sequence_must_exist);
     tcase_add_test(tcase, schedules_go_with_stages_and_virtual_stages);
     tcase_add_test(tcase, tensor_parallel_must_divide_what_it_splits);
+    tcase_add_loop_test(tcase, tensor_parallel_that_heads_refuse_names_what_they_allow, 0,
+                        G_N_ELEMENTS(heads));
+    tcase_add_test(tcase, context_parallel_names_the_nearest_sequences);
     tcase_add_test(tcase, a_batch_that_does_not_divide_names_its_neighbours);
     tcase_add_test(tcase, strategies_that_contradict_the_mesh_are_refused);
     tcase_add_test(tcase, recipe_fsdp2_needs_every_unit_sharded);

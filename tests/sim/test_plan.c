@@ -73,6 +73,27 @@ START_TEST(a_plan_reads_back_as_it_was_printed)
 }
 END_TEST
 
+/* 2% of 100 GB, and 10% where another framework is predicted; more than there is is not at risk. */
+START_TEST(a_plan_with_little_to_spare_is_at_risk)
+{
+    static const struct {
+        const char *framework;
+        guint64 gigabytes;
+        gboolean tight;
+    } totals[] = {{"fsdp-run", 98, FALSE},  {"fsdp-run", 99, TRUE},  {"fsdp-run", 100, TRUE},
+                  {"fsdp-run", 101, FALSE}, {"megatron", 90, FALSE}, {"megatron", 92, TRUE}};
+    g_autoptr(Plan) plan = plan_new();
+
+    plan->prediction.memory_limit = 100;
+    for (guint i = 0; i < G_N_ELEMENTS(totals); i++) {
+        plan->framework = framework_from_name(totals[i].framework);
+        ck_assert_ptr_nonnull(plan->framework);
+        plan->prediction.memory_total = totals[i].gigabytes;
+        ck_assert_int_eq(plan_is_tight(plan), totals[i].tight);
+    }
+}
+END_TEST
+
 START_TEST(a_plan_that_does_not_fit_reads_back_with_its_reasons)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -460,6 +481,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, a_plan_reads_back_as_it_was_printed);
+    tcase_add_test(tcase, a_plan_with_little_to_spare_is_at_risk);
     tcase_add_test(tcase, a_plan_that_does_not_fit_reads_back_with_its_reasons);
     tcase_add_test(tcase, a_plan_compiles_again_to_its_own_programs);
     tcase_add_test(tcase, a_plan_edited_by_hand_does_not_compile);
