@@ -48,7 +48,15 @@ $(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_K
 	$(Q)$(RUN_LINK) $(CHECK_LIBS) $(CUDA_LIBS) -o $@
 gpu-tests: $(GPU_TEST)
 
-.PHONY: gpu-tests cuda-kernels cuda-report install-cuda
+# With NVIDIA's compiler and libraries, no GPU: the plug-in and the tests for one are built and linked.
+cuda:
+ifneq ($(wildcard $(NVCC)),)
+	$(MAKE) CUDA=1 all gpu-tests
+else
+	@echo "SKIP cuda: no $(NVCC)"
+endif
+
+.PHONY: cuda gpu-tests cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
 cuda-report: ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh
