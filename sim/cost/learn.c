@@ -173,8 +173,6 @@ static void put_rows(Learning *learning, guint first)
             measured_put_gemm(measured, &row->gemm);
         else
             measured_put_op(measured, &row->op);
-        learning->learnt.gemm += row->is_gemm ? 1 : 0;
-        learning->learnt.ops += row->is_gemm ? 0 : 1;
     }
 }
 
@@ -368,6 +366,9 @@ Learnt learn_rows(Topology *topology, const SimulateContext *context, const GArr
     for (guint num = 1; num <= MAX_WORKS; num++)
         learn_works(&learning, ops, num);
     learn_collectives(&learning, ops);
+    for (guint i = 0; i < learning.rows->len; i++)
+        (*(g_array_index(learning.rows, Row, i).is_gemm ? &learning.learnt.gemm
+                                                        : &learning.learnt.ops))++;
     g_array_unref(learning.rows);
     return learning.learnt;
 }

@@ -13,7 +13,7 @@ typedef struct {
 } LearnOp;
 
 typedef struct {
-    guint gemm, ops, collectives; /* rows that were put */
+    guint gemm, ops, collectives; /* rows that say what was shown */
     guint between_nodes;          /* collectives that no row is for */
 } Learnt;
 

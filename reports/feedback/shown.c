@@ -1,0 +1,407 @@
+/* A step's time is a sum, so within a step a compute op counts with its mean over calls and ranks;
+ * over steps with the mean of the middle half, which a disturbed step does not reach.  A
+ * collective's time is from when its last member came, that is the least of its members' times: the
+ * others waited.  A message between stages has one pair for itself and waits for what a stage
+ * computes: the least of all.  So is the fixed cost of an op, which a step pays hundreds of times.
+ */
+#include "reports/feedback/shown.h"
+
+#include "sim/base/error.h"
+#include "sim/base/samples.h"
+#include "sim/cost/learn.h"
+
+#include <math.h>
+#include <string.h>
+
+/* One op of a step of one class, in the order of calls. */
+typedef struct {
+    const Op *op;
+    const char *stream;
+    char *label;
+    guint slot;       /* of its segment's op, among those of the class */
+    guint nth;        /* of a communication: on its stream */
+    gboolean waits;   /* for another op, before it runs */
+    gboolean between; /* a message between classes */
+} Place;
+
+/* Times of one op of a segment. */
+typedef struct {
+    const Place *place; /* one that it has */
+    double sum;         /* of the step under way */
+    guint num;
+    GArray *means; /* double, by step */
+    double least;
+    guint64 calls; /* of all steps */
+} Slot;
+
+typedef struct {
+    const Program *program;
+    Place *places;
+    Slot *slots;
+    guint num, num_slots;
+} Class;
+
+/* One rank's times in the step under way; start is NAN where there is none. */
+typedef struct {
+    double start, end;
+} Span;
+
+typedef struct {
+    const ProgramSet *set;
+    Class *classes;
+    Span **spans; /* by rank; NULL: it has no rows of this step */
+    Slot gap;     /* between two ops of compute */
+    Shown *shown;
+    gint64 run;
+} Reader;
+
+/* ---- times of one op ---- */
+
+static Slot slot_new(void)
+{
+    return (Slot){.means = g_array_new(FALSE, FALSE, sizeof(double)), .least = INFINITY};
+}
+
+static void slot_add(Slot *slot, double seconds)
+{
+    slot->sum += seconds;
+    slot->num++;
+    slot->calls++;
+    slot->least = MIN(slot->least, seconds);
+}
+
+static void slot_end_step(Slot *slot)
+{
+    const double mean = slot->sum / slot->num;
+
+    if (slot->num > 0)
+        g_array_append_val(slot->means, mean);
+    slot->sum = slot->num = 0;
+}
+
+static double slot_seconds(const Slot *slot)
+{
+    return slot->means->len == 0
+               ? 0
+               : samples_middle_mean((double *)(void *)slot->means->data, slot->means->len);
+}
+
+/* ---- programs ---- */
+
+static gboolean waits(const Program *program, const Call *call, guint op)
+{
+    if (program_segment(program, call->segment)->ops[op].num_waits > 0)
+        return TRUE;
+    for (guint w = 0; w < call->num_waits; w++)
+        if (g_array_index(program->step.waits, Wait, call->first_wait + w).before == op)
+            return TRUE;
+    return FALSE;
+}
+
+static const Group *group_of(const ProgramSet *set, const Program *program, const Op *op,
+                             guint rank)
+{
+    const GroupRef *group =
+        &g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group);
+
+    return program_set_group(set, group->purpose, rank);
+}
+
+static guint first_rank(const ProgramSet *set, guint class_index)
+{
+    guint rank = 0;
+
+    while (set->class_of[rank] != class_index)
+        rank++;
+    return rank;
+}
+
+static gboolean is_between_classes(const ProgramSet *set, guint class_index, const Op *op)
+{
+    const Group *group = op->kind != OP_EXCHANGE ? NULL
+                                                 : group_of(set, set->classes[class_index], op,
+                                                            first_rank(set, class_index));
+
+    for (guint i = 0; group != NULL && i < group->size; i++)
+        if (set->class_of[group->ranks[i]] != class_index)
+            return TRUE;
+    return FALSE;
+}
+
+static Place place_of(const ProgramSet *set, guint class_index, guint c, guint o)
+{
+    const Program *program = set->classes[class_index];
+    const Call *call = &g_array_index(program->step.calls, Call, c);
+    const Op *op = &program_segment(program, call->segment)->ops[o];
+
+    return (Place){
+        .op = op,
+        .stream = program_stream(program, op->stream)->name,
+        .label = program_op_label(program, call, op),
+        .waits = waits(program, call, o),
+        .between = is_between_classes(set, class_index, op),
+    };
+}
+
+static void class_init(Class *class, const ProgramSet *set, guint class_index)
+{
+    const Program *program = set->classes[class_index];
+    g_autofree guint32 *first_op = program_first_ops(program);
+    g_autofree guint *first_slot = g_new0(guint, program->segments->len + 1);
+    guint nth[MAX_STREAMS] = {0};
+
+    for (guint s = 0; s < program->segments->len; s++)
+        first_slot[s + 1] = first_slot[s] + program_segment(program, s)->num_ops;
+    *class = (Class){.program = program, .num = first_op[program->step.calls->len]};
+    class->places = g_new0(Place, class->num);
+    class->num_slots = first_slot[program->segments->len];
+    class->slots = g_new(Slot, class->num_slots);
+    for (guint i = 0; i < class->num_slots; i++)
+        class->slots[i] = slot_new();
+    for (guint c = 0, i = 0; c < program->step.calls->len; c++) {
+        const guint segment = g_array_index(program->step.calls, Call, c).segment;
+
+        for (guint o = 0; o < program_segment(program, segment)->num_ops; o++, i++) {
+            Place *place = &class->places[i];
+
+            *place = place_of(set, class_index, c, o);
+            place->slot = first_slot[segment] + o;
+            if (op_kind_is_communication(place->op->kind))
+                place->nth = nth[place->op->stream]++;
+            class->slots[place->slot].place = place;
+        }
+    }
+}
+
+static void class_clear(Class *class)
+{
+    for (guint i = 0; i < class->num; i++)
+        g_free(class->places[i].label);
+    g_free(class->places);
+    for (guint i = 0; i < class->num_slots; i++)
+        g_array_unref(class->slots[i].means);
+    g_free(class->slots);
+}
+
+/* ---- a step ---- */
+
+static const Class *class_of(const Reader *reader, guint rank)
+{
+    return &reader->classes[reader->set->class_of[rank]];
+}
+
+static void add_sample(Reader *reader, guint rank, const Place *place, double seconds)
+{
+    slot_add(&class_of(reader, rank)->slots[place->slot], seconds);
+    reader->shown->num++;
+}
+
+/* The time of a member's part of the collective that is @place for another; NAN when it has none.
+ * Members issue the same on a stream, in the same order. */
+static double member_seconds(const Reader *reader, guint rank, const Place *place, guint at)
+{
+    const Class *class = class_of(reader, rank);
+    const Span *spans = reader->spans[rank];
+
+    if (spans == NULL)
+        return NAN;
+    if (at < class->num && class->places[at].op == place->op)
+        return spans[at].end - spans[at].start;
+    for (guint i = 0; i < class->num; i++) {
+        const Place *other = &class->places[i];
+
+        if (op_kind_is_communication(other->op->kind) && other->nth == place->nth &&
+            strcmp(other->stream, place->stream) == 0)
+            return spans[i].end - spans[i].start;
+    }
+    return NAN;
+}
+
+/* Once a group, at its first member. */
+static void add_collective(Reader *reader, guint rank, const Place *place, guint at)
+{
+    const Group *group = group_of(reader->set, class_of(reader, rank)->program, place->op, rank);
+    double least = INFINITY;
+
+    if (group != NULL && group->ranks[0] != rank && reader->spans[group->ranks[0]] != NULL)
+        return;
+    if (group == NULL || place->between) {
+        add_sample(reader, rank, place, member_seconds(reader, rank, place, at));
+        return;
+    }
+    for (guint i = 0; i < group->size; i++) {
+        const double seconds = member_seconds(reader, group->ranks[i], place, at);
+
+        if (isnan(seconds)) {
+            reader->shown->one_eyed++;
+            return;
+        }
+        least = MIN(least, seconds);
+    }
+    add_sample(reader, rank, place, least);
+}
+
+static void read_rank(Reader *reader, guint rank)
+{
+    const Class *class = class_of(reader, rank);
+    const Span *spans = reader->spans[rank], *before = NULL;
+
+    for (guint i = 0; i < class->num; i++) {
+        const Place *place = &class->places[i];
+
+        if (isnan(spans[i].start))
+            continue;
+        if (op_kind_is_communication(place->op->kind)) {
+            add_collective(reader, rank, place, i);
+            continue;
+        }
+        add_sample(reader, rank, place, spans[i].end - spans[i].start);
+        if (place->op->stream != COMPUTE_STREAM)
+            continue;
+        const double gap = before == NULL || place->waits ? -1 : spans[i].start - before->end;
+        if (gap >= 0)
+            slot_add(&reader->gap, gap);
+        before = &spans[i];
+    }
+}
+
+static void read_step(Reader *reader)
+{
+    for (guint rank = 0; rank < reader->set->num_ranks; rank++)
+        if (reader->spans[rank] != NULL)
+            read_rank(reader, rank);
+    for (guint rank = 0; rank < reader->set->num_ranks; rank++)
+        g_clear_pointer(&reader->spans[rank], g_free);
+    for (guint c = 0; c < reader->set->num_classes; c++)
+        for (guint i = 0; i < reader->classes[c].num_slots; i++)
+            slot_end_step(&reader->classes[c].slots[i]);
+    slot_end_step(&reader->gap);
+    reader->shown->steps++;
+}
+
+/* ---- rows ---- */
+
+static Span *spans_new(guint num)
+{
+    Span *spans = g_new(Span, num);
+
+    for (guint i = 0; i < num; i++)
+        spans[i] = (Span){NAN, NAN};
+    return spans;
+}
+
+/* Lays one rank's rows of one step, in the order in which they were written, which is that of the
+ * program, along its ops: those that did not run have no row.  Returns how many rows those are, 0
+ * on error. */
+static guint lay_rows(Reader *reader, const GArray *rows, guint first, GError **error)
+{
+    const StoreOp *head = &g_array_index(rows, StoreOp, first);
+    guint row = first, at = 0;
+
+    if (head->rank >= reader->set->num_ranks || reader->spans[head->rank] != NULL) {
+        fail(error, ERROR_INPUT, "run %" G_GINT64_FORMAT ": rank %u has ops, of %u ranks",
+             reader->run, head->rank, reader->set->num_ranks);
+        return 0;
+    }
+    const Class *class = class_of(reader, head->rank);
+    Span *spans = reader->spans[head->rank] = spans_new(class->num);
+    for (; row < rows->len; row++) {
+        const StoreOp *op = &g_array_index(rows, StoreOp, row);
+
+        if (op->rank != head->rank || op->step != head->step)
+            break;
+        while (at < class->num && (strcmp(class->places[at].label, op->op) != 0 ||
+                                   strcmp(class->places[at].stream, op->stream) != 0))
+            at++;
+        if (at == class->num || !(op->end >= op->start)) {
+            fail(error, ERROR_INPUT,
+                 "run %" G_GINT64_FORMAT ": step %" G_GINT64_FORMAT ", rank %u: \"%s\" from %g to "
+                 "%g s is no op of its plan at that place",
+                 reader->run, op->step, op->rank, op->op, op->start, op->end);
+            return 0;
+        }
+        spans[at++] = (Span){op->start, op->end};
+    }
+    return row - first;
+}
+
+static gboolean lay_all(Reader *reader, const GArray *rows, GError **error)
+{
+    for (guint i = 0; i < rows->len;) {
+        const gint64 step = g_array_index(rows, StoreOp, i).step;
+        const guint laid = lay_rows(reader, rows, i, error);
+
+        if (laid == 0)
+            return FALSE;
+        i += laid;
+        if (i == rows->len || g_array_index(rows, StoreOp, i).step != step)
+            read_step(reader);
+    }
+    return rows->len > 0 || fail(error, ERROR_INPUT,
+                                 "run %" G_GINT64_FORMAT
+                                 " has no op times: it ended before a sampled step (the third)",
+                                 reader->run);
+}
+
+/* ---- all ---- */
+
+static double seconds_of(const Slot *slot, double gap)
+{
+    const Op *op = slot->place->op;
+
+    if (slot->place->between || op->kind == OP_CLIP)
+        return slot->least;
+    return slot_seconds(slot) + (op->stream == COMPUTE_STREAM ? gap : 0);
+}
+
+static void show_class(Reader *reader, const Class *class, const guint *spans, double gap)
+{
+    for (guint i = 0; i < class->num_slots; i++) {
+        const Slot *slot = &class->slots[i];
+
+        if (slot->calls == 0)
+            continue;
+        const LearnOp op = {
+            .program = class->program,
+            .spans = spans,
+            .op = slot->place->op,
+            .seconds = seconds_of(slot, gap),
+            .calls = (double)slot->calls,
+        };
+        g_array_append_val(reader->shown->ops, op);
+    }
+}
+
+gboolean shown_read(Shown *shown, Store *store, gint64 run, const ProgramSet *set,
+                    guint *const *spans, gboolean gaps, GError **error)
+{
+    g_autoptr(GArray) rows = store_written_ops(store, run, error);
+    Reader reader = {.set = set, .shown = shown, .run = run};
+
+    if (rows == NULL)
+        return FALSE;
+    *shown = (Shown){.ops = g_array_new(FALSE, FALSE, sizeof(LearnOp))};
+    reader.classes = g_new(Class, set->num_classes);
+    reader.spans = g_new0(Span *, set->num_ranks);
+    reader.gap = slot_new();
+    for (guint c = 0; c < set->num_classes; c++)
+        class_init(&reader.classes[c], set, c);
+    const gboolean ok = lay_all(&reader, rows, error);
+    const double gap = ok && gaps ? slot_seconds(&reader.gap) : 0;
+    for (guint c = 0; c < set->num_classes; c++) {
+        if (ok)
+            show_class(&reader, &reader.classes[c], spans[c], gap);
+        class_clear(&reader.classes[c]);
+    }
+    for (guint rank = 0; rank < set->num_ranks; rank++)
+        g_free(reader.spans[rank]);
+    g_free(reader.spans);
+    g_free(reader.classes);
+    g_array_unref(reader.gap.means);
+    return ok;
+}
+
+void shown_clear(Shown *shown)
+{
+    g_clear_pointer(&shown->ops, g_array_unref);
+}
