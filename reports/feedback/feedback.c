@@ -99,10 +99,10 @@ static void add_source(const Feedback *feedback, const Report *report, const Rep
     g_autofree char *db = g_path_get_basename(report->path);
     g_autofree char *this = g_strdup_printf(
         "run %" G_GINT64_FORMAT " of %s (%s, %s, %s, %u ranks): %" G_GUINT64_FORMAT
-        " op times of %u steps",
+        " op times of %u step%s",
         run->row->id, db, run->row->created, run->row->host != NULL ? run->row->host : "-",
         run->row->device != NULL ? run->row->device : "-", run->row->ranks, feedback->num,
-        feedback->steps);
+        feedback->steps, feedback->steps == 1 ? "" : "s");
     g_auto(GStrv) all = g_strsplit(*source != NULL ? *source : "", "; ", -1);
 
     if (g_strv_contains((const char *const *)all, this))

@@ -1,38 +1,29 @@
 #include "reports/feedback/feedback.h"
 
-#include "sim/base/units.h"
+#include "reports/report/format.h"
 
 #include <json-glib/json-glib.h>
 #include <math.h>
 
 static char *bytes_text(guint64 bytes)
 {
-    return g_strdup_printf("%.1f MiB", (double)bytes / (1 << 20));
+    return format_scaled((double)bytes, format_bytes_scale((double)bytes));
 }
 
-/* "180 ms", to three digits. */
-static char *seconds_text(double seconds)
-{
-    return seconds >= 1      ? g_strdup_printf("%.3g s", seconds)
-           : seconds >= 1e-3 ? g_strdup_printf("%.3g ms", seconds * 1e3)
-                             : g_strdup_printf("%.3g us", seconds * 1e6);
-}
-
+/* Errors are measured against predicted, as in the report. */
 static void add_step(GString *text, const Feedback *feedback)
 {
-    g_autofree char *before = seconds_text(feedback->before_s);
-    g_autofree char *after = seconds_text(feedback->after_s);
-    const double error = feedback->after_s / feedback->measured_s - 1;
+    const double measured_s = feedback->measured_s;
+    g_autofree char *before = format_term("", "s", feedback->before_s, measured_s);
+    g_autofree char *after = format_term("", "s", feedback->after_s, measured_s);
+    g_autofree char *measured = format_term("", "s", measured_s, measured_s);
+    g_autofree char *before_error = format_error("s", feedback->before_s, measured_s);
+    g_autofree char *after_error = format_error("s", feedback->after_s, measured_s);
 
-    g_string_append_printf(text, "a step of this layout: predicted %s before, %s now", before,
-                           after);
-    if (isfinite(feedback->measured_s)) {
-        g_autofree char *measured = seconds_text(feedback->measured_s);
-
-        g_string_append_printf(text, "; measured %s (%+.1f%% before, %+.1f%% now)", measured,
-                               (feedback->before_s / feedback->measured_s - 1) * 100, error * 100);
-    }
-    g_string_append_c(text, '\n');
+    g_string_append_printf(text,
+                           "a step of this layout: measured %s; predicted %s (%s) before, %s (%s) "
+                           "now\n",
+                           measured, before, before_error, after, after_error);
 }
 
 char *feedback_text(const Feedback *feedback)
@@ -40,14 +31,15 @@ char *feedback_text(const Feedback *feedback)
     GString *text = g_string_new(NULL);
     g_autofree char *before = bytes_text(feedback->before_memory);
     g_autofree char *after = bytes_text(feedback->after_memory);
-    g_autofree char *overhead = seconds_text(feedback->after_overhead_s);
+    g_autofree char *overhead = format_seconds(feedback->after_overhead_s);
 
     g_string_append_printf(text,
                            "%s: run %" G_GINT64_FORMAT ", %" G_GUINT64_FORMAT
-                           " op times of %u sampled steps: %u rows of products, %u of other ops, "
+                           " op times of %u sampled step%s: %u rows of products, %u of other ops, "
                            "%u of collectives\n",
                            feedback->path, feedback->run, feedback->num, feedback->steps,
-                           feedback->rows.gemm, feedback->rows.ops, feedback->rows.collectives);
+                           feedback->steps == 1 ? "" : "s", feedback->rows.gemm, feedback->rows.ops,
+                           feedback->rows.collectives);
     g_string_append_printf(text, "an op's fixed cost %s; a process beside its arena %s (was %s)\n",
                            overhead, after, before);
     add_step(text, feedback);

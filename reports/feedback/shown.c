@@ -241,28 +241,63 @@ static void add_collective(Reader *reader, guint rank, const Place *place, guint
     add_sample(reader, rank, place, least);
 }
 
+static gint by_start(gconstpointer a, gconstpointer b)
+{
+    const Span *x = a, *y = b;
+
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Spans of what a rank's other streams ran, by start. */
+static GArray *beside(const Class *class, const Span *spans)
+{
+    GArray *others = g_array_new(FALSE, FALSE, sizeof(Span));
+
+    for (guint i = 0; i < class->num; i++)
+        if (class->places[i].op->stream != COMPUTE_STREAM && !isnan(spans[i].start))
+            g_array_append_val(others, spans[i]);
+    g_array_sort(others, by_start);
+    return others;
+}
+
+/* What lies between an op of compute that waits for nothing and the one before it, unless another
+ * stream ran then: on a CPU that may have taken the core. */
+static void read_gaps(Reader *reader, const Class *class, const Span *spans)
+{
+    g_autoptr(GArray) others = beside(class, spans);
+    const Span *before = NULL;
+    double others_end = -INFINITY;
+
+    for (guint i = 0, next = 0; i < class->num; i++) {
+        const Span *span = &spans[i];
+
+        if (isnan(span->start) || class->places[i].op->stream != COMPUTE_STREAM)
+            continue;
+        for (; next < others->len && g_array_index(others, Span, next).start < span->start; next++)
+            others_end = MAX(others_end, g_array_index(others, Span, next).end);
+        if (before != NULL && !class->places[i].waits && span->start >= before->end &&
+            others_end <= before->end)
+            slot_add(&reader->gap, span->start - before->end);
+        before = span;
+    }
+}
+
 static void read_rank(Reader *reader, guint rank)
 {
     const Class *class = class_of(reader, rank);
-    const Span *spans = reader->spans[rank], *before = NULL;
+    const Span *spans = reader->spans[rank];
 
     for (guint i = 0; i < class->num; i++) {
         const Place *place = &class->places[i];
 
         if (isnan(spans[i].start))
             continue;
-        if (op_kind_is_communication(place->op->kind)) {
+        if (op_kind_is_communication(place->op->kind))
             add_collective(reader, rank, place, i);
-            continue;
-        }
-        add_sample(reader, rank, place, spans[i].end - spans[i].start);
-        if (place->op->stream != COMPUTE_STREAM)
-            continue;
-        const double gap = before == NULL || place->waits ? -1 : spans[i].start - before->end;
-        if (gap >= 0)
-            slot_add(&reader->gap, gap);
-        before = &spans[i];
+        else
+            add_sample(reader, rank, place, spans[i].end - spans[i].start);
     }
+    read_gaps(reader, class, spans);
 }
 
 static void read_step(Reader *reader)
