@@ -71,7 +71,7 @@ static gboolean learn_ops(Feedback *feedback, const ReportRun *run, const Plan *
     feedback->rows = learn_rows(plan->topology, &context, shown.ops);
     feedback->num = shown.num;
     feedback->steps = shown.steps;
-    feedback->one_eyed = shown.one_eyed;
+    feedback->incomplete = shown.incomplete;
     return TRUE;
 }
 

@@ -12,7 +12,7 @@ typedef struct {
     Learnt rows;
     guint64 num; /* op times that they are of */
     guint steps;
-    guint one_eyed;                             /* as in Shown */
+    guint incomplete;                           /* as in Shown */
     double before_s, after_s, measured_s;       /* a step of that layout: predicted with the file as
                                                    it was, as it is; NAN = not measured */
     guint64 before_memory, after_memory;        /* beside the arena */

@@ -46,11 +46,11 @@ char *feedback_text(const Feedback *feedback)
     if (feedback->rows.between_nodes > 0)
         g_string_append(text, "collectives between nodes are left as they are: rows are of one "
                               "node\n");
-    if (feedback->one_eyed > 0)
+    if (feedback->incomplete > 0)
         g_string_append_printf(text,
                                "%u collectives are left out: without the times of all members, "
                                "waiting can't be told from moving\n",
-                               feedback->one_eyed);
+                               feedback->incomplete);
     return g_string_free(text, FALSE);
 }
 
@@ -83,7 +83,7 @@ char *feedback_json(const Feedback *feedback)
     add_integer(json, "op_rows", feedback->rows.ops);
     add_integer(json, "collective_rows", feedback->rows.collectives);
     add_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
-    add_integer(json, "collectives_left_out", feedback->one_eyed);
+    add_integer(json, "collectives_left_out", feedback->incomplete);
     add_number(json, "op_overhead_seconds", feedback->after_overhead_s);
     add_integer(json, "framework_bytes", (gint64)feedback->after_memory);
     json_builder_set_member_name(json, "step_seconds");

@@ -233,7 +233,7 @@ static void add_collective(Reader *reader, guint rank, const Place *place, guint
         const double seconds = member_seconds(reader, group->ranks[i], place, at);
 
         if (isnan(seconds)) {
-            reader->shown->one_eyed++;
+            reader->shown->incomplete++;
             return;
         }
         least = MIN(least, seconds);
@@ -325,7 +325,7 @@ static Span *spans_new(guint num)
     return spans;
 }
 
-/* Lays one rank's rows of one step, in the order in which they were written, which is that of the
+/* Lays one rank's rows of a step, in the order in which they were written, which is that of the
  * program, along its ops: those that did not run have no row.  Returns how many rows those are, 0
  * on error. */
 static guint lay_rows(Reader *reader, const GArray *rows, guint first, GError **error)
@@ -343,7 +343,7 @@ static guint lay_rows(Reader *reader, const GArray *rows, guint first, GError **
     for (; row < rows->len; row++) {
         const StoreOp *op = &g_array_index(rows, StoreOp, row);
 
-        if (op->rank != head->rank || op->step != head->step)
+        if (op->rank != head->rank)
             break;
         while (at < class->num && (strcmp(class->places[at].label, op->op) != 0 ||
                                    strcmp(class->places[at].stream, op->stream) != 0))
@@ -360,22 +360,28 @@ static guint lay_rows(Reader *reader, const GArray *rows, guint first, GError **
     return row - first;
 }
 
-static gboolean lay_all(Reader *reader, const GArray *rows, GError **error)
+/* One step after the other: a long run has millions of rows. */
+static gboolean read_steps(Reader *reader, Store *store, GError **error)
 {
-    for (guint i = 0; i < rows->len;) {
-        const gint64 step = g_array_index(rows, StoreOp, i).step;
-        const guint laid = lay_rows(reader, rows, i, error);
+    for (gint64 step = G_MININT64;;) {
+        g_autoptr(GArray) rows = store_next_ops(store, reader->run, step, error);
 
-        if (laid == 0)
+        if (rows == NULL)
             return FALSE;
-        i += laid;
-        if (i == rows->len || g_array_index(rows, StoreOp, i).step != step)
-            read_step(reader);
+        if (rows->len == 0)
+            break;
+        for (guint i = 0, laid; i < rows->len; i += laid) {
+            laid = lay_rows(reader, rows, i, error);
+            if (laid == 0)
+                return FALSE;
+        }
+        step = g_array_index(rows, StoreOp, 0).step;
+        read_step(reader);
     }
-    return rows->len > 0 || fail(error, ERROR_INPUT,
-                                 "run %" G_GINT64_FORMAT
-                                 " has no op times: it ended before a sampled step (the third)",
-                                 reader->run);
+    return reader->shown->steps > 0 ||
+           fail(error, ERROR_INPUT,
+                "run %" G_GINT64_FORMAT " has no op times: it ended before its first sampled step",
+                reader->run);
 }
 
 /* ---- all ---- */
@@ -410,18 +416,15 @@ static void show_class(Reader *reader, const Class *class, const guint *spans, d
 gboolean shown_read(Shown *shown, Store *store, gint64 run, const ProgramSet *set,
                     guint *const *spans, gboolean gaps, GError **error)
 {
-    g_autoptr(GArray) rows = store_written_ops(store, run, error);
     Reader reader = {.set = set, .shown = shown, .run = run};
 
-    if (rows == NULL)
-        return FALSE;
     *shown = (Shown){.ops = g_array_new(FALSE, FALSE, sizeof(LearnOp))};
     reader.classes = g_new(Class, set->num_classes);
     reader.spans = g_new0(Span *, set->num_ranks);
     reader.gap = slot_new();
     for (guint c = 0; c < set->num_classes; c++)
         class_init(&reader.classes[c], set, c);
-    const gboolean ok = lay_all(&reader, rows, error);
+    const gboolean ok = read_steps(&reader, store, error);
     const double gap = ok && gaps ? slot_seconds(&reader.gap) : 0;
     for (guint c = 0; c < set->num_classes; c++) {
         if (ok)

@@ -7,10 +7,10 @@
 #include <glib.h>
 
 typedef struct {
-    GArray *ops;    /* LearnOp (sim/cost/learn.h) */
-    guint64 num;    /* op times that they are made of */
-    guint steps;    /* that were sampled */
-    guint one_eyed; /* collectives left out: the times of some members are not in the store */
+    GArray *ops;      /* LearnOp (sim/cost/learn.h) */
+    guint64 num;      /* op times that they are made of */
+    guint steps;      /* that were sampled */
+    guint incomplete; /* collectives left out: the times of some members are not in the store */
 } Shown;
 
 /* What @run, whose programs are @set with @spans by class, took.  @gaps: of sampled steps, what

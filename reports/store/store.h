@@ -79,7 +79,8 @@ GArray *store_steps(Store *store, gint64 run, GError **error); /* StoreStep */
 GArray *store_terms(Store *store, gint64 run, GError **error); /* StoreTerm */
 GArray *store_ops(Store *store, gint64 run, gint64 step,
                   GError **error); /* StoreOp, by step, rank, start; step 0 = all */
-/* StoreOp, by step, rank, and then as they were written. */
-GArray *store_written_ops(Store *store, gint64 run, GError **error);
+/* StoreOp of the first sampled step after @step, by rank and then as they were written; empty when
+ * there is none. */
+GArray *store_next_ops(Store *store, gint64 run, gint64 step, GError **error);
 /* StoreOp, by start: the last sampled step, of @rank or else of the lowest rank that has any. */
 GArray *store_sampled_ops(Store *store, gint64 run, guint rank, GError **error);

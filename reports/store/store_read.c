@@ -190,9 +190,10 @@ static const Table ops_table = {
     .clear = clear_op,
 };
 
-static const Table written_ops_table = {
+static const Table next_ops_table = {
     .sql = "SELECT rank, step, op, stream, start, \"end\", bytes, flops"
-           " FROM ops WHERE run = ?1 ORDER BY step, rank, rowid",
+           " FROM ops WHERE run = ?1 AND step = (SELECT min(step) FROM ops WHERE run = ?1 AND"
+           " step > ?2) ORDER BY rank, rowid",
     .size = sizeof(StoreOp),
     .read = read_op,
     .clear = clear_op,
@@ -230,9 +231,9 @@ GArray *store_ops(Store *store, gint64 run, gint64 step, GError **error)
     return read_table(store, &ops_table, run, step, error);
 }
 
-GArray *store_written_ops(Store *store, gint64 run, GError **error)
+GArray *store_next_ops(Store *store, gint64 run, gint64 step, GError **error)
 {
-    return read_table(store, &written_ops_table, run, 0, error);
+    return read_table(store, &next_ops_table, run, step, error);
 }
 
 GArray *store_sampled_ops(Store *store, gint64 run, guint rank, GError **error)

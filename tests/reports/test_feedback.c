@@ -3,6 +3,7 @@
 #include "reports/feedback/feedback.h"
 #include "sim/base/error.h"
 #include "sim/search/price.h"
+#include "tests/mutate.h"
 #include "tests/reports/fabricate.h"
 #include "tests/sim/spec_case.h"
 
@@ -214,7 +215,7 @@ static void check_closed(Loop *loop)
                   plan_layout_text(loop->plan), loop->step_s, feedback.before_s, feedback.after_s);
     ck_assert_uint_eq(feedback.steps, SAMPLED);
     ck_assert_uint_eq(feedback.after_memory, 123456789);
-    ck_assert_uint_eq(feedback.one_eyed, 0);
+    ck_assert_uint_eq(feedback.incomplete, 0);
 
     g_autofree char *once = contents(loop->file);
     must(calibrate(loop, &again, &error), error);
@@ -322,7 +323,7 @@ START_TEST(collectives_of_which_a_member_is_unknown_teach_nothing)
     must(calibrate(&loop, &feedback, &error), error);
     ck_assert_uint_eq(feedback.rows.collectives, 0);
     ck_assert_uint_gt(feedback.rows.gemm, 0);
-    ck_assert_uint_gt(feedback.one_eyed, 0);
+    ck_assert_uint_gt(feedback.incomplete, 0);
     loop_close(&loop);
 }
 END_TEST
@@ -406,6 +407,34 @@ START_TEST(another_device_or_damage_is_refused_and_the_file_stays)
 }
 END_TEST
 
+/* Whatever the file holds: it is refused and stays, or what is made of it can be read. */
+START_TEST(damaged_files_are_refused_or_stay_topologies)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(41);
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case two = case_of(model, 1, 2, 1);
+    Loop loop;
+
+    loop_open(&loop, &two);
+    store_run(&loop, 2);
+    g_autofree char *whole = contents(loop.file);
+    for (guint i = 0; i < 60; i++) {
+        g_autofree char *text = mutate(whole, random);
+        g_auto(Feedback) feedback = {0};
+        g_autoptr(GError) error = NULL;
+
+        ck_assert(g_file_set_contents(loop.file, text, -1, NULL));
+        const gboolean fed = calibrate(&loop, &feedback, &error);
+        g_autofree char *after = contents(loop.file);
+        g_autoptr(Topology) read = fed ? topology_parse(after, "file", "", &error) : NULL;
+
+        ck_assert_msg(fed ? read != NULL : strcmp(text, after) == 0, "%s\n%s",
+                      error == NULL ? "" : error->message, text);
+    }
+    loop_close(&loop);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("feedback");
@@ -418,6 +447,7 @@ int main(void)
     tcase_add_test(tcase, what_lies_between_ops_is_part_of_a_step_that_is_no_graph);
     tcase_add_test(tcase, collectives_of_which_a_member_is_unknown_teach_nothing);
     tcase_add_test(tcase, another_device_or_damage_is_refused_and_the_file_stays);
+    tcase_add_test(tcase, damaged_files_are_refused_or_stay_topologies);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
