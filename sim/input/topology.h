@@ -43,7 +43,8 @@ typedef struct {
     guint span;                    /* GPUs that share it; 0 = those of a node */
 } MemoryTier;
 
-/* What `fsdp-run calibrate` or `fsdp-report --calibrate` wrote.  busy = ranks that computed at once, threads = of each. */
+/* What `fsdp-run calibrate` or `fsdp-report --calibrate` wrote.  busy = ranks that computed at
+ * once, threads = of each. */
 typedef struct {
     DType dtype;
     guint busy, threads;
