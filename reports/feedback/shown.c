@@ -223,12 +223,12 @@ static void add_collective(Reader *reader, guint rank, const Place *place, guint
     const Group *group = group_of(reader->set, class_of(reader, rank)->program, place->op, rank);
     double least = INFINITY;
 
-    if (group != NULL && group->ranks[0] != rank && reader->spans[group->ranks[0]] != NULL)
-        return;
     if (group == NULL || place->between) {
         add_sample(reader, rank, place, member_seconds(reader, rank, place, at));
         return;
     }
+    if (group->ranks[0] != rank && reader->spans[group->ranks[0]] != NULL)
+        return;
     for (guint i = 0; i < group->size; i++) {
         const double seconds = member_seconds(reader, group->ranks[i], place, at);
 

@@ -7,6 +7,7 @@
 #include "sim/cost/device_cost.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Of an op's time, what is left for its work where the fixed cost, or works that other ops showed,
  * leave less by chance: rates without bound would reach other sizes.  What is predicted to take
@@ -292,15 +293,15 @@ static void learn_works(Learning *learning, const GArray *ops, guint num)
 
 /* ---- collectives ---- */
 
-/* A MeasuredCollective whose seconds are of all @calls. */
+/* A MeasuredCollective whose seconds are of all @calls; @least: of one. */
 typedef struct {
     MeasuredCollective row;
-    double calls;
+    double calls, least;
 } Traffic;
 
 static void add_traffic(GArray *traffic, const MeasuredCollective *row, double calls)
 {
-    const Traffic new = {.row = *row};
+    const Traffic new = {.row = *row, .least = row->seconds};
     Traffic *sum = NULL;
 
     for (guint i = 0; i < traffic->len && sum == NULL; i++) {
@@ -317,6 +318,15 @@ static void add_traffic(GArray *traffic, const MeasuredCollective *row, double c
     }
     sum->row.seconds += calls * row->seconds;
     sum->calls += calls;
+    sum->least = MIN(sum->least, row->seconds);
+}
+
+/* Between stages one side of a message always waits for what the other computes: the least. */
+static double traffic_seconds(const Traffic *sum)
+{
+    return strcmp(sum->row.collective, volume_name(VOLUME_EXCHANGE)) == 0
+               ? sum->least
+               : sum->row.seconds / sum->calls;
 }
 
 static void learn_collective(Learning *learning, const LearnOp *shown, GArray *traffic)
@@ -350,7 +360,7 @@ static void learn_collectives(Learning *learning, const GArray *ops)
         const Traffic *sum = &g_array_index(traffic, Traffic, i);
         MeasuredCollective row = sum->row;
 
-        row.seconds = samples_round(sum->row.seconds / sum->calls);
+        row.seconds = samples_round(traffic_seconds(sum));
         measured_put_collective(&learning->topology->measured, &row);
     }
     learning->learnt.collectives = traffic->len;

@@ -59,8 +59,8 @@ static Plan *plan_of(const Case *from)
     return plan;
 }
 
-/* Members that come early wait for the last one, in some of the steps. */
-static double wait_s(const Loop *loop, guint rank, const Program *program, const Op *op, guint step)
+/* All members but the last one come early and wait: of a pipeline's stages all but the last. */
+static double wait_s(const Loop *loop, guint rank, const Program *program, const Op *op)
 {
     const Stream *stream = program_stream(program, op->stream);
     const Group *group =
@@ -69,8 +69,7 @@ static double wait_s(const Loop *loop, guint rank, const Program *program, const
             : program_set_group(
                   loop->set, g_array_index(program->groups, GroupRef, stream->group).purpose, rank);
 
-    return group == NULL || step == 3 || group->ranks[group->size - 1] == rank ? 0
-                                                                               : 1e-3 * (rank + 1);
+    return group == NULL || group->ranks[group->size - 1] == rank ? 0 : 1e-3 * (rank + 1);
 }
 
 static void store_rank(const Loop *loop, Store *store, const GArray *ops, guint rank, guint step)
@@ -91,7 +90,7 @@ static void store_rank(const Loop *loop, Store *store, const GArray *ops, guint 
             .step = step,
             .op = label,
             .stream = program_stream(program, op->stream)->name,
-            .start = done->start_s - wait_s(loop, rank, program, op, step) + i * loop->gap_s,
+            .start = done->start_s - wait_s(loop, rank, program, op) + i * loop->gap_s,
             .end = done->end_s + i * loop->gap_s,
         };
 
