@@ -1,6 +1,7 @@
 #include "reports/feedback/feedback.h"
 
 #include "reports/report/format.h"
+#include "sim/base/units.h"
 
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -31,7 +32,7 @@ char *feedback_text(const Feedback *feedback)
     GString *text = g_string_new(NULL);
     g_autofree char *before = bytes_text(feedback->before_memory);
     g_autofree char *after = bytes_text(feedback->after_memory);
-    g_autofree char *overhead = format_seconds(feedback->after_overhead_s);
+    g_autofree char *overhead = units_print(feedback->after_overhead_s, UNITS_SECONDS);
 
     g_string_append_printf(text,
                            "%s: run %" G_GINT64_FORMAT ", %" G_GUINT64_FORMAT

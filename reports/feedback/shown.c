@@ -1,13 +1,13 @@
-/* A step's time is a sum, so within a step a compute op counts with its mean over calls and ranks;
- * over steps with the mean of the middle half, which a disturbed step does not reach.  A
- * collective's time is from when its last member came, that is the least of its members' times: the
- * others waited.  A message between stages has one pair for itself and waits for what a stage
- * computes: the least of all.  So is the fixed cost of an op, which a step pays hundreds of times.
+/* A step's time is a sum, so ops count with their mean, over calls, ranks and the steps of the
+ * middle half by length, which a disturbed step is not among.  A collective's time is from when its
+ * last member came, that is the least of its members' times: the others waited.  A message between
+ * stages has one pair for itself and waits for what a stage computes: the least of all.  So is the
+ * fixed cost of an op, which a step pays hundreds of times.
  */
 #include "reports/feedback/shown.h"
 
+#include "reports/feedback/slot.h"
 #include "sim/base/error.h"
-#include "sim/base/samples.h"
 #include "sim/cost/learn.h"
 
 #include <math.h>
@@ -24,20 +24,11 @@ typedef struct {
     gboolean between; /* a message between classes */
 } Place;
 
-/* Times of one op of a segment. */
-typedef struct {
-    const Place *place; /* one that it has */
-    double sum;         /* of the step under way */
-    guint num;
-    GArray *means; /* double, by step */
-    double least;
-    guint64 calls; /* of all steps */
-} Slot;
-
 typedef struct {
     const Program *program;
     Place *places;
-    Slot *slots;
+    Slot *slots;           /* by segment's op */
+    const Place **of_slot; /* one that it has; NULL: none */
     guint num, num_slots;
 } Class;
 
@@ -49,42 +40,12 @@ typedef struct {
 typedef struct {
     const ProgramSet *set;
     Class *classes;
-    Span **spans; /* by rank; NULL: it has no rows of this step */
-    Slot gap;     /* between two ops of compute */
+    Span **spans;    /* by rank; NULL: it has no rows of this step */
+    Slot gap;        /* between two ops of compute */
+    GArray *lengths; /* double, by step: until its last op of compute */
     Shown *shown;
     gint64 run;
 } Reader;
-
-/* ---- times of one op ---- */
-
-static Slot slot_new(void)
-{
-    return (Slot){.means = g_array_new(FALSE, FALSE, sizeof(double)), .least = INFINITY};
-}
-
-static void slot_add(Slot *slot, double seconds)
-{
-    slot->sum += seconds;
-    slot->num++;
-    slot->calls++;
-    slot->least = MIN(slot->least, seconds);
-}
-
-static void slot_end_step(Slot *slot)
-{
-    const double mean = slot->sum / slot->num;
-
-    if (slot->num > 0)
-        g_array_append_val(slot->means, mean);
-    slot->sum = slot->num = 0;
-}
-
-static double slot_seconds(const Slot *slot)
-{
-    return slot->means->len == 0
-               ? 0
-               : samples_middle_mean((double *)(void *)slot->means->data, slot->means->len);
-}
 
 /* ---- programs ---- */
 
@@ -156,8 +117,9 @@ static void class_init(Class *class, const ProgramSet *set, guint class_index)
     class->places = g_new0(Place, class->num);
     class->num_slots = first_slot[program->segments->len];
     class->slots = g_new(Slot, class->num_slots);
+    class->of_slot = g_new0(const Place *, class->num_slots);
     for (guint i = 0; i < class->num_slots; i++)
-        class->slots[i] = slot_new();
+        slot_init(&class->slots[i]);
     for (guint c = 0, i = 0; c < program->step.calls->len; c++) {
         const guint segment = g_array_index(program->step.calls, Call, c).segment;
 
@@ -168,7 +130,7 @@ static void class_init(Class *class, const ProgramSet *set, guint class_index)
             place->slot = first_slot[segment] + o;
             if (op_kind_is_communication(place->op->kind))
                 place->nth = nth[place->op->stream]++;
-            class->slots[place->slot].place = place;
+            class->of_slot[place->slot] = place;
         }
     }
 }
@@ -179,8 +141,9 @@ static void class_clear(Class *class)
         g_free(class->places[i].label);
     g_free(class->places);
     for (guint i = 0; i < class->num_slots; i++)
-        g_array_unref(class->slots[i].means);
+        slot_clear(&class->slots[i]);
     g_free(class->slots);
+    g_free(class->of_slot);
 }
 
 /* ---- a step ---- */
@@ -300,8 +263,24 @@ static void read_rank(Reader *reader, guint rank)
     read_gaps(reader, class, spans);
 }
 
+/* Until its last op of compute, at the last rank. */
+static double step_length(const Reader *reader)
+{
+    double length = 0;
+
+    for (guint rank = 0; rank < reader->set->num_ranks; rank++)
+        for (guint i = 0; reader->spans[rank] != NULL && i < class_of(reader, rank)->num; i++)
+            if (class_of(reader, rank)->places[i].op->stream == COMPUTE_STREAM &&
+                reader->spans[rank][i].end > length)
+                length = reader->spans[rank][i].end;
+    return length;
+}
+
 static void read_step(Reader *reader)
 {
+    const double length = step_length(reader);
+
+    g_array_append_val(reader->lengths, length);
     for (guint rank = 0; rank < reader->set->num_ranks; rank++)
         if (reader->spans[rank] != NULL)
             read_rank(reader, rank);
@@ -386,27 +365,33 @@ static gboolean read_steps(Reader *reader, Store *store, GError **error)
 
 /* ---- all ---- */
 
-static double seconds_of(const Slot *slot, double gap)
+static double seconds_of(const Slot *slot, const Place *place, const GArray *steps, double gap)
 {
-    const Op *op = slot->place->op;
-
-    if (slot->place->between || op->kind == OP_CLIP)
+    if (place->between || place->op->kind == OP_CLIP)
         return slot->least;
-    return slot_seconds(slot) + (op->stream == COMPUTE_STREAM ? gap : 0);
+    const double seconds = slot_seconds(slot, steps);
+
+    return seconds + (seconds > 0 && place->op->stream == COMPUTE_STREAM ? gap : 0);
 }
 
-static void show_class(Reader *reader, const Class *class, const guint *spans, double gap)
+static void show_class(Reader *reader, guint class_index, const guint *spans, gboolean gaps)
 {
+    const Class *class = &reader->classes[class_index];
+    g_autoptr(GArray) steps = slot_middle_steps(reader->lengths);
+    const double gap = gaps ? slot_seconds(&reader->gap, steps) : 0;
+
     for (guint i = 0; i < class->num_slots; i++) {
         const Slot *slot = &class->slots[i];
+        const Place *place = class->of_slot[i];
+        const double seconds = slot->calls == 0 ? 0 : seconds_of(slot, place, steps, gap);
 
-        if (slot->calls == 0)
+        if (seconds == 0)
             continue;
         const LearnOp op = {
             .program = class->program,
             .spans = spans,
-            .op = slot->place->op,
-            .seconds = seconds_of(slot, gap),
+            .op = place->op,
+            .seconds = seconds,
             .calls = (double)slot->calls,
         };
         g_array_append_val(reader->shown->ops, op);
@@ -421,21 +406,22 @@ gboolean shown_read(Shown *shown, Store *store, gint64 run, const ProgramSet *se
     *shown = (Shown){.ops = g_array_new(FALSE, FALSE, sizeof(LearnOp))};
     reader.classes = g_new(Class, set->num_classes);
     reader.spans = g_new0(Span *, set->num_ranks);
-    reader.gap = slot_new();
+    slot_init(&reader.gap);
+    reader.lengths = g_array_new(FALSE, FALSE, sizeof(double));
     for (guint c = 0; c < set->num_classes; c++)
         class_init(&reader.classes[c], set, c);
     const gboolean ok = read_steps(&reader, store, error);
-    const double gap = ok && gaps ? slot_seconds(&reader.gap) : 0;
     for (guint c = 0; c < set->num_classes; c++) {
         if (ok)
-            show_class(&reader, &reader.classes[c], spans[c], gap);
+            show_class(&reader, c, spans[c], gaps);
         class_clear(&reader.classes[c]);
     }
     for (guint rank = 0; rank < set->num_ranks; rank++)
         g_free(reader.spans[rank]);
     g_free(reader.spans);
     g_free(reader.classes);
-    g_array_unref(reader.gap.means);
+    slot_clear(&reader.gap);
+    g_array_unref(reader.lengths);
     return ok;
 }
 
