@@ -48,7 +48,7 @@ static char *graphs_line(Record *record)
     if (graphs == record->graphs)
         return g_strdup("");
     record->graphs = graphs;
-    return g_strdup_printf("  %-15s%s\n", "cuda graphs", graphs);
+    return g_strdup_printf("  %-15s%s\n", STORE_GRAPHS, graphs);
 }
 
 static char *storage_line(const Record *record)

@@ -34,6 +34,18 @@ static gboolean check_device(const Plan *plan, const TopologyText *file, GError 
                 file->path, device_kind_name(to->gpu.kind), to->gpu.name, to->gpus_per_node);
 }
 
+/* Delays at random, or each communication waited for, are not how training runs. */
+static gboolean check_mode(const Plan *plan, const ReportRun *run, GError **error)
+{
+    static const char *const modes[] = {STORE_CHECK_MODE, STORE_NO_OVERLAP};
+
+    for (guint i = 0; i < G_N_ELEMENTS(modes); i++)
+        if (run->row->notes != NULL && strstr(run->row->notes, modes[i]) != NULL)
+            return fail(error, ERROR_INPUT, "%s ran with%s: its times are not those of training",
+                        plan->source, modes[i] + 1);
+    return TRUE;
+}
+
 /* Where the run's state was offloaded to: a step can't be priced without. */
 static gboolean check_tiers(const Plan *plan, const TopologyText *file, GError **error)
 {
@@ -53,7 +65,9 @@ static gboolean check_tiers(const Plan *plan, const TopologyText *file, GError *
  * a sampled step is not theirs.  The run's record says which (exec/run/record.c). */
 static gboolean has_gaps(const ReportRun *run)
 {
-    return run->row->notes == NULL || strstr(run->row->notes, "cuda graphs    on") == NULL;
+    g_autofree char *on = g_strdup_printf("  %-15son", STORE_GRAPHS);
+
+    return run->row->notes == NULL || strstr(run->row->notes, on) == NULL;
 }
 
 static gboolean learn_ops(Feedback *feedback, const ReportRun *run, const Plan *plan,
@@ -162,7 +176,8 @@ gboolean feedback_write(Feedback *feedback, const Report *report, const ReportRu
     if (!topology_text_load(&file, topology_path, error))
         return FALSE;
     g_autoptr(Plan) plan = read_plan(run, report->path, error);
-    if (plan == NULL || !check_device(plan, &file, error) || !check_tiers(plan, &file, error))
+    if (plan == NULL || !check_device(plan, &file, error) || !check_mode(plan, run, error) ||
+        !check_tiers(plan, &file, error))
         return FALSE;
     g_autoptr(ProgramSet) set = plan_compile(plan, error);
     if (set == NULL)

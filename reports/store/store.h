@@ -12,6 +12,12 @@ typedef struct {
     guint64 seed;
 } StoreRun;
 
+/* In the notes of a run whose ops took other times than training does. */
+#define STORE_CHECK_MODE ", check mode"
+#define STORE_NO_OVERLAP ", no overlap"
+/* Of one whose steps ran as graphs, but for those that are sampled. */
+#define STORE_GRAPHS "cuda graphs"
+
 typedef struct {
     gint64 step; /* from 1 */
     double seconds, loss, grad_norm, tokens, lr;

@@ -302,7 +302,7 @@ START_TEST(what_lies_between_ops_is_part_of_a_step_that_is_no_graph)
     const double gap_s = 5e-6;
     guint64 ops;
     const double without_s = with_gaps(NULL, 0, &ops), with_s = with_gaps("  x\n", gap_s, &ops);
-    const double graph_s = with_gaps("  cuda graphs    on from step 3 on\n", gap_s, &ops);
+    const double graph_s = with_gaps("  " STORE_GRAPHS "    on from step 3 on\n", gap_s, &ops);
 
     ck_assert_double_eq_tol(with_s, without_s + (double)ops * gap_s, 0.05 * (double)ops * gap_s);
     ck_assert_double_eq_tol(graph_s, without_s, 1e-9);
@@ -377,7 +377,10 @@ static void check_refusals(Loop *loop)
         {"latency", "latancy", "did you mean"},
     };
 
+    loop->notes = "  run            to step 60, seed 1" STORE_CHECK_MODE "\n";
     store_run(loop, loop->plan->ranks_per_node);
+    refuse(loop, "ran with check mode");
+    set_store(loop, "UPDATE runs SET notes = NULL");
     for (guint i = 0; i < G_N_ELEMENTS(others); i++) {
         g_autofree char *text = contents(loop->file);
         g_auto(GStrv) parts = g_strsplit(text, others[i].from, -1);
