@@ -146,14 +146,13 @@ static gboolean feed(Feedback *feedback, const Report *report, const ReportRun *
         return FALSE;
     feedback->before_s = price(plan);
     feedback->before_memory = plan_framework_bytes(plan);
-    feedback->before_overhead_s = topology->measured.op_overhead_s;
     if (!learn_ops(feedback, run, plan, set, store, error))
         return FALSE;
     learn_memory(run, topology);
     add_source(feedback, report, run, topology);
     feedback->after_s = price(plan);
     feedback->after_memory = plan_framework_bytes(plan);
-    feedback->after_overhead_s = topology->measured.op_overhead_s;
+    feedback->op_overhead_s = topology->measured.op_overhead_s;
     feedback->measured_s = report_measured(run, "step_seconds");
     return TRUE;
 }

@@ -12,11 +12,11 @@ typedef struct {
     Learnt rows;
     guint64 num; /* op times that they are of */
     guint steps;
-    guint incomplete;                           /* as in Shown */
-    double before_s, after_s, measured_s;       /* a step of that layout: predicted with the file as
-                                                   it was, as it is; NAN = not measured */
-    guint64 before_memory, after_memory;        /* beside the arena */
-    double before_overhead_s, after_overhead_s; /* of an op; 0 = nominal */
+    guint incomplete;                     /* as in Shown */
+    double before_s, after_s, measured_s; /* a step of that layout: predicted with the file as
+                                             it was, as it is; NAN = not measured */
+    guint64 before_memory, after_memory;  /* beside the arena */
+    double op_overhead_s;                 /* an op's fixed cost, as it is */
 } Feedback;
 
 /* Puts into @topology_path, a file, the rows that the sampled ops of @run give, the fixed cost of

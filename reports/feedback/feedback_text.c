@@ -32,7 +32,7 @@ char *feedback_text(const Feedback *feedback)
     GString *text = g_string_new(NULL);
     g_autofree char *before = bytes_text(feedback->before_memory);
     g_autofree char *after = bytes_text(feedback->after_memory);
-    g_autofree char *overhead = units_print(feedback->after_overhead_s, UNITS_SECONDS);
+    g_autofree char *overhead = units_print(feedback->op_overhead_s, UNITS_SECONDS);
 
     g_string_append_printf(text,
                            "%s: run %" G_GINT64_FORMAT ", %" G_GUINT64_FORMAT
@@ -85,7 +85,7 @@ char *feedback_json(const Feedback *feedback)
     add_integer(json, "collective_rows", feedback->rows.collectives);
     add_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
     add_integer(json, "collectives_left_out", feedback->incomplete);
-    add_number(json, "op_overhead_seconds", feedback->after_overhead_s);
+    add_number(json, "op_overhead_seconds", feedback->op_overhead_s);
     add_integer(json, "framework_bytes", (gint64)feedback->after_memory);
     json_builder_set_member_name(json, "step_seconds");
     json_builder_begin_object(json);
