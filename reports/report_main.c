@@ -36,9 +36,7 @@ static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json,
          "Print JSON: all runs, or the one of --run", NULL},
         {"calibrate", 0, 0, G_OPTION_ARG_FILENAME, &options->calibrate,
-         "Put what the run's sampled ops took into topology file T, so that the next prediction "
-         "uses it, and print what changed instead of the report",
-         "T"},
+         "Put what the run's sampled ops took into topology file T; print what changed", "T"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &options->version, "Print the version", NULL},
         {G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->files, NULL, "DB"},
         G_OPTION_ENTRY_NULL,
