@@ -1,4 +1,5 @@
 /* fsdp-report: predicted beside measured, from the store of runs. */
+#include "reports/feedback/feedback.h"
 #include "reports/picture/html.h"
 #include "reports/report/report.h"
 #include "sim/base/error.h"
@@ -9,7 +10,7 @@
 
 typedef struct {
     gint64 run; /* 0: the latest */
-    char *html;
+    char *html, *calibrate;
     gboolean json, png, version;
     char **files;
 } Options;
@@ -17,6 +18,7 @@ typedef struct {
 static void options_clear(Options *options)
 {
     g_free(options->html);
+    g_free(options->calibrate);
     g_strfreev(options->files);
 }
 
@@ -33,6 +35,8 @@ static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
          NULL},
         {"json", 0, 0, G_OPTION_ARG_NONE, &options->json,
          "Print JSON: all runs, or the one of --run", NULL},
+        {"calibrate", 0, 0, G_OPTION_ARG_FILENAME, &options->calibrate,
+         "Put what the run's sampled ops took into topology file T; print what changed", "T"},
         {"version", 0, 0, G_OPTION_ARG_NONE, &options->version, "Print the version", NULL},
         {G_OPTION_REMAINING, 0, 0, G_OPTION_ARG_FILENAME_ARRAY, &options->files, NULL, "DB"},
         G_OPTION_ENTRY_NULL,
@@ -63,24 +67,47 @@ static gboolean print(const char *text, GError **error)
     return TRUE;
 }
 
+static gboolean print_json(char *json, GError **error)
+{
+    g_autofree char *line = g_strconcat(json, "\n", NULL);
+
+    g_free(json);
+    return print(line, error);
+}
+
+static gboolean calibrate(const Options *options, const Report *report, const ReportRun *run,
+                          GError **error)
+{
+    g_auto(Feedback) feedback = {0};
+
+    if (!feedback_write(&feedback, report, run, options->calibrate, error))
+        return FALSE;
+    if (options->json)
+        return print_json(feedback_json(&feedback), error);
+    g_autofree char *text = feedback_text(&feedback);
+
+    return print(text, error);
+}
+
 static gboolean run_report(const Options *options, GError **error)
 {
     g_autoptr(Report) report = report_load(options->files[0], error);
     if (report == NULL)
         return FALSE;
 
-    const gboolean any = options->json && options->html == NULL && options->run == 0;
+    const gboolean any =
+        options->json && options->html == NULL && options->run == 0 && options->calibrate == NULL;
     const ReportRun *run = any ? NULL : report_find(report, options->run, error);
     if (run == NULL && !any)
         return FALSE;
+    if (options->calibrate != NULL && !calibrate(options, report, run, error))
+        return FALSE;
     if (options->html != NULL && !html_write(report, run, options->html, options->png, error))
         return FALSE;
-    if (options->json) {
-        g_autofree char *json = report_json(report, options->run != 0 ? run : NULL);
-        g_autofree char *line = g_strconcat(json, "\n", NULL);
-
-        return print(line, error);
-    }
+    if (options->calibrate != NULL)
+        return TRUE;
+    if (options->json)
+        return print_json(report_json(report, options->run != 0 ? run : NULL), error);
 
     g_autofree char *text = report_text(report, run);
 

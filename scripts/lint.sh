@@ -34,7 +34,7 @@ floors() {
         for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
         names = "exec/base exec/launch exec/device exec/comm exec/cuda exec/run exec/calibrate exec"
         for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
-        names = "reports/store reports/report reports/picture reports"
+        names = "reports/store reports/report reports/feedback reports/picture reports"
         for (i = split(names, list, " "); i > 0; i--) floors[list[i]] = i
     }
     function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
@@ -49,8 +49,11 @@ floors() {
         if (tree(from) == tree(to) && floors[folder(to)] > floors[folder(from)]) say("a higher floor")
         if (from ~ /^sim\// && to ~ /^exec\//) say("sim/ never includes exec/")
         if (from ~ /^sim\/[^\/]*\// && to ~ /^reports\//) say("only the command line includes reports/")
-        if (from ~ /^reports\// && to !~ /^(sim\/base|reports)\//)
+        if (from ~ /^reports\// && from !~ /^reports\/feedback\// && to !~ /^(sim\/base|reports)\//)
             say("reports/ includes sim/base/ and itself only")
+        if (from ~ /^reports\// && to !~ /^(sim\/[^\/]*|reports)\//)
+            say("reports/ includes sim/ without its command line, and itself")
+        if (from ~ /^exec\// && to ~ /^reports\/feedback\//) say("exec/ does not feed back")
         if (from ~ /^exec\// && to ~ /^sim\/(cost|summary|backtest|export|import|config)\// && to != "sim/import/hostlist.h")
             say("exec/ includes neither cost nor what it serves")
         if (from ~ /^exec\// && to ~ /^sim\/search\// && to != "sim/search/plan.h")

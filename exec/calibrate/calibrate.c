@@ -5,10 +5,10 @@
 #include "exec/calibrate/calibrate_framework.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
-#include "exec/calibrate/calibrate_samples.h"
 #include "exec/calibrate/calibrate_tasks.h"
 #include "exec/launch/launch.h"
 #include "sim/base/error.h"
+#include "sim/base/samples.h"
 
 /* Seconds for the ops under one load, and for the collectives of one group.  There are 3 loads and
  * 3 groups on a machine of 2 or 4 cores; slow rows take their least number of calls, whatever the

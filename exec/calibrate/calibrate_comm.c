@@ -1,7 +1,7 @@
 #include "exec/calibrate/calibrate_comm.h"
 
 #include "exec/base/process.h"
-#include "exec/calibrate/calibrate_samples.h"
+#include "sim/base/samples.h"
 
 #include <string.h>
 

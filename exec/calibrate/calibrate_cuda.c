@@ -3,12 +3,12 @@
 #include "exec/calibrate/calibrate_framework.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
-#include "exec/calibrate/calibrate_samples.h"
 #include "exec/calibrate/calibrate_tasks.h"
 #include "exec/launch/launch.h"
 #include "exec/launch/launch_local.h"
 #include "exec/run/plug_in.h"
 #include "sim/base/error.h"
+#include "sim/base/samples.h"
 #include "sim/input/topology_rules.h"
 
 #include <string.h>

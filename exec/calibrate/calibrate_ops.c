@@ -2,8 +2,8 @@
 
 #include "exec/base/process.h"
 #include "exec/calibrate/calibrate_memory.h"
-#include "exec/calibrate/calibrate_samples.h"
 #include "exec/calibrate/calibrate_tasks.h"
+#include "sim/base/samples.h"
 
 #include <string.h>
 

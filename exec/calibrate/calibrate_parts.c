@@ -15,22 +15,6 @@ gboolean calibrate_write(const Topology *topology, const char *path, GError **er
     return TRUE;
 }
 
-/* Appends the rows of @from. */
-static void measured_append(Measured *to, const Measured *from)
-{
-    g_array_append_vals(to->gemm, from->gemm->data, from->gemm->len);
-    for (guint i = 0; i < from->ops->len; i++) {
-        MeasuredOp row = g_array_index(from->ops, MeasuredOp, i);
-        row.op = g_strdup(row.op);
-        g_array_append_val(to->ops, row);
-    }
-    for (guint i = 0; i < from->collectives->len; i++) {
-        MeasuredCollective row = g_array_index(from->collectives, MeasuredCollective, i);
-        row.collective = g_strdup(row.collective);
-        g_array_append_val(to->collectives, row);
-    }
-}
-
 /* Runs @ranks of this program, which write their rows to @path. */
 static gboolean launch_rank_part(const CalibrateOptions *options, CalibrateLaunch launch,
                                  guint ranks, const char *path, GError **error)
@@ -67,6 +51,6 @@ gboolean calibrate_ranks(const CalibrateOptions *options, CalibrateLaunch launch
     g_unlink(path);
     if (part == NULL)
         return FALSE;
-    measured_append(measured, &part->measured);
+    measured_merge(measured, &part->measured);
     return TRUE;
 }

@@ -12,6 +12,6 @@ gboolean calibrate_write(const Topology *topology, const char *path,
 typedef int (*CalibrateLaunch)(int argc, char **argv, guint ranks, guint threads, GError **error);
 
 /* Runs @ranks of this program, which call calibrate_rank_part() or calibrate_cuda_rank_part(), and
- * appends their rows. */
+ * takes their rows. */
 gboolean calibrate_ranks(const CalibrateOptions *options, CalibrateLaunch launch, guint ranks,
                          Measured *measured, GError **error) G_GNUC_WARN_UNUSED_RESULT;

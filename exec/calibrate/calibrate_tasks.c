@@ -1,6 +1,6 @@
 #include "exec/calibrate/calibrate_tasks.h"
 
-#include "exec/calibrate/calibrate_samples.h"
+#include "sim/base/samples.h"
 #include "sim/program/program.h"
 
 /* ---- what to measure ---- */

@@ -1,5 +1,7 @@
 #include "exec/run/effective.h"
 
+#include "reports/store/store.h"
+
 static void line(GString *text, const char *key, const char *format, ...) G_GNUC_PRINTF(3, 4);
 static void line(GString *text, const char *key, const char *format, ...)
 {
@@ -147,8 +149,8 @@ static void append_run(GString *text, const TrainOptions *options, const Runtime
     line(text, "runs on", "%s; %s", runtime_transport(runtime), runtime_library(runtime));
     line(text, "run", "to step %u, seed %" G_GUINT64_FORMAT ", lr %g %s, clip norm %g; %s%s%s",
          options->steps, options->seed, options->lr, options->cosine ? "cosine" : "constant",
-         options->clip_norm, watchdog, options->check ? ", check mode" : "",
-         options->no_overlap ? ", no overlap" : "");
+         options->clip_norm, watchdog, options->check ? STORE_CHECK_MODE : "",
+         options->no_overlap ? STORE_NO_OVERLAP : "");
 }
 
 static void append_schedule(GString *text, const Plan *plan)

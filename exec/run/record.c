@@ -3,6 +3,7 @@
 #include "exec/base/process.h"
 #include "exec/run/effective.h"
 #include "exec/run/estimate.h"
+#include "exec/run/op_times.h"
 #include "exec/run/terms.h"
 #include "sim/base/error.h"
 
@@ -47,7 +48,7 @@ static char *graphs_line(Record *record)
     if (graphs == record->graphs)
         return g_strdup("");
     record->graphs = graphs;
-    return g_strdup_printf("  %-15s%s\n", "cuda graphs", graphs);
+    return g_strdup_printf("  %-15s%s\n", STORE_GRAPHS, graphs);
 }
 
 static char *storage_line(const Record *record)
@@ -232,36 +233,6 @@ static void print_step(Record *record, const StoreStep *step)
             (double)peak_memory_bytes(record) / (1 << 20));
 }
 
-/* Of rank 0. */
-static gboolean write_ops(Record *record, gint64 step, const OpTime *times, GError **error)
-{
-    const Program *program = interpreter_program(record->interpreter);
-    guint64 i = 0;
-
-    for (guint c = 0; c < program->step.calls->len; c++) {
-        const Call *call = &g_array_index(program->step.calls, Call, c);
-        const Segment *segment = program_segment(program, call->segment);
-
-        for (guint o = 0; o < segment->num_ops; o++, i++) {
-            const Op *op = &segment->ops[o];
-            g_autofree char *name = program_op_label(program, call, op);
-            const StoreOp row = {
-                .step = step,
-                .op = name,
-                .stream = program_stream(program, op->stream)->name,
-                .start = times[i].start_s,
-                .end = times[i].end_s,
-                .bytes = (double)op_volume_bytes(program, op),
-                .flops = op_flops(op),
-            };
-
-            if (times[i].end_s > 0 && !store_add_op(record->store, record->run, &row, error))
-                return FALSE;
-        }
-    }
-    return TRUE;
-}
-
 /* Once found out in auto mode. */
 static gboolean note_graphs(Record *record, GError **error)
 {
@@ -273,12 +244,17 @@ static gboolean note_graphs(Record *record, GError **error)
     return record->store == NULL || store_add_note(record->store, record->run, line, error);
 }
 
-static gboolean write_step(Record *record, const StoreStep *step, gboolean sampled, GError **error)
+/* @times: NULL where the step was not sampled. */
+static gboolean write_step(Record *record, const StoreStep *step, const GPtrArray *times,
+                           GError **error)
 {
+    const OpTimesPlace place = {record->store, record->run, step->step};
+
     if (!store_begin(record->store, error) ||
         !store_add_step(record->store, record->run, step, error))
         return FALSE;
-    if (sampled && !write_ops(record, step->step, interpreter_times(record->interpreter), error))
+    if (times != NULL &&
+        !op_times_write(times, interpreter_set(record->interpreter), &place, error))
         return FALSE;
     return store_commit(record->store, error);
 }
@@ -291,12 +267,18 @@ gboolean record_step(Record *record, const StoreStep *step, gboolean sampled, GE
     if (sampled)
         terms_take_times(&record->terms, interpreter_program(record->interpreter),
                          interpreter_times(record->interpreter), step->seconds);
+    const gboolean stores_ops = sampled && record->options->db_path != NULL;
+    g_autoptr(GPtrArray) times =
+        stores_ops ? op_times_gather(record->interpreter, record->plan->ranks_per_node, error)
+                   : NULL;
+    if (stores_ops && times == NULL)
+        return FALSE;
     if (!is_root(record))
         return TRUE;
     print_step(record, step);
     if (!note_graphs(record, error))
         return FALSE;
-    return record->store == NULL || write_step(record, step, sampled, error);
+    return record->store == NULL || write_step(record, step, times, error);
 }
 
 gboolean record_saw_non_finite(const Record *record)

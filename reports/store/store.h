@@ -12,6 +12,12 @@ typedef struct {
     guint64 seed;
 } StoreRun;
 
+/* In the notes of a run whose ops took other times than training does. */
+#define STORE_CHECK_MODE ", check mode"
+#define STORE_NO_OVERLAP ", no overlap"
+/* Of one whose steps ran as graphs, but for those that are sampled. */
+#define STORE_GRAPHS "cuda graphs"
+
 typedef struct {
     gint64 step; /* from 1 */
     double seconds, loss, grad_norm, tokens, lr;
@@ -79,5 +85,8 @@ GArray *store_steps(Store *store, gint64 run, GError **error); /* StoreStep */
 GArray *store_terms(Store *store, gint64 run, GError **error); /* StoreTerm */
 GArray *store_ops(Store *store, gint64 run, gint64 step,
                   GError **error); /* StoreOp, by step, rank, start; step 0 = all */
+/* StoreOp of the first sampled step after @step, by rank and then as they were written; empty when
+ * there is none. */
+GArray *store_next_ops(Store *store, gint64 run, gint64 step, GError **error);
 /* StoreOp, by start: the last sampled step, of @rank or else of the lowest rank that has any. */
 GArray *store_sampled_ops(Store *store, gint64 run, guint rank, GError **error);

@@ -190,6 +190,15 @@ static const Table ops_table = {
     .clear = clear_op,
 };
 
+static const Table next_ops_table = {
+    .sql = "SELECT rank, step, op, stream, start, \"end\", bytes, flops"
+           " FROM ops WHERE run = ?1 AND step = (SELECT min(step) FROM ops WHERE run = ?1 AND"
+           " step > ?2) ORDER BY rank, rowid",
+    .size = sizeof(StoreOp),
+    .read = read_op,
+    .clear = clear_op,
+};
+
 static const Table sampled_ops_table = {
     .sql =
         "WITH sample AS (SELECT * FROM ops WHERE run = ?1 AND start IS NOT NULL AND \"end\" IS NOT"
@@ -220,6 +229,11 @@ GArray *store_terms(Store *store, gint64 run, GError **error)
 GArray *store_ops(Store *store, gint64 run, gint64 step, GError **error)
 {
     return read_table(store, &ops_table, run, step, error);
+}
+
+GArray *store_next_ops(Store *store, gint64 run, gint64 step, GError **error)
+{
+    return read_table(store, &next_ops_table, run, step, error);
 }
 
 GArray *store_sampled_ops(Store *store, gint64 run, guint rank, GError **error)

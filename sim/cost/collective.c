@@ -246,12 +246,21 @@ static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
     return ranks == 0 ? 0 : seconds * scale_measured(context, ranks);
 }
 
+static gboolean is_in_node(const CollectiveContext *context)
+{
+    return context->span <= context->ranks_per_node;
+}
+
+double collective_row_seconds(double seconds, const CollectiveContext *context)
+{
+    return is_in_node(context) ? seconds / scale_measured(context, context->ranks) : 0;
+}
+
 double collective_seconds(Volume kind, guint64 bytes, DType dtype, const CollectiveContext *context)
 {
     g_assert(context->ranks >= 1 && context->ranks_per_node >= 1);
 
-    const gboolean one_node = context->span <= context->ranks_per_node;
-    const double seconds = one_node ? measured_seconds(kind, bytes, dtype, context) : 0;
+    const double seconds = is_in_node(context) ? measured_seconds(kind, bytes, dtype, context) : 0;
 
     return seconds > 0 ? seconds : nominal_seconds(kind, (double)bytes, context);
 }

@@ -21,3 +21,7 @@ typedef struct {
  * on a GPU, a local copy on a CPU. */
 double collective_seconds(Volume kind, guint64 bytes, DType dtype,
                           const CollectiveContext *context);
+
+/* What a row of calibration says of a collective that takes @seconds in @context: its group alone
+ * on the node.  0 where rows say nothing: between nodes. */
+double collective_row_seconds(double seconds, const CollectiveContext *context);

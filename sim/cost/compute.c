@@ -19,7 +19,7 @@ double device_cost_gemm_bytes(const GemmShape *shape, DType dtype)
            ((m * k + k * n) * dtype_bytes(dtype) + m * n * MAX(dtype_bytes(dtype), 2));
 }
 
-static const DeviceCost *device_cost(const Topology *topology)
+const DeviceCost *device_cost(const Topology *topology)
 {
     const GArray *gemm = topology->measured.gemm;
 
@@ -57,11 +57,21 @@ static double logit_bytes(const Topology *topology, const ComputeContext *contex
     return bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT;
 }
 
-/* @rows of logits: x W^T, then dx = dlogits W and dW = dlogits^T x, with softmax between them. */
-static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *topology,
-                                 const ComputeContext *context)
+static void add_gemm(Works *works, const GemmShape *shape, double times)
 {
-    const DeviceCost *cost = device_cost(topology);
+    works->list[works->num++] = (Work){.kind = WORK_GEMM, .times = times, .gemm = *shape};
+}
+
+static void add_memory(Works *works, const MemoryWork *memory, double times)
+{
+    works->list[works->num++] = (Work){.kind = WORK_MEMORY, .times = times, .memory = *memory};
+}
+
+/* @rows of logits, @times: x W^T, then dx = dlogits W and dW = dlogits^T x, with softmax between
+ * them; statistics take the logits only. */
+static void add_head_chunk(Works *works, const Op *op, guint64 rows, double times,
+                           double bytes_per_logit)
+{
     const guint64 hidden = op->sizes.in, vocab = op->sizes.out;
     const GemmShape shapes[] = {
         {.m = rows, .n = vocab, .k = hidden},
@@ -71,69 +81,80 @@ static double head_chunk_seconds(const Op *op, guint64 rows, const Topology *top
     const MemoryWork softmax = {
         .op = op_kind_name(OP_HEAD_LOSS),
         .dtype = op->dtype,
-        .bytes = logit_bytes(topology, context) * (double)rows * (double)vocab,
+        .bytes = bytes_per_logit * (double)rows * (double)vocab,
     };
-    double seconds = cost->memory(&softmax, topology, context);
 
-    /* Statistics take the logits only. */
+    add_memory(works, &softmax, times);
     for (guint i = 0; i < (op->kind == OP_HEAD_STATS ? 1 : G_N_ELEMENTS(shapes)); i++)
-        seconds += cost->gemm(&shapes[i], op->dtype, topology, context);
-    return seconds;
+        add_gemm(works, &shapes[i], times);
 }
 
-static double head_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+static void add_head(Works *works, const Op *op, const Topology *topology,
+                     const ComputeContext *context)
 {
-    const guint64 chunk = MIN(op->sizes.chunk, op->sizes.rows);
+    const double bytes = logit_bytes(topology, context);
     const gboolean held = framework_of(topology, context)->logit_held_bytes > 0;
+    const guint64 chunk = held ? op->sizes.rows : MIN(op->sizes.chunk, op->sizes.rows);
     const guint64 whole = op->sizes.rows / chunk, rest = op->sizes.rows % chunk;
 
-    if (held) /* computed once, all at a time: statistics are of what is there */
-        return op->kind == OP_HEAD_STATS
-                   ? 0
-                   : head_chunk_seconds(op, op->sizes.rows, topology, context);
-    double seconds = (double)whole * head_chunk_seconds(op, chunk, topology, context);
+    if (held && op->kind == OP_HEAD_STATS) /* computed once: statistics are of what is there */
+        return;
+    add_head_chunk(works, op, chunk, (double)whole, bytes);
     if (rest > 0)
-        seconds += head_chunk_seconds(op, rest, topology, context);
-    return seconds;
+        add_head_chunk(works, op, rest, 1, bytes);
 }
 
 /* A bias comes with the product that is written anyway; its gradient reads dy once more, at the
  * rate of the other op that goes along rows with a bias. */
-static double linear_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+static void add_linear(Works *works, const Op *op, const Topology *topology,
+                       const ComputeContext *context)
 {
-    const DeviceCost *cost = device_cost(topology);
     const GemmShape shape = linear_shape(op);
     const double more = op->dtype == DTYPE_FP8 ? framework_of(topology, context)->fp8_more : 0;
-    const double seconds = (1 + more) * cost->gemm(&shape, op->dtype, topology, context);
-
-    if (op->kind != OP_LINEAR_BACKWARD_WEIGHT || op->num_operands <= 4)
-        return seconds;
     const MemoryWork sums = {
         .op = op_kind_name(OP_ADD_BIAS),
         .dtype = op->dtype,
         .bytes = (double)op->sizes.rows * (double)op->sizes.out * dtype_bytes(op->dtype),
     };
-    return seconds + cost->memory(&sums, topology, context);
+
+    add_gemm(works, &shape, 1 + more);
+    if (op->kind == OP_LINEAR_BACKWARD_WEIGHT && op->num_operands > 4)
+        add_memory(works, &sums, 1);
 }
 
-static double work_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+Works compute_op_works(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const MemoryWork memory = {.op = op_kind_name(op->kind), .dtype = op->dtype};
+    Works works = {.num = 0};
+
+    if (op->kind == OP_HEAD_LOSS || op->kind == OP_HEAD_STATS) {
+        add_head(&works, op, topology, context);
+    } else if (op_class(op->kind) == OP_CLASS_GEMM) {
+        add_linear(&works, op, topology, context);
+    } else if (op_class(op->kind) == OP_CLASS_ATTENTION) {
+        works.list[works.num++] = (Work){.kind = WORK_ATTENTION, .times = 1};
+    } else {
+        add_memory(&works, &memory, 1);
+        works.list[0].memory.bytes = op_memory_bytes(op, context->unit_elements) *
+                                     framework_passes(framework_of(topology, context), op);
+    }
+    return works;
+}
+
+double compute_work_seconds(const Work *work, const Op *op, const Topology *topology,
+                            const ComputeContext *context)
 {
     const DeviceCost *cost = device_cost(topology);
 
-    if (op->kind == OP_HEAD_LOSS || op->kind == OP_HEAD_STATS)
-        return head_seconds(op, topology, context);
-    if (op_class(op->kind) == OP_CLASS_GEMM)
-        return linear_seconds(op, topology, context);
-    if (op_class(op->kind) == OP_CLASS_ATTENTION)
+    switch (work->kind) {
+    case WORK_GEMM:
+        return cost->gemm(&work->gemm, op->dtype, topology, context);
+    case WORK_ATTENTION:
         return cost->attention(op, topology, context);
-
-    const MemoryWork work = {
-        .op = op_kind_name(op->kind),
-        .dtype = op->dtype,
-        .bytes = op_memory_bytes(op, context->unit_elements) *
-                 framework_passes(framework_of(topology, context), op),
-    };
-    return cost->memory(&work, topology, context);
+    case WORK_MEMORY:
+        return cost->memory(&work->memory, topology, context);
+    }
+    g_assert_not_reached();
 }
 
 /**
@@ -149,5 +170,11 @@ double compute_op_seconds(const Op *op, const Topology *topology, const ComputeC
     g_assert(!op_kind_is_communication(op->kind));
     g_assert(context->busy >= 1 && context->threads >= 1 && context->cores >= 1);
 
-    return work_seconds(op, topology, context) + device_cost(topology)->overhead(topology, context);
+    const Works works = compute_op_works(op, topology, context);
+    double seconds = device_cost(topology)->overhead(topology, context);
+
+    for (guint i = 0; i < works.num; i++)
+        seconds +=
+            works.list[i].times * compute_work_seconds(&works.list[i], op, topology, context);
+    return seconds;
 }

@@ -1,6 +1,5 @@
 /* CPUs: calibrated rates where there are any, nominal figures of a core otherwise. */
 #include "sim/cost/device_cost.h"
-#include "sim/cost/measured.h"
 
 /* What an uncalibrated core is taken to reach.  Each is measured on one machine (2 cores of Zen 3,
  * OpenBLAS 0.3.21): calibrate for better ones. */
@@ -20,6 +19,11 @@ static MeasuredLoad load_of(const ComputeContext *context)
 {
     return (MeasuredLoad){
         .busy = context->busy, .threads = context->threads, .cores = context->cores};
+}
+
+static guint64 attention_keys(const Op *op)
+{
+    return op_key_blocks(op) * op->sizes.seq;
 }
 
 static double time_sharing(const ComputeContext *context)
@@ -80,6 +84,8 @@ const DeviceCost device_cost_cpu_nominal = {
     .attention = nominal_attention,
     .memory = nominal_memory,
     .overhead = nominal_overhead,
+    .load = load_of,
+    .attention_keys = attention_keys,
 };
 
 /* ---- measured ---- */
@@ -131,7 +137,7 @@ static double measured_attention(const Op *op, const Topology *topology,
                                  const ComputeContext *context)
 {
     const MeasuredLoad load = load_of(context);
-    const guint64 size[] = {op_key_blocks(op) * op->sizes.seq, op->sizes.head_dim};
+    const guint64 size[] = {attention_keys(op), op->sizes.head_dim};
     const char *name = op_kind_name(op->kind);
     double rate = measured_op_rate(&topology->measured, &load, name, op->dtype, size);
 
@@ -152,4 +158,6 @@ const DeviceCost device_cost_cpu_measured = {
     .attention = measured_attention,
     .memory = measured_memory,
     .overhead = measured_overhead,
+    .load = load_of,
+    .attention_keys = attention_keys,
 };

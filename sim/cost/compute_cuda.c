@@ -348,9 +348,23 @@ static double cuda_overhead(const Topology *topology, const ComputeContext *cont
     return gpu_common.launch_s;
 }
 
+/* A GPU is one rank's alone. */
+static MeasuredLoad cuda_load(const ComputeContext *context)
+{
+    (void)context;
+    return (MeasuredLoad){.busy = 1, .threads = 1, .cores = 1};
+}
+
+static guint64 cuda_attention_keys(const Op *op)
+{
+    return (guint64)((double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op));
+}
+
 const DeviceCost device_cost_cuda = {
     .gemm = cuda_gemm,
     .attention = cuda_attention,
     .memory = cuda_memory,
     .overhead = cuda_overhead,
+    .load = cuda_load,
+    .attention_keys = cuda_attention_keys,
 };

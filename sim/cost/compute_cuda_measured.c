@@ -1,15 +1,23 @@
-/* GPUs that `fsdp-run calibrate --device cuda` has measured: its rows where there are any, else the
- * figures of data sheets.  A GPU is one rank's alone. */
+/* GPUs that `fsdp-run calibrate --device cuda` or training has measured: its rows where there are
+ * any, else the figures of data sheets. */
 #include "sim/cost/device_cost.h"
-#include "sim/cost/measured.h"
 
-static const MeasuredLoad alone = {.busy = 1, .threads = 1, .cores = 1};
-
-/* The kernels that were measured are fsdp-run's own (not cuDNN's attention, which a run may take
- * instead); products are the library's, whoever calls it. */
+/* The kernels that calibrate measures are fsdp-run's own (not cuDNN's attention, which a run may
+ * take instead: then rows of training are of that); products are the library's, whoever calls it.
+ */
 static gboolean is_own(const ComputeContext *context)
 {
     return !framework_is_foreign(context->framework);
+}
+
+static MeasuredLoad load(const ComputeContext *context)
+{
+    return device_cost_cuda.load(context);
+}
+
+static guint64 attention_keys(const Op *op)
+{
+    return device_cost_cuda.attention_keys(op);
 }
 
 static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *topology,
@@ -18,6 +26,7 @@ static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *
     const guint64 mnk[] = {shape->m, shape->n, shape->k};
     const double flops = 2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n *
                          (double)shape->k;
+    const MeasuredLoad alone = load(context);
     const double rate = measured_gemm_rate(&topology->measured, &alone, dtype, mnk);
 
     return rate > 0 && flops > 0 ? flops / rate
@@ -27,8 +36,8 @@ static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *
 static double attention_seconds(const Op *op, const Topology *topology,
                                 const ComputeContext *context)
 {
-    const guint64 keys = (guint64)((double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op));
-    const guint64 size[] = {keys, op->sizes.head_dim};
+    const guint64 size[] = {device_cost_cuda.attention_keys(op), op->sizes.head_dim};
+    const MeasuredLoad alone = load(context);
     const double rate = is_own(context) ? measured_op_rate(&topology->measured, &alone,
                                                            op_kind_name(op->kind), op->dtype, size)
                                         : 0;
@@ -40,6 +49,7 @@ static double memory_seconds(const MemoryWork *work, const Topology *topology,
                              const ComputeContext *context)
 {
     const guint64 size[] = {(guint64)work->bytes, 0};
+    const MeasuredLoad alone = load(context);
     const double rate =
         is_own(context) ? measured_op_rate(&topology->measured, &alone, work->op, work->dtype, size)
                         : 0;
@@ -58,4 +68,6 @@ const DeviceCost device_cost_cuda_measured = {
     .attention = attention_seconds,
     .memory = memory_seconds,
     .overhead = overhead_seconds,
+    .load = load,
+    .attention_keys = attention_keys,
 };

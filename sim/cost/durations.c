@@ -1,7 +1,5 @@
 #include "sim/cost/durations.h"
 
-#include "sim/cost/collective.h"
-
 #include <string.h>
 
 static guint64 unit_elements(const Program *program, const Op *op)
@@ -126,22 +124,30 @@ static guint row_copies(const Program *program, const Op *op, const Framework *f
     return 0;
 }
 
+CollectiveContext durations_collective(const Program *program, const Op *op,
+                                       const SimulateContext *context, const guint *spans,
+                                       guint64 *bytes)
+{
+    const Framework *framework = durations_framework(context);
+
+    *bytes = buffer_bytes(program, op) / message_parts(program, op, framework);
+    return (CollectiveContext){
+        .topology = context->topology,
+        .ranks = op_group_size(program, op),
+        .span = spans[program_stream(program, op->stream)->group],
+        .ranks_per_node = context->ranks_per_node,
+        .copies = row_copies(program, op, framework),
+    };
+}
+
 static double communication_seconds(const Program *program, const Op *op,
                                     const SimulateContext *context, const guint *spans)
 {
-    const guint group = program_stream(program, op->stream)->group;
     const double share = framework_exposed(durations_framework(context),
                                            stream_purpose(program, op->stream), op->kind);
-    const CollectiveContext where = {
-        .topology = context->topology,
-        .ranks = op_group_size(program, op),
-        .span = spans[group],
-        .ranks_per_node = context->ranks_per_node,
-        .copies = row_copies(program, op, durations_framework(context)),
-    };
+    guint64 bytes;
+    const CollectiveContext where = durations_collective(program, op, context, spans, &bytes);
 
-    const guint64 bytes =
-        buffer_bytes(program, op) / message_parts(program, op, durations_framework(context));
     return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
            broadcast_seconds(program, op, durations_framework(context));
 }
@@ -252,10 +258,10 @@ static double copy_seconds(const Program *program, const Op *op, const Topology 
     return memory.latency_s + (double)tensor_copy_bytes(from) / memory.bytes_per_s;
 }
 
-static double op_seconds(const Program *program, const Op *op, const SimulateContext *context,
-                         const guint *spans)
+ComputeContext durations_compute(const Program *program, const Op *op,
+                                 const SimulateContext *context)
 {
-    const ComputeContext compute = {
+    return (ComputeContext){
         .busy = context->ranks_per_node,
         .threads = context->threads,
         .cores = context->topology->gpus_per_node,
@@ -263,6 +269,12 @@ static double op_seconds(const Program *program, const Op *op, const SimulateCon
         .context_ranks = group_ranks(program, "cp"),
         .framework = durations_framework(context),
     };
+}
+
+static double op_seconds(const Program *program, const Op *op, const SimulateContext *context,
+                         const guint *spans)
+{
+    const ComputeContext compute = durations_compute(program, op, context);
 
     if (op->stream != COMPUTE_STREAM && context->free_communication)
         return 0;

@@ -1,6 +1,7 @@
 /* Seconds of every op of a program, as its framework runs it. */
 #pragma once
 
+#include "sim/cost/collective.h"
 #include "sim/cost/compute.h"
 #include "sim/program/program.h"
 
@@ -19,3 +20,10 @@ void durations_free(double **durations, const Program *program);
 
 /* That of the context; on a CPU fsdp-run. */
 const Framework *durations_framework(const SimulateContext *context);
+
+/* Under what an op runs that computes, and one that communicates; *bytes: of its buffer. */
+ComputeContext durations_compute(const Program *program, const Op *op,
+                                 const SimulateContext *context);
+CollectiveContext durations_collective(const Program *program, const Op *op,
+                                       const SimulateContext *context, const guint *spans,
+                                       guint64 *bytes);

@@ -69,6 +69,11 @@ double measured_time_sharing(const MeasuredLoad *load)
     return MAX(1.0, wanted / load->cores);
 }
 
+guint measured_at_once(const MeasuredLoad *load)
+{
+    return MIN(load->busy, MAX(1, load->cores / load->threads));
+}
+
 /* The thread count of some row that is nearest, as a ratio, to @threads. */
 static guint nearest_threads(const GArray *samples, guint threads)
 {
@@ -202,7 +207,7 @@ static double rate_under_load(const GArray *samples, const MeasuredLoad *load,
                               double at[MAX_COORDINATES], gboolean one_coordinate)
 {
     const guint threads = nearest_threads(samples, load->threads);
-    const guint at_once = MIN(load->busy, MAX(1, load->cores / load->threads));
+    const guint at_once = measured_at_once(load);
     guint below, above;
 
     clamp_to_rows(samples, at);

@@ -26,6 +26,9 @@ double measured_op_rate(const Measured *measured, const MeasuredLoad *load, cons
 double measured_collective_seconds(const Measured *measured, const char *collective, DType dtype,
                                    guint ranks, guint64 bytes, guint *nearest);
 
+/* Ranks that really run at once. */
+guint measured_at_once(const MeasuredLoad *load);
+
 /* How many times slower each of @busy ranks of @threads runs because @cores are shared; 1 when
  * there are enough. */
 double measured_time_sharing(const MeasuredLoad *load);

@@ -43,7 +43,8 @@ typedef struct {
     guint span;                    /* GPUs that share it; 0 = those of a node */
 } MemoryTier;
 
-/* What `fsdp-run calibrate` wrote.  busy = ranks that computed at once, threads = of each. */
+/* What `fsdp-run calibrate` or `fsdp-report --calibrate` wrote.  busy = ranks that computed at
+ * once, threads = of each. */
 typedef struct {
     DType dtype;
     guint busy, threads;
@@ -76,6 +77,7 @@ typedef struct {
     /* What a rank's process holds beside its arena: one of several ranks, and one alone (which
      * needs no MPI); 0 = not measured. */
     guint64 framework_bytes, framework_alone_bytes;
+    char *source; /* the runs whose op times are among the rows; NULL = none */
 } Measured;
 
 /* What a GPU costs with its share of the node; 0 or NULL = not stated. */
@@ -127,6 +129,17 @@ Topology *topology_parse(const char *text, const char *source, const char *topol
 char *topology_print(const Topology *topology);
 void topology_free(Topology *topology);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
+
+/* The row that has the key of @key; NULL when there is none. */
+MeasuredGemm *measured_find_gemm(const Measured *measured, const MeasuredGemm *key);
+MeasuredOp *measured_find_op(const Measured *measured, const MeasuredOp *key);
+
+/* Puts a row in the place of the one that has its key, else behind all others.  Copies texts. */
+void measured_put_gemm(Measured *measured, const MeasuredGemm *row);
+void measured_put_op(Measured *measured, const MeasuredOp *row);
+void measured_put_collective(Measured *measured, const MeasuredCollective *row);
+/* Puts all rows of @from. */
+void measured_merge(Measured *measured, const Measured *from);
 
 /* How many GPUs its outermost network can join: G_MAXUINT where that has no end (span all), and on
  * a CPU, whose ranks are processes. */

@@ -35,6 +35,7 @@ void measured_clear(Measured *measured)
     g_clear_pointer(&measured->gemm, g_array_unref);
     g_clear_pointer(&measured->ops, g_array_unref);
     g_clear_pointer(&measured->collectives, g_array_unref);
+    g_clear_pointer(&measured->source, g_free);
 }
 
 /* ---- keys ---- */

@@ -156,6 +156,7 @@ static const KeyRule reliability[] = {
 };
 
 static const KeyRule machine[] = {
+    {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Measured, source)},
     {.key = "op_overhead", .kind = VALUE_SECONDS, .offset = offsetof(Measured, op_overhead_s)},
     {.key = "framework_memory", .kind = VALUE_BYTES, .offset = offsetof(Measured, framework_bytes)},
     {.key = "framework_memory_alone",

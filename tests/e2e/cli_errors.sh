@@ -267,6 +267,17 @@ for number in -1 99 x 99999999999999999999; do
 done
 report "$tmp/in/good.db" --png
 report "$tmp/in/good.db" --html "$text"
+
+# A topology file that can't be calibrated stays as it is.
+timeout 60 "$build/fsdp-plan" topology dgx-h100 >"$tmp/in/gpus.topology"
+timeout 60 "$build/fsdp-plan" topology localhost >"$tmp/in/here.topology"
+cksum "$tmp/in/"* 2>/dev/null >"$tmp/before"
+for file in "${damaged[@]}" localhost "$tmp/in/gpus.topology" "$good" "$text"; do
+    report "$tmp/in/good.db" --calibrate "$file"
+done
+report "$tmp/in/good.db" --run 99 --calibrate "$tmp/in/here.topology"
+report "$tmp/in/foreign.db" --calibrate "$tmp/in/here.topology"
+cksum "$tmp/in/"* 2>/dev/null | cmp -s - "$tmp/before" || complain "--calibrate: a file has changed"
 head -c 5000 "$tmp/in/good.db" >"$tmp/in/cut.db"
 refused 3 fsdp-report "$tmp/in/cut.db"
 

@@ -140,6 +140,27 @@ for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"
 done
 
+# ---- what ran feeds the next prediction ----
+
+here=$tmp/here.topology
+timeout 60 "$build/fsdp-plan" topology localhost >"$here"
+# predictions RUN: the step of that layout, before the file was calibrated with it and after.
+predictions() {
+    timeout 60 "$build/fsdp-report" "$db" --run "$1" --calibrate "$here" --json |
+        sed -n 's/.*"predicted\(_before\)*" : \([0-9.e+-]*\).*/\2/p' | xargs
+}
+for run in 1 2 3 4 5 6; do
+    read -r before after <<<"$(predictions "$run")"
+    cp "$here" "$tmp/once.topology"
+    [ "$before" != "$after" ] || complain "run $run teaches nothing: $before s before and after"
+    [ "$(predictions "$run")" = "$after $after" ] || complain "run $run twice: another prediction"
+    cmp -s "$here" "$tmp/once.topology" || complain "run $run twice: another file"
+done
+[ "$(grep -c 'source=run 1 .*; run 6 of runs.db' "$here")" -eq 1 ] || complain "the runs are not named"
+grep -q '^all_gather/fp32/ranks2/' "$here" || complain "no row of a collective"
+timeout 60 "$build/fsdp-plan" topology "$here" >"$tmp/again.topology" || complain "not read back"
+grep -q '^fp32/busy' "$tmp/again.topology" || complain "no row is read back"
+
 # ---- what does not fit says what would ----
 
 status=0

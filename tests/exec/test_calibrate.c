@@ -3,8 +3,8 @@
 
 #include "exec/calibrate/calibrate_comm.h"
 #include "exec/calibrate/calibrate_ops.h"
-#include "exec/calibrate/calibrate_samples.h"
 #include "exec/calibrate/calibrate_tasks.h"
+#include "sim/base/samples.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/compute.h"
 #include "tests/suite.h"

@@ -237,6 +237,15 @@ START_TEST(sampled_ops_are_the_last_step_of_the_rank_or_of_the_lowest)
     ck_assert_str_eq(g_array_index(lowest, StoreOp, 1).op, "late");
     ck_assert_uint_eq(asked->len, 1);
     ck_assert_str_eq(g_array_index(asked, StoreOp, 0).op, "other");
+
+    /* A step at a time, each rank's ops as they were written. */
+    g_autoptr(GArray) first = store_next_ops(store, run, 0, &error);
+    g_autoptr(GArray) second = store_next_ops(store, run, 4, &error);
+    g_autoptr(GArray) none = store_next_ops(store, run, 5, &error);
+    ck_assert(first->len == 1 && second->len == 4 && none->len == 0);
+    ck_assert_str_eq(g_array_index(first, StoreOp, 0).op, "before");
+    ck_assert_str_eq(g_array_index(second, StoreOp, 0).op, "late");
+    ck_assert_str_eq(g_array_index(second, StoreOp, 3).op, "untimed");
     scratch_remove(path);
 }
 END_TEST

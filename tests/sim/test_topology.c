@@ -197,6 +197,39 @@ START_TEST(printing_loses_nothing)
 }
 END_TEST
 
+/* Each row of @from in turn with another key is put behind, with its own key in its place. */
+START_TEST(a_row_takes_the_place_of_that_with_its_key)
+{
+    g_autoptr(Topology) t = parse(sample, NULL);
+    g_autoptr(Topology) other = parse(sample, NULL);
+    Measured *from = &other->measured;
+    MeasuredGemm *gemm = &g_array_index(from->gemm, MeasuredGemm, 0);
+    MeasuredOp *norm = &g_array_index(from->ops, MeasuredOp, 0);
+    MeasuredCollective *gather = &g_array_index(from->collectives, MeasuredCollective, 0);
+
+    gemm->flops_per_s = 1;
+    norm->per_s = 2;
+    gather->seconds = 3;
+    measured_merge(&t->measured, from);
+    ck_assert(t->measured.gemm->len == 1 && t->measured.ops->len == 2 &&
+              t->measured.collectives->len == 1);
+    ck_assert_double_eq(g_array_index(t->measured.gemm, MeasuredGemm, 0).flops_per_s, 1);
+    ck_assert_double_eq(g_array_index(t->measured.ops, MeasuredOp, 0).per_s, 2);
+    ck_assert_double_eq(g_array_index(t->measured.ops, MeasuredOp, 1).per_s, 40e9);
+    ck_assert_double_eq(g_array_index(t->measured.collectives, MeasuredCollective, 0).seconds, 3);
+
+    gemm->k++;
+    norm->size++;
+    gather->ranks++;
+    t->measured.source = g_strdup("run 1 of here.db; run 2 of there.db");
+    measured_merge(&t->measured, from);
+    ck_assert(t->measured.gemm->len == 2 && t->measured.ops->len == 3 &&
+              t->measured.collectives->len == 2);
+    g_autofree char *text = check_round_trip(t);
+    ck_assert_ptr_nonnull(strstr(text, "run 2 of there.db\n"));
+}
+END_TEST
+
 START_TEST(measured_values_survive_to_the_last_bit)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(5);
@@ -383,6 +416,7 @@ int main(void)
     tcase_add_test(tcase, the_innermost_level_that_joins_the_ranks_is_taken);
     tcase_add_test(tcase, measured_rows_are_read_from_their_keys);
     tcase_add_test(tcase, printing_loses_nothing);
+    tcase_add_test(tcase, a_row_takes_the_place_of_that_with_its_key);
     tcase_add_test(tcase, measured_values_survive_to_the_last_bit);
     tcase_add_loop_test(tcase, mistakes_are_refused_with_line_key_value_and_what_is_allowed, 0,
                         G_N_ELEMENTS(refused));

@@ -1,4 +1,4 @@
-#include "exec/calibrate/calibrate_samples.h"
+#include "sim/base/samples.h"
 
 #include <stdlib.h>
 

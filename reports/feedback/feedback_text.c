@@ -1,0 +1,101 @@
+#include "reports/feedback/feedback.h"
+
+#include "reports/report/format.h"
+#include "sim/base/units.h"
+
+#include <json-glib/json-glib.h>
+#include <math.h>
+
+static char *bytes_text(guint64 bytes)
+{
+    return format_scaled((double)bytes, format_bytes_scale((double)bytes));
+}
+
+/* Errors are measured against predicted, as in the report. */
+static void add_step(GString *text, const Feedback *feedback)
+{
+    const double measured_s = feedback->measured_s;
+    g_autofree char *before = format_term("", "s", feedback->before_s, measured_s);
+    g_autofree char *after = format_term("", "s", feedback->after_s, measured_s);
+    g_autofree char *measured = format_term("", "s", measured_s, measured_s);
+    g_autofree char *before_error = format_error("s", feedback->before_s, measured_s);
+    g_autofree char *after_error = format_error("s", feedback->after_s, measured_s);
+
+    g_string_append_printf(text,
+                           "a step of this layout: measured %s; predicted %s (%s) before, %s (%s) "
+                           "now\n",
+                           measured, before, before_error, after, after_error);
+}
+
+char *feedback_text(const Feedback *feedback)
+{
+    GString *text = g_string_new(NULL);
+    g_autofree char *before = bytes_text(feedback->before_memory);
+    g_autofree char *after = bytes_text(feedback->after_memory);
+    g_autofree char *overhead = units_print(feedback->op_overhead_s, UNITS_SECONDS);
+
+    g_string_append_printf(text,
+                           "%s: run %" G_GINT64_FORMAT ", %" G_GUINT64_FORMAT
+                           " op times of %u sampled step%s: %u rows of products, %u of other ops, "
+                           "%u of collectives\n",
+                           feedback->path, feedback->run, feedback->num, feedback->steps,
+                           feedback->steps == 1 ? "" : "s", feedback->rows.gemm, feedback->rows.ops,
+                           feedback->rows.collectives);
+    g_string_append_printf(text, "an op's fixed cost %s; a process beside its arena %s (was %s)\n",
+                           overhead, after, before);
+    add_step(text, feedback);
+    if (feedback->rows.between_nodes > 0)
+        g_string_append(text, "collectives between nodes are left as they are: rows are of one "
+                              "node\n");
+    if (feedback->incomplete > 0)
+        g_string_append_printf(text,
+                               "%u collectives are left out: without the times of all members, "
+                               "waiting can't be told from moving\n",
+                               feedback->incomplete);
+    return g_string_free(text, FALSE);
+}
+
+static void add_integer(JsonBuilder *json, const char *name, gint64 value)
+{
+    json_builder_set_member_name(json, name);
+    json_builder_add_int_value(json, value);
+}
+
+static void add_number(JsonBuilder *json, const char *name, double value)
+{
+    json_builder_set_member_name(json, name);
+    if (isfinite(value))
+        json_builder_add_double_value(json, value);
+    else
+        json_builder_add_null_value(json);
+}
+
+char *feedback_json(const Feedback *feedback)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    json_builder_set_member_name(json, "topology");
+    json_builder_add_string_value(json, feedback->path);
+    add_integer(json, "run", feedback->run);
+    add_integer(json, "op_times", (gint64)feedback->num);
+    add_integer(json, "steps", feedback->steps);
+    add_integer(json, "gemm_rows", feedback->rows.gemm);
+    add_integer(json, "op_rows", feedback->rows.ops);
+    add_integer(json, "collective_rows", feedback->rows.collectives);
+    add_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
+    add_integer(json, "collectives_left_out", feedback->incomplete);
+    add_number(json, "op_overhead_seconds", feedback->op_overhead_s);
+    add_integer(json, "framework_bytes", (gint64)feedback->after_memory);
+    json_builder_set_member_name(json, "step_seconds");
+    json_builder_begin_object(json);
+    add_number(json, "predicted_before", feedback->before_s);
+    add_number(json, "predicted", feedback->after_s);
+    add_number(json, "measured", feedback->measured_s);
+    json_builder_end_object(json);
+    json_builder_end_object(json);
+
+    g_autoptr(JsonNode) root = json_builder_get_root(json);
+
+    return json_to_string(root, TRUE);
+}
