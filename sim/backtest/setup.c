@@ -21,6 +21,7 @@ typedef struct {
     gboolean balances_head;    /* stages are cut by parameters, the head's too */
     gboolean recomputes;       /* where nothing is said, what did not fit */
     gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
+    gboolean weighs_first;     /* memory is that of rank 0, of the first stage */
 } Usage;
 
 /* The first that matches holds; the last matches all. */
@@ -104,7 +105,8 @@ static const Usage usages[] = {
      .recipe = "megatron",
      .strategy = STRATEGY_NO_SHARD,
      .sequence = TRUE,
-     .balances_head = TRUE},
+     .balances_head = TRUE,
+     .weighs_first = TRUE}, /* log_throughput(): only global rank 0 writes the table */
     {.word = "InternEvo",
      .software = "FSDP",
      .framework = "internevo-fsdp",
@@ -384,4 +386,9 @@ gboolean setup_halves(const Record *record)
 {
     return usage_of(record)->halves_selective &&
            (record->recompute == RECOMPUTE_SELECTIVE || record->recompute == UNKNOWN);
+}
+
+gboolean setup_weighs_first(const Record *record)
+{
+    return usage_of(record)->weighs_first;
 }

@@ -59,6 +59,15 @@
  * products, which keep what they read. */
 #define TORCHTITAN_KEEPS .logit_held_bytes = 12, .keeps_gathered = TRUE
 
+/* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
+ * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
+ * product with the gate (models/llama.py).  Gathers write to two buffers that stay
+ * (parallel/utils.py, MemoryBuffer).  bf16 gradients of the whole backward pass, and as much again
+ * in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are gathered in
+ * (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve both. */
+#define NANOTRON_KEEPS                                                                             \
+    .logit_held_bytes = 8, .gather_bytes = 4, .whole_bytes = 4, .saved = {.hidden = 4, .ffn = 4}
+
 static const Framework frameworks[] = {
     {
         .name = "fsdp-run",
@@ -269,17 +278,15 @@ static const Framework frameworks[] = {
     },
     {
         .name = "nanotron",
-        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones",
+        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones and a copy of them",
         WHOLE_LOGITS,
         .attention = ATTENTION_FLASH_2,
         .gather_exposed = 1,
         .reduce_exposed = 1,
         .splits_messages = TRUE,
         DRIVER,
-        .logit_held_bytes = 10,
+        NANOTRON_KEEPS,
         .transient_share = 0.1,
-        .whole_bytes = 2,
-        .saved = {.hidden = 8, .ffn = 4, .attention = 4},
     },
     {
         .name = "jax",

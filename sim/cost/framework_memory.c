@@ -128,6 +128,9 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;
+    const guint64 gathers = (guint64)(framework->gather_bytes * elements_of(program, "partial"));
+    use->term[TERM_COMMUNICATION] += gathers;
+    use->total += gathers;
     const guint64 step = use->total - use->term[TERM_PARAMETERS] - use->term[TERM_GRADIENTS] -
                          use->term[TERM_MASTER] - use->term[TERM_OPTIMIZER];
     const guint64 transient = (guint64)(framework->transient_share * (double)step);

@@ -288,6 +288,30 @@ START_TEST(known_mixtures_of_experts_have_their_published_size)
 }
 END_TEST
 
+/* 16 layers of 2048 with an inner width of 4 x 2048 and 131072 words: a gate and a tied head have
+ * as many parameters as neither. */
+START_TEST(a_llama_has_a_gate_where_parameters_do_not_tell)
+{
+    static const char *const cells[][2] = {{"layers", "16"},       {"hidden", "2048"},
+                                           {"heads", "32"},        {"kv_heads", "32"},
+                                           {"ffn_hidden", "8192"}, {"vocab", "131072"},
+                                           {"params_b", "1.342"},  {"model", "Llama-style 1B"}};
+    g_autofree char *text = g_strdup(row);
+    g_autofree char *reason = NULL;
+    double share;
+
+    for (guint i = 0; i < G_N_ELEMENTS(cells); i++) {
+        char *next = with(text, cells[i][0], cells[i][1]);
+        g_free(text);
+        text = next;
+    }
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_uint_ne(plan->model->features & FEATURE_GATED, 0);
+    ck_assert(plan->model->tied);
+}
+END_TEST
+
 START_TEST(a_batch_that_does_not_divide_is_scaled)
 {
     g_autofree char *text = with(row, "global_batch", "20"); /* 2.5 micro-batches a rank */
@@ -619,6 +643,46 @@ START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
 }
 END_TEST
 
+/* Two buffers of 2048 tokens x 1024 in bf16; none where nothing is gathered. */
+START_TEST(buffers_of_gathers_are_there_once_where_a_group_gathers)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework keeps = *framework_default();
+    const Prediction own = text_priced_for(text, &keeps), alone = priced_for(&keeps);
+
+    keeps.gather_bytes = 4;
+    ck_assert_uint_eq(text_priced_for(text, &keeps).memory_total - own.memory_total,
+                      2048 * 1024 * 4);
+    ck_assert_uint_eq(priced_for(&keeps).memory_total, alone.memory_total);
+}
+END_TEST
+
+/* nanotron writes what its first rank holds, which has no logits: the last stage may not fit all
+ * the same. */
+START_TEST(memory_of_nanotron_is_that_of_the_first_stage)
+{
+    g_autofree char *named = with(row, "framework", "nanotron");
+    g_autofree char *staged = with(named, "pp", "2");
+    g_autofree char *split = with(staged, "dp", "4");
+    g_autofree char *wide = with(split, "vocab", "1000000");
+    g_autofree char *text = with(wide, "mem_kind", "stated");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+    g_autoptr(Csv) csv = table(text);
+    g_autoptr(GArray) read = records(csv);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    plan_price_quickly(plan);
+    ck_assert_uint_lt(plan->prediction.memory_first, plan->prediction.memory_total);
+    ck_assert_double_eq_tol(outcome->memory_gb, (double)plan->prediction.memory_first / 1e9, 1e-9);
+    ck_assert_double_eq_tol(outcome->total_gb, (double)plan->prediction.memory_total / 1e9, 1e-9);
+}
+END_TEST
+
 /* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
  * that recomputes all; torchtitan's where the table says nothing. */
 START_TEST(selective_of_torchtitan_is_between_none_and_all)
@@ -664,6 +728,9 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
+    tcase_add_test(test, buffers_of_gathers_are_there_once_where_a_group_gathers);
+    tcase_add_test(test, memory_of_nanotron_is_that_of_the_first_stage);
+    tcase_add_test(test, a_llama_has_a_gate_where_parameters_do_not_tell);
     tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
     tcase_add_test(test, tokens_per_second_give_the_step_where_it_is_not_printed);
     tcase_add_loop_test(test, a_fabric_in_words_is_what_one_gpu_has, 0, G_N_ELEMENTS(fabrics));
