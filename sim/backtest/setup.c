@@ -1,6 +1,7 @@
 #include "sim/backtest/setup.h"
 
 #include "sim/backtest/cluster.h"
+#include "sim/backtest/experts.h"
 #include "sim/backtest/shape.h"
 #include "sim/cost/framework.h"
 #include "sim/search/price.h"
@@ -12,6 +13,7 @@
 typedef struct {
     const char *word, *software; /* parts of columns framework, and compile_or_flash, precision or
                                     fsdp_strategy; NULL: any */
+    const char *model;           /* part of the model's name as letters and digits; NULL: any */
     const char *framework;
     const char *recipe;
     Strategy strategy;
@@ -87,6 +89,13 @@ static const Usage usages[] = {
      .sequence = TRUE,
      .interleaves = TRUE},
     {.word = "Megatron-Bridge",
+     .model = "gptoss",
+     .framework = "nemo-gpt-oss",
+     .recipe = "zero",
+     .strategy = STRATEGY_SHARD_OPTIMIZER,
+     .sequence = TRUE,
+     .interleaves = TRUE},
+    {.word = "Megatron-Bridge",
      .framework = "nemo",
      .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER,
@@ -156,12 +165,20 @@ static gboolean mentions(const Record *record, const char *word)
            strstr(record->strategy_text, word) != NULL;
 }
 
+static gboolean matches(const Record *record, const Usage *usage)
+{
+    g_autofree char *model = experts_plain_name(record->model);
+
+    return (usage->word == NULL || strstr(record->framework, usage->word) != NULL) &&
+           (usage->software == NULL || mentions(record, usage->software)) &&
+           (usage->model == NULL || strstr(model, usage->model) != NULL);
+}
+
 static const Usage *usage_of(const Record *record)
 {
     const Usage *usage = usages;
 
-    while (usage->word != NULL && (strstr(record->framework, usage->word) == NULL ||
-                                   (usage->software != NULL && !mentions(record, usage->software))))
+    while (!matches(record, usage))
         usage++;
     return usage;
 }

@@ -49,8 +49,14 @@
  * issue the experts' kernels, and issues many small ones: 8.8 ms a block of Qwen3-30B-A3B on B200
  * and 9.4 to 9.6 on H100 however little there is to compute, taken apart as forward to backward.
  * Dispatch by DeepEP. */
-#define MEGATRON_EXPERTS                                                                           \
-    .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3, .sends_once = TRUE
+#define MEGATRON_HOST_EXPERTS .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3
+#define MEGATRON_EXPERTS      MEGATRON_HOST_EXPERTS, .sends_once = TRUE
+
+/* Beside the fused SwiGLU's 8 passes over the experts' inner width, forward and backward: clamps
+ * and their concatenation 8 and 10, the output's bias times a row's weight in fp32 14 and 20
+ * (Megatron-Core 0.15, fused_bias_geglu.py and TEGroupedMLP._apply_bias; its width and the inner
+ * one are the same).  Dispatch is all to all. */
+#define GPT_OSS_STEPS .activation_more = 6.5
 
 #define DRIVER .process_bytes = 3.5e9
 
@@ -94,6 +100,25 @@ static const Framework frameworks[] = {
         .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
         .recomputes_all = TRUE,
         MEGATRON_EXPERTS,
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        .tensor_hidden = 0.7,
+        .pipeline_hidden = 0.7,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "nemo-gpt-oss",
+        .reading = "the same with gpt-oss: clamps and biases of experts in single steps",
+        .recomputes_all = TRUE,
+        MEGATRON_HOST_EXPERTS,
+        GPT_OSS_STEPS,
         WHOLE_LOGITS,
         .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,

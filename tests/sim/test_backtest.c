@@ -256,6 +256,28 @@ START_TEST(experts_are_those_of_the_model_of_that_name)
 }
 END_TEST
 
+static const struct {
+    const char *framework, *model, *name;
+} usages[] = {
+    {"Megatron-Bridge", "GPT OSS 120B", "nemo-gpt-oss"},
+    {"Megatron-Bridge", "gpt-oss-20b", "nemo-gpt-oss"},
+    {"Megatron-Bridge", "Qwen3_30B_a3B", "nemo"},
+    {"Megatron-Core", "GPT OSS 120B", "megatron"},
+};
+
+START_TEST(a_framework_is_told_by_its_name_and_the_models)
+{
+    g_autofree char *named = with(sparse_row, "framework", usages[_i].framework);
+    g_autofree char *text = with(named, "model", usages[_i].model);
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_str_eq(plan->framework->name, usages[_i].name);
+}
+END_TEST
+
 /* Parameters of whole published models, in billions, as their names and reports say them. */
 static const struct {
     const char *name, *layers, *hidden, *vocab;
@@ -721,6 +743,8 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
+                        G_N_ELEMENTS(usages));
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
                         G_N_ELEMENTS(published));
     tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
