@@ -15,8 +15,8 @@
 
 /* What Megatron's blocks keep beside: norm outputs (2 B), dropout masks (1 B) twice, the
  * activation's output (2 B); of scores softmax' output (2 B), what dropout makes of it (2 B), its
- * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2). */
-#define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5}
+ * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2).  Their gradients: 2 B each. */
+#define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5, .gradient = 4}
 
 /* Megatron's: dropout after attention and MLP reads and writes a mask. */
 #define DROPOUT .residual_more = 0.75
@@ -218,7 +218,8 @@ static const Framework frameworks[] = {
         AA_SCALING,
         UNFUSED_NORM,
         .attention = ATTENTION_UNFUSED,
-        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8},
+        /* a softmax in fp32: its gradient and its input's, 4 B each */
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8, .gradient = 8},
     },
     {
         .name = "torchtitan",
@@ -255,7 +256,7 @@ static const Framework frameworks[] = {
         .residual_more = 0.5,
         DRIVER,
         .logit_held_bytes = 4,
-        .transient_share = 0.1,
+        .transient_share = 0.03, /* its largest micro-batches leave no more */
         .saved = {.hidden = 4, .ffn = 2},
     },
     {

@@ -22,6 +22,7 @@ typedef struct {
     double ffn;       /* for each value of the MLP's inner width */
     double attention; /* for each value of a query */
     double score;     /* for each of the heads x seq attention scores of a token */
+    double gradient;  /* of a score's gradients, while one block's are there */
 } SavedBytes;
 
 typedef struct Framework {

@@ -57,13 +57,22 @@ static double elements_of(const Program *program, const char *name)
     return tensor == NULL ? 0 : (double)tensor->elements;
 }
 
+/* Of one block and micro-batch: a rank's queries with all keys. */
+static double attention_scores(const Program *program)
+{
+    const Op *attention = find_op(program, OP_ATTENTION);
+    const OpSizes *sizes = &attention->sizes;
+
+    return (double)(op_key_blocks(attention) * sizes->seq) *
+           (double)(sizes->batch * sizes->heads * sizes->seq);
+}
+
 /* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
- * the scores with their statistics.  Left out: what experts keep beside. */
+ * the scores with their statistics, their gradients with that of `q`.  Left out: what experts keep
+ * beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
-    const Op *attention = find_op(program, OP_ATTENTION);
-    const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
     const double width = is_fp8(program) ? 0.5 : 1;
     const double whole = elements_of(program, "partial"); /* 0 without a tp group */
     const double hidden =
@@ -71,14 +80,16 @@ static void grow_saved(const Framework *framework, const Program *program)
     const double products = saved->hidden * hidden + saved->ffn * elements_of(program, "up");
 
     const double kept = width * products + saved->attention * elements_of(program, "q");
-    const double scores = saved->score * keys * elements_of(program, "lse");
+    const double scores = attention_scores(program);
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
 
         if (is_named(tensor, "q"))
             grow(tensor, kept);
         else if (is_named(tensor, "lse"))
-            grow(tensor, scores);
+            grow(tensor, saved->score * scores);
+        else if (is_named(tensor, "dq"))
+            grow(tensor, saved->gradient * scores);
     }
 }
 

@@ -648,6 +648,19 @@ START_TEST(what_blocks_keep_beside_is_there_once_a_block)
 }
 END_TEST
 
+/* 8 heads x 2048 x 2048, of one block however many there are. */
+START_TEST(gradients_of_scores_are_there_for_one_block)
+{
+    Framework keeps = *framework_default();
+
+    keeps.saved.gradient = 100; /* more than all else: memory peaks there */
+    const Prediction some = priced_for(&keeps);
+    keeps.saved.gradient = 200;
+    const Prediction more = priced_for(&keeps);
+    ck_assert_uint_eq(more.memory_total - some.memory_total, 100ul * 8 * 2048 * 2048);
+}
+END_TEST
+
 /* Two ranks, each with a half of 2048 tokens x 1024 between matrices: the other half too, 4 bytes,
  * in two blocks. */
 START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
@@ -772,6 +785,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
     tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
     tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
+    tcase_add_test(test, gradients_of_scores_are_there_for_one_block);
     suite_add_tcase(suite, test);
     return suite;
 }
