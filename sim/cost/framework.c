@@ -328,8 +328,8 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 4, .ffn = 2},
     },
     {
-        .name = "jax-xla",
-        .reading = "Paxml without: XLA's own attention, scores in memory",
+        .name = "jax-unfused",
+        .reading = "the same without flash attention",
         WHOLE_LOGITS,
         .attention = ATTENTION_FUSED_MASK,
         .gather_exposed = 0.15,
