@@ -11,8 +11,8 @@
 
 /* What tables of runs call a framework, and what its users do where a table does not say. */
 typedef struct {
-    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision or
-                                    fsdp_strategy; NULL: any */
+    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision,
+                                    fsdp_strategy or source_locator; NULL: any */
     const char *model;           /* part of the model's name as letters and digits; NULL: any */
     const char *framework;
     const char *recipe;
@@ -138,6 +138,14 @@ static const Usage usages[] = {
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes = TRUE},
     {.word = "Pax",
+     .software = "JAX-Toolbox@62799732", /* its measurements are of October 2023; XLA has flash
+                                            attention by default since February 2024 */
+     .framework = "jax-unfused",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD,
+     .recomputes_gpt = TRUE,
+     .recomputes = TRUE},
+    {.word = "Pax",
      .framework = "jax",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
@@ -162,7 +170,7 @@ static const Usage usages[] = {
 static gboolean mentions(const Record *record, const char *word)
 {
     return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL ||
-           strstr(record->strategy_text, word) != NULL;
+           strstr(record->strategy_text, word) != NULL || strstr(record->locator, word) != NULL;
 }
 
 static gboolean matches(const Record *record, const Usage *usage)

@@ -278,6 +278,31 @@ START_TEST(a_framework_is_told_by_its_name_and_the_models)
 }
 END_TEST
 
+/* A table may have the column that says where in its source a run stands, or not. */
+START_TEST(a_version_is_told_by_where_the_source_has_it)
+{
+    static const char *const places[][2] = {
+        {"github.com/NVIDIA/JAX-Toolbox@62799732 L155", "jax-unfused"},
+        {"github.com/NVIDIA/JAX-Toolbox@28603900 L160", "jax"}};
+    g_autofree char *named = with(row, "framework", "Pax");
+
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
+        g_autofree char *text =
+            g_strdup_printf("source_locator,%s%s,%s", header, places[i][0], named);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Csv) csv = csv_parse(text, "t.csv", &error);
+        g_autoptr(GArray) read = records(csv);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan =
+            setup_plan(&g_array_index(read, Record, 0), "topologies", &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_str_eq(plan->framework->name, places[i][1]);
+    }
+}
+END_TEST
+
 /* Parameters of whole published models, in billions, as their names and reports say them. */
 static const struct {
     const char *name, *layers, *hidden, *vocab;
@@ -756,6 +781,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_test(test, a_version_is_told_by_where_the_source_has_it);
     tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
                         G_N_ELEMENTS(usages));
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
