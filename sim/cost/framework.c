@@ -21,13 +21,14 @@
 /* Megatron's: dropout after attention and MLP reads and writes a mask. */
 #define DROPOUT .residual_more = 0.75
 
-/* Messages between stages are sent whole by each rank of a tp group; the driver's view has a 1 GB
- * bucket of reductions beside context and NCCL. */
+/* Messages between stages are sent whole by each rank of a tp group; the driver's view has a bucket
+ * of reductions, of 500 million gradients (DeepSpeed, MEMORY_OPT_ALLREDUCE_SIZE), beside context
+ * and NCCL. */
+#define BUCKETED(gradient_bytes) .process_bytes = 3.5e9 + 500e6 * (gradient_bytes)
 #define BIGSCIENCE                                                                                 \
     WHOLE_LOGITS, DROPOUT, EAGER_MEGATRON,                                                         \
         .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
-        .reduce_exposed = 1, .process_bytes = 4.5e9, .logit_held_bytes = 6,                        \
-        .transient_share = 0.07, MEGATRON_SCORES
+        .reduce_exposed = 1, .logit_held_bytes = 6, .transient_share = 0.07, MEGATRON_SCORES
 
 /* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
  * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
@@ -181,12 +182,14 @@ static const Framework frameworks[] = {
         .name = "bigscience-fp16",
         .reading = "BigScience's Megatron-DeepSpeed, fp16: ZeRO-1 has fp32 gradients of its part",
         BIGSCIENCE,
+        BUCKETED(2),
         .shard_bytes = 4,
     },
     {
         .name = "bigscience-bf16",
         .reading = "the same, bf16: gradients are added in fp32 beside the bf16 ones",
         BIGSCIENCE,
+        BUCKETED(4),
         .whole_bytes = 2,
     },
     {
