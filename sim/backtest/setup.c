@@ -133,20 +133,20 @@ static const Usage usages[] = {
     {.word = "Pax",
      .model = "126m", /* measured "without flash attention", the default (JAX-Toolbox's README);
                          its layers are not repeated ones, which alone are recomputed */
-     .framework = "jax-unfused",
+     .framework = "paxml-unfused",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes = TRUE},
     {.word = "Pax",
      .software = "JAX-Toolbox@62799732", /* its measurements are of October 2023; XLA has flash
                                             attention by default since February 2024 */
-     .framework = "jax-unfused",
+     .framework = "paxml-unfused",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes_gpt = TRUE,
      .recomputes = TRUE},
     {.word = "Pax",
-     .framework = "jax",
+     .framework = "paxml",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes_gpt = TRUE,

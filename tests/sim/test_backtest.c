@@ -282,8 +282,8 @@ END_TEST
 START_TEST(a_version_is_told_by_where_the_source_has_it)
 {
     static const char *const places[][2] = {
-        {"github.com/NVIDIA/JAX-Toolbox@62799732 L155", "jax-unfused"},
-        {"github.com/NVIDIA/JAX-Toolbox@28603900 L160", "jax"}};
+        {"github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
+        {"github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"}};
     g_autofree char *named = with(row, "framework", "Pax");
 
     for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
