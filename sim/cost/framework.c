@@ -69,11 +69,13 @@
 /* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
  * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
  * product with the gate (models/llama.py).  Gathers write to two buffers that stay
- * (parallel/utils.py, MemoryBuffer).  bf16 gradients of the whole backward pass, and as much again
- * in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are gathered in
- * (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve both. */
+ * (parallel/utils.py, MemoryBuffer); what both reductions of a block read is free only when their
+ * stream has passed, so the next block takes two more.  bf16 gradients of the whole backward pass,
+ * and as much again in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are
+ * gathered in (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve
+ * both. */
 #define NANOTRON_KEEPS                                                                             \
-    .logit_held_bytes = 8, .gather_bytes = 4, .whole_bytes = 4, .saved = {.hidden = 4, .ffn = 4}
+    .logit_held_bytes = 8, .gather_bytes = 8, .whole_bytes = 4, .saved = {.hidden = 4, .ffn = 4}
 
 static const Framework frameworks[] = {
     {
