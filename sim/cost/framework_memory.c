@@ -68,8 +68,8 @@ static double attention_scores(const Program *program)
 }
 
 /* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
- * the scores with their statistics, their gradients with that of `q`.  Left out: what experts keep
- * beside. */
+ * the scores with their statistics, their gradients with that of what attention gives.  Left out:
+ * what experts keep beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
@@ -88,7 +88,7 @@ static void grow_saved(const Framework *framework, const Program *program)
             grow(tensor, kept);
         else if (is_named(tensor, "lse"))
             grow(tensor, saved->score * scores);
-        else if (is_named(tensor, "dq"))
+        else if (is_named(tensor, "dattention"))
             grow(tensor, saved->gradient * scores);
     }
 }

@@ -673,16 +673,26 @@ START_TEST(what_blocks_keep_beside_is_there_once_a_block)
 }
 END_TEST
 
-/* 8 heads x 2048 x 2048, of one block however many there are. */
+/* 8 heads x 2048 x 2048, of one block and micro-batch however many there are, and where gradients
+ * for the weights wait. */
 START_TEST(gradients_of_scores_are_there_for_one_block)
 {
+    g_autofree char *staged = with(row, "pp", "2");
+    g_autofree char *text = with(staged, "dp", "4");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
     Framework keeps = *framework_default();
+    guint64 total[2];
 
-    keeps.saved.gradient = 100; /* more than all else: memory peaks there */
-    const Prediction some = priced_for(&keeps);
-    keeps.saved.gradient = 200;
-    const Prediction more = priced_for(&keeps);
-    ck_assert_uint_eq(more.memory_total - some.memory_total, 100ul * 8 * 2048 * 2048);
+    plan->framework = &keeps;
+    plan->schedule.kind = _i == 0 ? SCHEDULE_1F1B : SCHEDULE_ZB_H1;
+    for (guint i = 0; i < G_N_ELEMENTS(total); i++) {
+        keeps.saved.gradient = 100 * (i + 1); /* more than all else: memory peaks there */
+        plan_price_quickly(plan);
+        total[i] = plan->prediction.memory_total;
+    }
+    ck_assert_uint_eq(total[1] - total[0], 100ul * 8 * 2048 * 2048);
 }
 END_TEST
 
@@ -811,7 +821,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
     tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
     tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
-    tcase_add_test(test, gradients_of_scores_are_there_for_one_block);
+    tcase_add_loop_test(test, gradients_of_scores_are_there_for_one_block, 0, 2);
     suite_add_tcase(suite, test);
     return suite;
 }
