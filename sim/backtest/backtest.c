@@ -15,14 +15,17 @@ typedef struct {
     gboolean all;
 } Work;
 
-/* The row's own quantity: a driver sees the whole process, an allocator its tensors. */
+/* The row's own quantity: a driver sees the whole process, an allocator its tensors; of the rank
+ * that the framework's figure is of. */
 static double memory_gb(const Record *record, const Prediction *prediction)
 {
     const gboolean process = record->memory == MEMORY_DRIVER || record->memory == MEMORY_STATED ||
                              record->memory == UNKNOWN;
     const guint64 beside = process ? 0 : prediction->memory_bytes[TERM_FRAMEWORK];
 
-    return (double)(prediction->memory_total - beside) / 1e9;
+    const gboolean first = setup_weighs_first(record) && prediction->memory_first != 0;
+
+    return (double)((first ? prediction->memory_first : prediction->memory_total) - beside) / 1e9;
 }
 
 /* @all: whatever the filter says. */

@@ -29,7 +29,7 @@ static const ExpertShape shapes[] = {
     {"grok1", "mixtral", 8, 2, 32768, .heads = 48, .kv_heads = 8, .head_dim = 128},
 };
 
-static char *letters_and_digits(const char *name)
+char *experts_plain_name(const char *name)
 {
     GString *plain = g_string_new(NULL);
 
@@ -41,7 +41,7 @@ static char *letters_and_digits(const char *name)
 
 static const ExpertShape *find_shape(const char *name)
 {
-    g_autofree char *plain = letters_and_digits(name);
+    g_autofree char *plain = experts_plain_name(name);
 
     for (guint i = 0; i < G_N_ELEMENTS(shapes); i++)
         if (strstr(plain, shapes[i].word) != NULL)

@@ -13,6 +13,7 @@ typedef struct {
     FieldKind kind;
     gsize offset;
     const char *const *words; /* FIELD_WORD: by value, NULL-terminated */
+    gboolean is_optional;     /* tables need not have the column */
 } Field;
 
 static const char *const statuses[] = {"ok", "oom", "oom_or_crash", "failed", NULL};
@@ -73,6 +74,7 @@ static const Field fields[] = {
     FIELD("precision_kind", FIELD_WORD, precision, .words = precisions),
     FIELD("mem_kind", FIELD_WORD, memory, .words = memories),
     FIELD("group", FIELD_TEXT, group),
+    FIELD("source_locator", FIELD_TEXT, locator, .is_optional = TRUE),
 };
 
 /* A value that is wrong: where it stands, and what is allowed. */
@@ -130,7 +132,8 @@ static gboolean read_value(const Place *place, Record *record, GError **error)
 static gboolean read_record(const Csv *csv, const CsvRow *row, Record *record, GError **error)
 {
     for (guint f = 0; f < G_N_ELEMENTS(fields); f++) {
-        const Place place = {csv, row, &fields[f], row->fields[csv_column(csv, fields[f].column)]};
+        const gint column = csv_column(csv, fields[f].column);
+        const Place place = {csv, row, &fields[f], column < 0 ? "" : row->fields[column]};
 
         if (!read_value(&place, record, error))
             return FALSE;
@@ -146,7 +149,7 @@ GArray *records_read(const Csv *csv, GError **error)
     g_autoptr(GArray) records = g_array_new(FALSE, TRUE, sizeof(Record));
 
     for (guint f = 0; f < G_N_ELEMENTS(fields); f++)
-        if (csv_column(csv, fields[f].column) < 0) {
+        if (!fields[f].is_optional && csv_column(csv, fields[f].column) < 0) {
             fail(error, ERROR_INPUT, "%s:1: no column \"%s\"", csv->source, fields[f].column);
             return NULL;
         }

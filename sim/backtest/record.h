@@ -24,10 +24,11 @@ typedef enum { MEMORY_ALLOCATED, MEMORY_RESERVED, MEMORY_DRIVER, MEMORY_STATED }
 
 enum { UNKNOWN = -1 };
 
-/* Text is borrowed from the table, "" where unknown; numbers are 0 and kinds UNKNOWN then. */
+/* Text is borrowed from the table, "" where unknown; numbers are 0 and kinds UNKNOWN then. locator:
+ * where the source has it, which tables may leave out. */
 typedef struct {
     const char *id, *model, *gpu, *network, *framework, *software, *strategy_text, *precision_text,
-        *flags, *group;
+        *flags, *group, *locator;
     double params_b, active_params_b, gpu_mem_gb;
     double tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, step_time_s, peak_mem_gb;
     guint layers, hidden, heads, kv_heads, ffn, vocab, seq_len, gpus, gpus_per_node;

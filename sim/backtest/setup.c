@@ -1,6 +1,7 @@
 #include "sim/backtest/setup.h"
 
 #include "sim/backtest/cluster.h"
+#include "sim/backtest/experts.h"
 #include "sim/backtest/shape.h"
 #include "sim/cost/framework.h"
 #include "sim/search/price.h"
@@ -10,8 +11,9 @@
 
 /* What tables of runs call a framework, and what its users do where a table does not say. */
 typedef struct {
-    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision or
-                                    fsdp_strategy; NULL: any */
+    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision,
+                                    fsdp_strategy or source_locator; NULL: any */
+    const char *model;           /* part of the model's name as letters and digits; NULL: any */
     const char *framework;
     const char *recipe;
     Strategy strategy;
@@ -21,6 +23,7 @@ typedef struct {
     gboolean balances_head;    /* stages are cut by parameters, the head's too */
     gboolean recomputes;       /* where nothing is said, what did not fit */
     gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
+    gboolean weighs_first;     /* memory is that of rank 0, of the first stage */
 } Usage;
 
 /* The first that matches holds; the last matches all. */
@@ -86,6 +89,13 @@ static const Usage usages[] = {
      .sequence = TRUE,
      .interleaves = TRUE},
     {.word = "Megatron-Bridge",
+     .model = "gptoss",
+     .framework = "nemo-gpt-oss",
+     .recipe = "zero",
+     .strategy = STRATEGY_SHARD_OPTIMIZER,
+     .sequence = TRUE,
+     .interleaves = TRUE},
+    {.word = "Megatron-Bridge",
      .framework = "nemo",
      .recipe = "zero",
      .strategy = STRATEGY_SHARD_OPTIMIZER,
@@ -104,7 +114,8 @@ static const Usage usages[] = {
      .recipe = "megatron",
      .strategy = STRATEGY_NO_SHARD,
      .sequence = TRUE,
-     .balances_head = TRUE},
+     .balances_head = TRUE,
+     .weighs_first = TRUE}, /* log_throughput(): only global rank 0 writes the table */
     {.word = "InternEvo",
      .software = "FSDP",
      .framework = "internevo-fsdp",
@@ -120,14 +131,22 @@ static const Usage usages[] = {
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes = TRUE},
     {.word = "Pax",
-     .software = "te ",
-     .framework = "jax",
+     .model = "126m", /* measured "without flash attention", the default (JAX-Toolbox's README);
+                         its layers are not repeated ones, which alone are recomputed */
+     .framework = "paxml-unfused",
+     .recipe = "zero",
+     .strategy = STRATEGY_FULL_SHARD,
+     .recomputes = TRUE},
+    {.word = "Pax",
+     .software = "JAX-Toolbox@62799732", /* its measurements are of October 2023; XLA has flash
+                                            attention by default since February 2024 */
+     .framework = "paxml-unfused",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes_gpt = TRUE,
      .recomputes = TRUE},
     {.word = "Pax",
-     .framework = "jax-xla",
+     .framework = "paxml",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD,
      .recomputes_gpt = TRUE,
@@ -151,15 +170,23 @@ static const Usage usages[] = {
 static gboolean mentions(const Record *record, const char *word)
 {
     return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL ||
-           strstr(record->strategy_text, word) != NULL;
+           strstr(record->strategy_text, word) != NULL || strstr(record->locator, word) != NULL;
+}
+
+static gboolean matches(const Record *record, const Usage *usage)
+{
+    g_autofree char *model = experts_plain_name(record->model);
+
+    return (usage->word == NULL || strstr(record->framework, usage->word) != NULL) &&
+           (usage->software == NULL || mentions(record, usage->software)) &&
+           (usage->model == NULL || strstr(model, usage->model) != NULL);
 }
 
 static const Usage *usage_of(const Record *record)
 {
     const Usage *usage = usages;
 
-    while (usage->word != NULL && (strstr(record->framework, usage->word) == NULL ||
-                                   (usage->software != NULL && !mentions(record, usage->software))))
+    while (!matches(record, usage))
         usage++;
     return usage;
 }
@@ -384,4 +411,9 @@ gboolean setup_halves(const Record *record)
 {
     return usage_of(record)->halves_selective &&
            (record->recompute == RECOMPUTE_SELECTIVE || record->recompute == UNKNOWN);
+}
+
+gboolean setup_weighs_first(const Record *record)
+{
+    return usage_of(record)->weighs_first;
 }

@@ -16,3 +16,6 @@ gboolean setup_halves(const Record *record);
 
 /* Whether a run that would not have fitted was recomputed, though the table does not say so. */
 gboolean setup_recomputes(const Record *record);
+
+/* Whether the framework's own figure of memory is its first rank's, not the largest. */
+gboolean setup_weighs_first(const Record *record);

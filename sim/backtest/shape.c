@@ -3,6 +3,7 @@
 #include "sim/backtest/experts.h"
 
 #include <math.h>
+#include <string.h>
 
 /* A block with a gate or without, a head of its own or not. */
 typedef struct {
@@ -19,12 +20,22 @@ static double parameters(const Record *record, const Shape *shape)
     return record->layers * (attention + mlp) + (shape->tied ? 1.0 : 2.0) * hidden * shape->vocab;
 }
 
+/* Llama's blocks have a gate, whatever their width (a tied one of 16 layers 2048 wide has as many
+ * parameters as GPT's with a head of its own). */
+static gboolean is_llama(const Record *record)
+{
+    g_autofree char *name = g_ascii_strdown(record->model, -1);
+
+    return strstr(name, "llama") != NULL;
+}
+
 /* 14.0 may mean 13.96: what is nearest is taken, not what is equal. */
 static void choose(const Record *record, Shape *shape)
 {
+    const gboolean llama = is_llama(record);
     double nearest = INFINITY;
 
-    shape->gated = shape->ffn != 4 * record->hidden;
+    shape->gated = llama || shape->ffn != 4 * record->hidden;
     if (record->params_b == 0)
         return;
     for (guint i = 0; i < 4; i++) {
@@ -32,6 +43,8 @@ static void choose(const Record *record, Shape *shape)
 
         other.gated = i % 2 == 1;
         other.tied = i / 2 == 1;
+        if (llama && !other.gated)
+            continue;
         const double off = fabs(parameters(record, &other) - record->params_b * 1e9);
         if (off >= nearest)
             continue;

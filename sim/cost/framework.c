@@ -15,19 +15,20 @@
 
 /* What Megatron's blocks keep beside: norm outputs (2 B), dropout masks (1 B) twice, the
  * activation's output (2 B); of scores softmax' output (2 B), what dropout makes of it (2 B), its
- * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2). */
-#define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5}
+ * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2).  Their gradients: 2 B each. */
+#define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5, .gradient = 4}
 
 /* Megatron's: dropout after attention and MLP reads and writes a mask. */
 #define DROPOUT .residual_more = 0.75
 
-/* Messages between stages are sent whole by each rank of a tp group; the driver's view has a 1 GB
- * bucket of reductions beside context and NCCL. */
+/* Messages between stages are sent whole by each rank of a tp group; the driver's view has a bucket
+ * of reductions, of 500 million gradients (DeepSpeed, MEMORY_OPT_ALLREDUCE_SIZE), beside context
+ * and NCCL. */
+#define BUCKETED(gradient_bytes) .process_bytes = 3.5e9 + 500e6 * (gradient_bytes)
 #define BIGSCIENCE                                                                                 \
     WHOLE_LOGITS, DROPOUT, EAGER_MEGATRON,                                                         \
         .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
-        .reduce_exposed = 1, .process_bytes = 4.5e9, .logit_held_bytes = 6,                        \
-        .transient_share = 0.07, MEGATRON_SCORES
+        .reduce_exposed = 1, .logit_held_bytes = 6, .transient_share = 0.07, MEGATRON_SCORES
 
 /* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
  * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
@@ -49,8 +50,14 @@
  * issue the experts' kernels, and issues many small ones: 8.8 ms a block of Qwen3-30B-A3B on B200
  * and 9.4 to 9.6 on H100 however little there is to compute, taken apart as forward to backward.
  * Dispatch by DeepEP. */
-#define MEGATRON_EXPERTS                                                                           \
-    .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3, .sends_once = TRUE
+#define MEGATRON_HOST_EXPERTS .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3
+#define MEGATRON_EXPERTS      MEGATRON_HOST_EXPERTS, .sends_once = TRUE
+
+/* Beside the fused SwiGLU's 8 passes over the experts' inner width, forward and backward: clamps
+ * and their concatenation 8 and 10, the output's bias times a row's weight in fp32 14 and 20
+ * (Megatron-Core 0.15, fused_bias_geglu.py and TEGroupedMLP._apply_bias; its width and the inner
+ * one are the same).  Dispatch is all to all. */
+#define GPT_OSS_STEPS .activation_more = 6.5
 
 #define DRIVER .process_bytes = 3.5e9
 
@@ -58,6 +65,17 @@
  * free by then).  Between tensor-parallel matrices DTensor gathers the norms' outputs before the
  * products, which keep what they read. */
 #define TORCHTITAN_KEEPS .logit_held_bytes = 12, .keeps_gathered = TRUE
+
+/* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
+ * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
+ * product with the gate (models/llama.py).  Gathers write to two buffers that stay
+ * (parallel/utils.py, MemoryBuffer); what both reductions of a block read is free only when their
+ * stream has passed, so the next block takes two more.  bf16 gradients of the whole backward pass,
+ * and as much again in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are
+ * gathered in (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve
+ * both. */
+#define NANOTRON_KEEPS                                                                             \
+    .logit_held_bytes = 8, .gather_bytes = 8, .whole_bytes = 4, .saved = {.hidden = 4, .ffn = 4}
 
 static const Framework frameworks[] = {
     {
@@ -85,6 +103,25 @@ static const Framework frameworks[] = {
         .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
         .recomputes_all = TRUE,
         MEGATRON_EXPERTS,
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        .tensor_hidden = 0.7,
+        .pipeline_hidden = 0.7,
+        .gather_exposed = 0.15,
+        .reduce_exposed = 0.15,
+        .splits_messages = TRUE,
+        DRIVER,
+        .logit_held_bytes = 6,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "nemo-gpt-oss",
+        .reading = "the same with gpt-oss: clamps and biases of experts in single steps",
+        .recomputes_all = TRUE,
+        MEGATRON_HOST_EXPERTS,
+        GPT_OSS_STEPS,
         WHOLE_LOGITS,
         .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
@@ -147,12 +184,14 @@ static const Framework frameworks[] = {
         .name = "bigscience-fp16",
         .reading = "BigScience's Megatron-DeepSpeed, fp16: ZeRO-1 has fp32 gradients of its part",
         BIGSCIENCE,
+        BUCKETED(2),
         .shard_bytes = 4,
     },
     {
         .name = "bigscience-bf16",
         .reading = "the same, bf16: gradients are added in fp32 beside the bf16 ones",
         BIGSCIENCE,
+        BUCKETED(4),
         .whole_bytes = 2,
     },
     {
@@ -184,7 +223,8 @@ static const Framework frameworks[] = {
         AA_SCALING,
         UNFUSED_NORM,
         .attention = ATTENTION_UNFUSED,
-        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8},
+        /* a softmax in fp32: its gradient and its input's, 4 B each */
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 8, .gradient = 8},
     },
     {
         .name = "torchtitan",
@@ -221,7 +261,7 @@ static const Framework frameworks[] = {
         .residual_more = 0.5,
         DRIVER,
         .logit_held_bytes = 4,
-        .transient_share = 0.1,
+        .transient_share = 0.03, /* its largest micro-batches leave no more */
         .saved = {.hidden = 4, .ffn = 2},
     },
     {
@@ -269,21 +309,19 @@ static const Framework frameworks[] = {
     },
     {
         .name = "nanotron",
-        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones",
+        .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones and a copy of them",
         WHOLE_LOGITS,
         .attention = ATTENTION_FLASH_2,
         .gather_exposed = 1,
         .reduce_exposed = 1,
         .splits_messages = TRUE,
         DRIVER,
-        .logit_held_bytes = 10,
+        NANOTRON_KEEPS,
         .transient_share = 0.1,
-        .whole_bytes = 2,
-        .saved = {.hidden = 8, .ffn = 4, .attention = 4},
     },
     {
         .name = "jax",
-        .reading = "MaxText and Paxml: XLA with Transformer Engine or cuDNN attention",
+        .reading = "MaxText: XLA with Transformer Engine or cuDNN attention",
         WHOLE_LOGITS,
         .keeps_fp8_weights = TRUE,
         .attention = ATTENTION_CUDNN,
@@ -295,12 +333,24 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 4, .ffn = 2},
     },
     {
-        .name = "jax-xla",
-        .reading = "Paxml without: XLA's own attention, scores in memory",
+        .name = "paxml",
+        .reading =
+            "Paxml, the same with XLA of 2023 and 2024, whose collectives slow compute as FSDP's",
+        WHOLE_LOGITS,
+        .keeps_fp8_weights = TRUE,
+        .attention = ATTENTION_CUDNN,
+        FSDP_TRAFFIC,
+        DRIVER,
+        .logit_held_bytes = 10,
+        .transient_share = 0.07,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "paxml-unfused",
+        .reading = "the same without flash attention",
         WHOLE_LOGITS,
         .attention = ATTENTION_FUSED_MASK,
-        .gather_exposed = 0.15,
-        .reduce_exposed = 0.15,
+        FSDP_TRAFFIC,
         DRIVER,
         .logit_held_bytes = 10,
         .transient_share = 0.07,

@@ -22,6 +22,7 @@ typedef struct {
     double ffn;       /* for each value of the MLP's inner width */
     double attention; /* for each value of a query */
     double score;     /* for each of the heads x seq attention scores of a token */
+    double gradient;  /* of a score's gradients, while one block's are there */
 } SavedBytes;
 
 typedef struct Framework {
@@ -58,6 +59,8 @@ typedef struct Framework {
     double logit_held_bytes; /* of a logit of a whole micro-batch; 0: chunks, as the program */
     gboolean gathers_logits; /* of the tp group: each rank holds all of them */
     double transient_share;  /* buffers that come and go, of all that is not state */
+    double gather_bytes;     /* of buffers that stay, for the collectives of a tp group, for each
+                                value of a micro-batch's residual stream */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
     gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,
                                 between which tokens are split */

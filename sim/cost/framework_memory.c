@@ -57,13 +57,22 @@ static double elements_of(const Program *program, const char *name)
     return tensor == NULL ? 0 : (double)tensor->elements;
 }
 
+/* Of one block and micro-batch: a rank's queries with all keys. */
+static double attention_scores(const Program *program)
+{
+    const Op *attention = find_op(program, OP_ATTENTION);
+    const OpSizes *sizes = &attention->sizes;
+
+    return (double)(op_key_blocks(attention) * sizes->seq) *
+           (double)(sizes->batch * sizes->heads * sizes->seq);
+}
+
 /* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
- * the scores with their statistics.  Left out: what experts keep beside. */
+ * the scores with their statistics, their gradients with that of what attention gives.  Left out:
+ * what experts keep beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
-    const Op *attention = find_op(program, OP_ATTENTION);
-    const double keys = (double)(op_key_blocks(attention) * attention->sizes.seq);
     const double width = is_fp8(program) ? 0.5 : 1;
     const double whole = elements_of(program, "partial"); /* 0 without a tp group */
     const double hidden =
@@ -71,14 +80,16 @@ static void grow_saved(const Framework *framework, const Program *program)
     const double products = saved->hidden * hidden + saved->ffn * elements_of(program, "up");
 
     const double kept = width * products + saved->attention * elements_of(program, "q");
-    const double scores = saved->score * keys * elements_of(program, "lse");
+    const double scores = attention_scores(program);
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
 
         if (is_named(tensor, "q"))
             grow(tensor, kept);
         else if (is_named(tensor, "lse"))
-            grow(tensor, scores);
+            grow(tensor, saved->score * scores);
+        else if (is_named(tensor, "dattention"))
+            grow(tensor, saved->gradient * scores);
     }
 }
 
@@ -128,6 +139,9 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;
+    const guint64 gathers = (guint64)(framework->gather_bytes * elements_of(program, "partial"));
+    use->term[TERM_COMMUNICATION] += gathers;
+    use->total += gathers;
     const guint64 step = use->total - use->term[TERM_PARAMETERS] - use->term[TERM_GRADIENTS] -
                          use->term[TERM_MASTER] - use->term[TERM_OPTIMIZER];
     const guint64 transient = (guint64)(framework->transient_share * (double)step);

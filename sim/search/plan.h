@@ -13,6 +13,7 @@ typedef struct {
     double time_seconds[NUM_OP_CLASSES]; /* add up to step_seconds; communication where exposed */
     guint rank; /* the rank with the largest total, which memory and volume are of */
     guint64 memory_bytes[NUM_MEMORY_TERMS], memory_total;
+    guint64 memory_first; /* the total of the first stage's ranks; 0: not known */
     guint64 memory_limit; /* what the device has for it */
     guint64 communication_bytes[NUM_VOLUMES];
     double communication_seconds[NUM_VOLUMES]; /* hidden or not; what waits for peers left out */

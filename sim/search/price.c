@@ -101,6 +101,7 @@ typedef struct {
     MemoryUse memory;
     guint64 volume[NUM_VOLUMES];
     guint stage;                    /* which those are of */
+    guint64 first_bytes;            /* the total of stage 0; 0: not looked at */
     guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
@@ -212,6 +213,7 @@ static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepT
     Priced priced = {
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
+    priced.first_bytes = stage_memory(plan, set, 0).total;
     program_volume(set->classes[stage], priced.volume);
     find_arenas(set, priced.arena_bytes);
     return priced;
@@ -233,6 +235,8 @@ static void predict_memory(Plan *plan, const Priced *priced)
         p->memory_bytes[t] = priced->memory.term[t];
     p->memory_bytes[TERM_FRAMEWORK] = plan_framework_bytes(plan);
     p->memory_total = priced->memory.total + p->memory_bytes[TERM_FRAMEWORK];
+    p->memory_first =
+        priced->first_bytes == 0 ? 0 : priced->first_bytes + p->memory_bytes[TERM_FRAMEWORK];
     p->memory_limit = plan_memory_limit(plan);
     p->rank = priced->stage * (plan->gpus / plan->layout.size[AXIS_PP]); /* pp is outermost */
     memcpy(p->communication_bytes, priced->volume, sizeof p->communication_bytes);
@@ -381,6 +385,7 @@ static void extend(Priced *to, const Priced *before, guint more)
     const Tensor input = {.kind = TENSOR_INPUT};
     to->memory.term[tensor_term(&input)] += each * more; /* all that grows with them */
     to->memory.total += each * more;
+    to->first_bytes = line_bytes(before->first_bytes, to->first_bytes, more);
     for (guint v = 0; v < NUM_VOLUMES; v++)
         to->volume[v] = line_bytes(before->volume[v], to->volume[v], more);
 }

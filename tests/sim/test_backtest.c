@@ -1,61 +1,10 @@
 /* Published runs: how tables are read, how rows become plans, how predictions are scored. */
-#include "sim/backtest/backtest.h"
 #include "sim/backtest/cluster.h"
 #include "sim/backtest/score.h"
-#include "sim/backtest/setup.h"
 #include "sim/base/error.h"
 #include "sim/cost/framework.h"
-#include "sim/search/price.h"
 #include "sim/search/search.h"
-#include "tests/suite.h"
-
-#include <string.h>
-
-static const char *const header =
-    "id,model,params_b,layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,gpu,gpu_mem_gb,gpus,"
-    "gpus_per_node,network,framework,dp,fsdp_strategy,tp,sp,pp,vpp,cp,ep,micro_batch,global_batch,"
-    "precision,compile_or_flash,tokens_per_s_per_gpu,tflops_per_gpu,mfu_pct,step_time_s,"
-    "peak_mem_gb,status,active_params_b,trust,flags,strategy_kind,recompute_kind,precision_kind,"
-    "mem_kind,group\n";
-
-/* Two layers on eight A100, fully sharded, a step of two seconds. */
-static const char *const row =
-    "T-1,tiny,,2,1024,8,8,4096,32000,2048,A100,80,8,8,,torchtitan,8,,1,,1,,"
-    "1,,1,8,bf16,,,,,2,,ok,,high,,full_shard,none,bf16,,g\n";
-
-/* @row with one column changed. */
-static char *with(const char *text, const char *column, const char *value)
-{
-    g_auto(GStrv) names = g_strsplit(header, ",", -1);
-    g_auto(GStrv) fields = g_strsplit(text, ",", -1);
-
-    for (guint i = 0; names[i] != NULL; i++)
-        if (strcmp(g_strchomp(names[i]), column) == 0) {
-            g_free(fields[i]);
-            fields[i] = g_strdup_printf("%s%s", value, names[i + 1] == NULL ? "\n" : "");
-            return g_strjoinv(",", fields);
-        }
-    g_assert_not_reached();
-}
-
-static Csv *table(const char *rows)
-{
-    g_autofree char *text = g_strconcat(header, rows, NULL);
-    g_autoptr(GError) error = NULL;
-    Csv *csv = csv_parse(text, "t.csv", &error);
-
-    ck_assert_msg(csv != NULL, "%s", error != NULL ? error->message : "");
-    return csv;
-}
-
-static GArray *records(const Csv *csv)
-{
-    g_autoptr(GError) error = NULL;
-    GArray *read = records_read(csv, &error);
-
-    ck_assert_msg(read != NULL, "%s", error != NULL ? error->message : "");
-    return read;
-}
+#include "tests/sim/backtest_case.h"
 
 /* ---- tables ---- */
 
@@ -202,19 +151,6 @@ START_TEST(a_fabric_in_words_is_what_one_gpu_has)
 }
 END_TEST
 
-/* Two layers of it on eight H100. */
-static const char *const sparse_row =
-    "T-2,Qwen3_30B_a3B,,2,2048,32,4,768,32000,2048,H100,80,8,8,,Megatron-Core,8,,1,,1,,"
-    "1,8,1,8,bf16,,,,,2,,ok,3.3,high,,shard_optimizer,none,bf16,,g\n";
-
-static Plan *plan_of(const char *text, double *share, char **reason)
-{
-    g_autoptr(Csv) csv = table(text);
-    g_autoptr(GArray) read = records(csv);
-
-    return setup_plan(&g_array_index(read, Record, 0), "topologies", share, reason);
-}
-
 static const struct {
     const char *column, *value, *reason;
 } lacking[] = {
@@ -256,6 +192,53 @@ START_TEST(experts_are_those_of_the_model_of_that_name)
 }
 END_TEST
 
+static const struct {
+    const char *framework, *model, *name;
+} usages[] = {
+    {"Megatron-Bridge", "GPT OSS 120B", "nemo-gpt-oss"},
+    {"Megatron-Bridge", "gpt-oss-20b", "nemo-gpt-oss"},
+    {"Megatron-Bridge", "Qwen3_30B_a3B", "nemo"},
+    {"Megatron-Core", "GPT OSS 120B", "megatron"},
+};
+
+START_TEST(a_framework_is_told_by_its_name_and_the_models)
+{
+    g_autofree char *named = with(sparse_row, "framework", usages[_i].framework);
+    g_autofree char *text = with(named, "model", usages[_i].model);
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_str_eq(plan->framework->name, usages[_i].name);
+}
+END_TEST
+
+/* A table may have the column that says where in its source a run stands, or not. */
+START_TEST(a_version_is_told_by_where_the_source_has_it)
+{
+    static const char *const places[][2] = {
+        {"github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
+        {"github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"}};
+    g_autofree char *named = with(row, "framework", "Pax");
+
+    for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
+        g_autofree char *text =
+            g_strdup_printf("source_locator,%s%s,%s", header, places[i][0], named);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Csv) csv = csv_parse(text, "t.csv", &error);
+        g_autoptr(GArray) read = records(csv);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan =
+            setup_plan(&g_array_index(read, Record, 0), "topologies", &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_str_eq(plan->framework->name, places[i][1]);
+    }
+}
+END_TEST
+
 /* Parameters of whole published models, in billions, as their names and reports say them. */
 static const struct {
     const char *name, *layers, *hidden, *vocab;
@@ -285,6 +268,30 @@ START_TEST(known_mixtures_of_experts_have_their_published_size)
     ck_assert_msg(plan != NULL, "%s: %s", published[_i].name, reason);
     ck_assert_double_eq_tol((double)model_parameters(plan->model) / 1e9, published[_i].billions,
                             0.01 * published[_i].billions);
+}
+END_TEST
+
+/* 16 layers of 2048 with an inner width of 4 x 2048 and 131072 words: a gate and a tied head have
+ * as many parameters as neither. */
+START_TEST(a_llama_has_a_gate_where_parameters_do_not_tell)
+{
+    static const char *const cells[][2] = {{"layers", "16"},       {"hidden", "2048"},
+                                           {"heads", "32"},        {"kv_heads", "32"},
+                                           {"ffn_hidden", "8192"}, {"vocab", "131072"},
+                                           {"params_b", "1.342"},  {"model", "Llama-style 1B"}};
+    g_autofree char *text = g_strdup(row);
+    g_autofree char *reason = NULL;
+    double share;
+
+    for (guint i = 0; i < G_N_ELEMENTS(cells); i++) {
+        char *next = with(text, cells[i][0], cells[i][1]);
+        g_free(text);
+        text = next;
+    }
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_uint_ne(plan->model->features & FEATURE_GATED, 0);
+    ck_assert(plan->model->tied);
 }
 END_TEST
 
@@ -449,202 +456,6 @@ START_TEST(the_json_has_the_keys_of_the_design)
 }
 END_TEST
 
-/* ---- frameworks ---- */
-
-START_TEST(a_framework_without_differences_changes_nothing)
-{
-    const Framework *own = framework_default();
-
-    ck_assert_ptr_eq(framework_from_name("fsdp-run"), own);
-    ck_assert_ptr_eq(framework_or_default(NULL), own);
-    ck_assert_ptr_null(framework_from_name("fsdp"));
-    for (guint kind = 0; kind < NUM_OPS; kind++) {
-        const Op op = {.kind = (OpKind)kind};
-
-        ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
-    }
-    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE), 1, 1e-15);
-    ck_assert_double_eq_tol(framework_blocks(own, "shard.reduce"), 0, 1e-15);
-}
-END_TEST
-
-/* @text's plan, priced for @framework. */
-static Prediction text_priced_for(const char *text, const Framework *framework)
-{
-    g_autofree char *reason = NULL;
-    double share;
-    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
-
-    plan->framework = framework;
-    plan_price_quickly(plan);
-    return plan->prediction;
-}
-
-static Prediction priced_for(const Framework *framework)
-{
-    return text_priced_for(row, framework);
-}
-
-/* Two layers; a second forward and two backward is far more than their kernels take. */
-START_TEST(a_layer_takes_as_long_as_the_host_issues_it)
-{
-    Framework slow = *framework_default();
-    const Prediction own = priced_for(&slow);
-
-    slow.host_forward_s = 1;
-    slow.host_backward_s = 2;
-    const Prediction with_host = priced_for(&slow);
-    ck_assert_double_ge(with_host.step_seconds, 2 * (1 + 2));
-    ck_assert_double_le(with_host.step_seconds, 2 * (1 + 2) + own.step_seconds);
-}
-END_TEST
-
-/* Two layers, whose kernels and the experts' take milliseconds: so the host's seconds are the
- * step's but for the rest of it. */
-START_TEST(a_layer_with_experts_waits_for_the_host_once)
-{
-    Framework slow = *framework_default();
-    const Prediction own = text_priced_for(sparse_row, &slow);
-
-    slow.host_sparse_forward_s = 1;
-    slow.host_sparse_backward_s = 2;
-    const Prediction with_host = text_priced_for(sparse_row, &slow);
-    ck_assert_double_eq_tol(with_host.step_seconds, 2 * (1 + 2), own.step_seconds);
-    const Prediction dense = priced_for(&slow);
-    ck_assert_double_lt(dense.step_seconds, 1);
-}
-END_TEST
-
-/* Attention's part of a block is shorter than these, the block with its experts longer. */
-START_TEST(experts_count_against_what_the_host_takes)
-{
-    Framework slow = *framework_default();
-    const Prediction own = text_priced_for(sparse_row, &slow);
-
-    slow.host_sparse_forward_s = 0.04 * own.step_seconds;
-    slow.host_sparse_backward_s = 0.08 * own.step_seconds;
-    const Prediction with_host = text_priced_for(sparse_row, &slow);
-    ck_assert_double_eq_tol(with_host.step_seconds, own.step_seconds, 1e-12);
-}
-END_TEST
-
-/* Eight rows of a token among eight ranks: 1 - (7/8)^8 = 66% of them go. */
-START_TEST(rows_that_are_sent_once_take_less_time)
-{
-    Framework once = *framework_default();
-    const Prediction own = text_priced_for(sparse_row, &once);
-
-    once.sends_once = TRUE;
-    const Prediction less = text_priced_for(sparse_row, &once);
-    ck_assert_double_lt(less.exposed_communication_seconds, own.exposed_communication_seconds);
-    ck_assert_double_gt(less.exposed_communication_seconds,
-                        0.6 * own.exposed_communication_seconds);
-}
-END_TEST
-
-/* A router has logits too: they stay as they are. */
-START_TEST(logits_that_are_held_are_the_heads)
-{
-    Framework holds = *framework_default();
-    const Prediction own = text_priced_for(sparse_row, &holds);
-
-    holds.logit_held_bytes = 6;
-    const Prediction more = text_priced_for(sparse_row, &holds);
-    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS], own.memory_bytes[TERM_ACTIVATIONS]);
-}
-END_TEST
-
-START_TEST(traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was)
-{
-    Framework exposed = *framework_default();
-    const Prediction own = priced_for(&exposed);
-
-    exposed.gather_exposed = exposed.reduce_exposed = 1;
-    const Prediction longer = priced_for(&exposed);
-    ck_assert_double_gt(longer.step_seconds, own.step_seconds);
-    ck_assert_double_eq_tol(longer.time_seconds[OP_CLASS_GEMM], own.time_seconds[OP_CLASS_GEMM],
-                            1e-12);
-    ck_assert_double_eq_tol(longer.exposed_communication_seconds -
-                                own.exposed_communication_seconds,
-                            longer.step_seconds - own.step_seconds, 1e-12);
-}
-END_TEST
-
-/* Nothing of the row's model is padded: all of its sizes are multiples of 8. */
-START_TEST(state_of_a_framework_is_bytes_a_parameter)
-{
-    Framework keeps = *framework_default();
-    g_autofree char *reason = NULL;
-    double share;
-    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
-    const Prediction own = priced_for(&keeps);
-
-    keeps.whole_bytes = 2;
-    keeps.shard_bytes = 8;
-    const Prediction more = priced_for(&keeps);
-    const guint64 parameters = model_parameters(plan->model);
-    ck_assert_uint_eq(more.memory_total - own.memory_total, 2 * parameters + 8 * parameters / 8);
-    ck_assert_uint_eq(more.memory_bytes[TERM_GRADIENTS] - own.memory_bytes[TERM_GRADIENTS],
-                      more.memory_total - own.memory_total);
-}
-END_TEST
-
-/* 2048 tokens x 1024 x 4 bytes for each of two blocks. */
-START_TEST(what_blocks_keep_beside_is_there_once_a_block)
-{
-    Framework keeps = *framework_default();
-    const Prediction own = priced_for(&keeps);
-
-    keeps.saved.hidden = 4;
-    const Prediction more = priced_for(&keeps);
-    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS] - own.memory_bytes[TERM_ACTIVATIONS],
-                      2 * 2048 * 1024 * 4);
-}
-END_TEST
-
-/* Two ranks, each with a half of 2048 tokens x 1024 between matrices: the other half too, 4 bytes,
- * in two blocks. */
-START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
-{
-    g_autofree char *split = with(row, "tp", "2");
-    g_autofree char *text = with(split, "dp", "4");
-    Framework keeps = *framework_default();
-
-    keeps.saved.hidden = 4;
-    const Prediction half = text_priced_for(text, &keeps);
-    keeps.keeps_gathered = TRUE;
-    const Prediction whole = text_priced_for(text, &keeps);
-    ck_assert_uint_eq(whole.memory_bytes[TERM_ACTIVATIONS] - half.memory_bytes[TERM_ACTIVATIONS],
-                      2 * 1024 * 1024 * 4);
-}
-END_TEST
-
-/* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
- * that recomputes all; torchtitan's where the table says nothing. */
-START_TEST(selective_of_torchtitan_is_between_none_and_all)
-{
-    static const char *const kinds[] = {"none", "full", "selective", ""};
-    double step_s[G_N_ELEMENTS(kinds)], memory_gb[G_N_ELEMENTS(kinds)];
-
-    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
-        g_autofree char *text = with(row, "recompute_kind", kinds[i]);
-        g_autoptr(Csv) csv = table(text);
-        g_autoptr(GArray) read = records(csv);
-        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
-        const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
-
-        step_s[i] = outcome->step_s;
-        memory_gb[i] = outcome->memory_gb;
-    }
-    ck_assert_double_gt(step_s[1], step_s[0]);
-    ck_assert_double_lt(memory_gb[1], memory_gb[0]);
-    for (guint i = 2; i < G_N_ELEMENTS(kinds); i++) {
-        ck_assert_double_eq_tol(step_s[i], (step_s[0] + step_s[1]) / 2, 1e-12);
-        ck_assert_double_eq_tol(memory_gb[i], (memory_gb[0] + 2 * memory_gb[1]) / 3, 1e-9);
-    }
-}
-END_TEST
-
 static Suite *backtest_suite(void)
 {
     Suite *suite = suite_create("backtest");
@@ -657,14 +468,12 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_test(test, a_version_is_told_by_where_the_source_has_it);
+    tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
+                        G_N_ELEMENTS(usages));
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
                         G_N_ELEMENTS(published));
-    tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
-    tcase_add_test(test, experts_count_against_what_the_host_takes);
-    tcase_add_test(test, rows_that_are_sent_once_take_less_time);
-    tcase_add_test(test, logits_that_are_held_are_the_heads);
-    tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
-    tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
+    tcase_add_test(test, a_llama_has_a_gate_where_parameters_do_not_tell);
     tcase_add_test(test, tokens_per_second_give_the_step_where_it_is_not_printed);
     tcase_add_loop_test(test, a_fabric_in_words_is_what_one_gpu_has, 0, G_N_ELEMENTS(fabrics));
     tcase_add_loop_test(test, a_row_that_lacks_what_is_needed_is_skipped_with_the_reason, 0,
@@ -676,11 +485,6 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, labels_are_counted_as_found_missed_and_wrongly_said);
     tcase_add_test(test, only_groups_of_four_are_choices);
     tcase_add_test(test, the_json_has_the_keys_of_the_design);
-    tcase_add_test(test, a_framework_without_differences_changes_nothing);
-    tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
-    tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
-    tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
-    tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
     suite_add_tcase(suite, test);
     return suite;
 }

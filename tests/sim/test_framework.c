@@ -1,0 +1,289 @@
+/* Frameworks that a prediction can be for: what each difference does to time and memory. */
+#include "sim/cost/framework.h"
+#include "sim/search/price.h"
+#include "tests/sim/backtest_case.h"
+
+START_TEST(a_framework_without_differences_changes_nothing)
+{
+    const Framework *own = framework_default();
+
+    ck_assert_ptr_eq(framework_from_name("fsdp-run"), own);
+    ck_assert_ptr_eq(framework_or_default(NULL), own);
+    ck_assert_ptr_null(framework_from_name("fsdp"));
+    for (guint kind = 0; kind < NUM_OPS; kind++) {
+        const Op op = {.kind = (OpKind)kind};
+
+        ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
+    }
+    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE), 1, 1e-15);
+    ck_assert_double_eq_tol(framework_blocks(own, "shard.reduce"), 0, 1e-15);
+}
+END_TEST
+
+/* @text's plan, priced for @framework. */
+static Prediction text_priced_for(const char *text, const Framework *framework)
+{
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    plan->framework = framework;
+    plan_price_quickly(plan);
+    return plan->prediction;
+}
+
+static Prediction priced_for(const Framework *framework)
+{
+    return text_priced_for(row, framework);
+}
+
+/* Two layers; a second forward and two backward is far more than their kernels take. */
+START_TEST(a_layer_takes_as_long_as_the_host_issues_it)
+{
+    Framework slow = *framework_default();
+    const Prediction own = priced_for(&slow);
+
+    slow.host_forward_s = 1;
+    slow.host_backward_s = 2;
+    const Prediction with_host = priced_for(&slow);
+    ck_assert_double_ge(with_host.step_seconds, 2 * (1 + 2));
+    ck_assert_double_le(with_host.step_seconds, 2 * (1 + 2) + own.step_seconds);
+}
+END_TEST
+
+/* Two layers, whose kernels and the experts' take milliseconds: so the host's seconds are the
+ * step's but for the rest of it. */
+START_TEST(a_layer_with_experts_waits_for_the_host_once)
+{
+    Framework slow = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &slow);
+
+    slow.host_sparse_forward_s = 1;
+    slow.host_sparse_backward_s = 2;
+    const Prediction with_host = text_priced_for(sparse_row, &slow);
+    ck_assert_double_eq_tol(with_host.step_seconds, 2 * (1 + 2), own.step_seconds);
+    const Prediction dense = priced_for(&slow);
+    ck_assert_double_lt(dense.step_seconds, 1);
+}
+END_TEST
+
+/* Attention's part of a block is shorter than these, the block with its experts longer. */
+START_TEST(experts_count_against_what_the_host_takes)
+{
+    Framework slow = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &slow);
+
+    slow.host_sparse_forward_s = 0.04 * own.step_seconds;
+    slow.host_sparse_backward_s = 0.08 * own.step_seconds;
+    const Prediction with_host = text_priced_for(sparse_row, &slow);
+    ck_assert_double_eq_tol(with_host.step_seconds, own.step_seconds, 1e-12);
+}
+END_TEST
+
+/* Eight rows of a token among eight ranks: 1 - (7/8)^8 = 66% of them go. */
+START_TEST(rows_that_are_sent_once_take_less_time)
+{
+    Framework once = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &once);
+
+    once.sends_once = TRUE;
+    const Prediction less = text_priced_for(sparse_row, &once);
+    ck_assert_double_lt(less.exposed_communication_seconds, own.exposed_communication_seconds);
+    ck_assert_double_gt(less.exposed_communication_seconds,
+                        0.6 * own.exposed_communication_seconds);
+}
+END_TEST
+
+/* A router has logits too: they stay as they are. */
+START_TEST(logits_that_are_held_are_the_heads)
+{
+    Framework holds = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &holds);
+
+    holds.logit_held_bytes = 6;
+    const Prediction more = text_priced_for(sparse_row, &holds);
+    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS], own.memory_bytes[TERM_ACTIVATIONS]);
+}
+END_TEST
+
+START_TEST(traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was)
+{
+    Framework exposed = *framework_default();
+    const Prediction own = priced_for(&exposed);
+
+    exposed.gather_exposed = exposed.reduce_exposed = 1;
+    const Prediction longer = priced_for(&exposed);
+    ck_assert_double_gt(longer.step_seconds, own.step_seconds);
+    ck_assert_double_eq_tol(longer.time_seconds[OP_CLASS_GEMM], own.time_seconds[OP_CLASS_GEMM],
+                            1e-12);
+    ck_assert_double_eq_tol(longer.exposed_communication_seconds -
+                                own.exposed_communication_seconds,
+                            longer.step_seconds - own.step_seconds, 1e-12);
+}
+END_TEST
+
+/* Nothing of the row's model is padded: all of its sizes are multiples of 8. */
+START_TEST(state_of_a_framework_is_bytes_a_parameter)
+{
+    Framework keeps = *framework_default();
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+    const Prediction own = priced_for(&keeps);
+
+    keeps.whole_bytes = 2;
+    keeps.shard_bytes = 8;
+    const Prediction more = priced_for(&keeps);
+    const guint64 parameters = model_parameters(plan->model);
+    ck_assert_uint_eq(more.memory_total - own.memory_total, 2 * parameters + 8 * parameters / 8);
+    ck_assert_uint_eq(more.memory_bytes[TERM_GRADIENTS] - own.memory_bytes[TERM_GRADIENTS],
+                      more.memory_total - own.memory_total);
+}
+END_TEST
+
+/* 2048 tokens x 1024 x 4 bytes for each of two blocks. */
+START_TEST(what_blocks_keep_beside_is_there_once_a_block)
+{
+    Framework keeps = *framework_default();
+    const Prediction own = priced_for(&keeps);
+
+    keeps.saved.hidden = 4;
+    const Prediction more = priced_for(&keeps);
+    ck_assert_uint_eq(more.memory_bytes[TERM_ACTIVATIONS] - own.memory_bytes[TERM_ACTIVATIONS],
+                      2 * 2048 * 1024 * 4);
+}
+END_TEST
+
+/* 8 heads x 2048 x 2048, of one block and micro-batch however many there are, and where gradients
+ * for the weights wait. */
+START_TEST(gradients_of_scores_are_there_for_one_block)
+{
+    g_autofree char *staged = with(row, "pp", "2");
+    g_autofree char *text = with(staged, "dp", "4");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+    Framework keeps = *framework_default();
+    guint64 total[2];
+
+    plan->framework = &keeps;
+    plan->schedule.kind = _i == 0 ? SCHEDULE_1F1B : SCHEDULE_ZB_H1;
+    for (guint i = 0; i < G_N_ELEMENTS(total); i++) {
+        keeps.saved.gradient = 100 * (i + 1); /* more than all else: memory peaks there */
+        plan_price_quickly(plan);
+        total[i] = plan->prediction.memory_total;
+    }
+    ck_assert_uint_eq(total[1] - total[0], 100ul * 8 * 2048 * 2048);
+}
+END_TEST
+
+/* Two ranks, each with a half of 2048 tokens x 1024 between matrices: the other half too, 4 bytes,
+ * in two blocks. */
+START_TEST(what_is_kept_gathered_is_whole_on_each_rank)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework keeps = *framework_default();
+
+    keeps.saved.hidden = 4;
+    const Prediction half = text_priced_for(text, &keeps);
+    keeps.keeps_gathered = TRUE;
+    const Prediction whole = text_priced_for(text, &keeps);
+    ck_assert_uint_eq(whole.memory_bytes[TERM_ACTIVATIONS] - half.memory_bytes[TERM_ACTIVATIONS],
+                      2 * 1024 * 1024 * 4);
+}
+END_TEST
+
+/* Two buffers of 2048 tokens x 1024 in bf16; none where nothing is gathered. */
+START_TEST(buffers_of_gathers_are_there_once_where_a_group_gathers)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework keeps = *framework_default();
+    const Prediction own = text_priced_for(text, &keeps), alone = priced_for(&keeps);
+
+    keeps.gather_bytes = 4;
+    ck_assert_uint_eq(text_priced_for(text, &keeps).memory_total - own.memory_total,
+                      2048 * 1024 * 4);
+    ck_assert_uint_eq(priced_for(&keeps).memory_total, alone.memory_total);
+}
+END_TEST
+
+/* nanotron writes what its first rank holds, which has no logits: the last stage may not fit all
+ * the same. */
+START_TEST(memory_of_nanotron_is_that_of_the_first_stage)
+{
+    g_autofree char *named = with(row, "framework", "nanotron");
+    g_autofree char *staged = with(named, "pp", "2");
+    g_autofree char *split = with(staged, "dp", "4");
+    g_autofree char *wide = with(split, "vocab", "1000000");
+    g_autofree char *text = with(wide, "mem_kind", "stated");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+    g_autoptr(Csv) csv = table(text);
+    g_autoptr(GArray) read = records(csv);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    plan_price_quickly(plan);
+    ck_assert_uint_lt(plan->prediction.memory_first, plan->prediction.memory_total);
+    ck_assert_double_eq_tol(outcome->memory_gb, (double)plan->prediction.memory_first / 1e9, 1e-9);
+    ck_assert_double_eq_tol(outcome->total_gb, (double)plan->prediction.memory_total / 1e9, 1e-9);
+}
+END_TEST
+
+/* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
+ * that recomputes all; torchtitan's where the table says nothing. */
+START_TEST(selective_of_torchtitan_is_between_none_and_all)
+{
+    static const char *const kinds[] = {"none", "full", "selective", ""};
+    double step_s[G_N_ELEMENTS(kinds)], memory_gb[G_N_ELEMENTS(kinds)];
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
+        g_autofree char *text = with(row, "recompute_kind", kinds[i]);
+        g_autoptr(Csv) csv = table(text);
+        g_autoptr(GArray) read = records(csv);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+        const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
+
+        step_s[i] = outcome->step_s;
+        memory_gb[i] = outcome->memory_gb;
+    }
+    ck_assert_double_gt(step_s[1], step_s[0]);
+    ck_assert_double_lt(memory_gb[1], memory_gb[0]);
+    for (guint i = 2; i < G_N_ELEMENTS(kinds); i++) {
+        ck_assert_double_eq_tol(step_s[i], (step_s[0] + step_s[1]) / 2, 1e-12);
+        ck_assert_double_eq_tol(memory_gb[i], (memory_gb[0] + 2 * memory_gb[1]) / 3, 1e-9);
+    }
+}
+END_TEST
+
+static Suite *framework_suite(void)
+{
+    Suite *suite = suite_create("framework");
+    TCase *test = tcase_create("framework");
+
+    tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
+    tcase_add_test(test, experts_count_against_what_the_host_takes);
+    tcase_add_test(test, rows_that_are_sent_once_take_less_time);
+    tcase_add_test(test, logits_that_are_held_are_the_heads);
+    tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
+    tcase_add_test(test, buffers_of_gathers_are_there_once_where_a_group_gathers);
+    tcase_add_test(test, memory_of_nanotron_is_that_of_the_first_stage);
+    tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
+    tcase_add_test(test, a_framework_without_differences_changes_nothing);
+    tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
+    tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
+    tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
+    tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
+    tcase_add_loop_test(test, gradients_of_scores_are_there_for_one_block, 0, 2);
+    suite_add_tcase(suite, test);
+    return suite;
+}
+
+int main(void)
+{
+    return suite_run(framework_suite());
+}
