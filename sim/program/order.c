@@ -209,10 +209,8 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
 
 static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
 {
-    const Happens *happens = waiter->happens;
-
-    if (event->instance == own->instance ||
-        happens_known(happens, own->instance)[event->stream] >= event->position)
+    if (event->stream == own->stream || /* it is done, or is the op itself */
+        happens_known(waiter->happens, own->instance, event->stream) >= event->position)
         return;
     add_wait(waiter, call, op, event->instance);
     happens_join(waiter->happens, own->instance, event->instance);
