@@ -1,5 +1,7 @@
 #include "sim/program/lifetimes.h"
 
+#include "sim/program/pattern.h"
+
 enum { STEPS = 2 }; /* the step followed by itself */
 
 /* An operand that may share memory. */
@@ -254,12 +256,11 @@ static void sum_bytes(Lifetimes *lives)
         lives->bytes[t] = tensor_bytes(lives->program, program_tensor(lives->program, t));
 }
 
-void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
+static void find_lifetimes(Lifetimes *lives)
 {
+    const Program *program = lives->program;
     guint copies = 0;
 
-    *lives = (Lifetimes){
-        .program = program, .num_tensors = program->tensors->len, .finds_peak = finds_peak};
     lives->happens = happens_new(program, STEPS);
     lives->first_copy = g_new(guint, lives->num_tensors + 1);
     for (guint t = 0; t < lives->num_tensors; t++) {
@@ -271,8 +272,6 @@ void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_pea
     lives->newest = g_new0(guint, copies);
     lives->lasts = g_array_new(FALSE, TRUE, sizeof(guint32));
     lives->newest_access = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
-    lives->words = (lives->num_tensors + 63) / 64;
-    lives->conflicts = g_new0(guint64, lives->num_tensors * lives->words);
     lives->always = g_new0(gboolean, lives->num_tensors);
     find_uses(lives);
     lives->newest_start = g_new0(guint, lives->num_tensors);
@@ -285,14 +284,38 @@ void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_pea
     visit_list(lives, &program->epilogue);
 }
 
+/* Conflicts are the pattern's, if they are all that is wanted. */
+void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
+{
+    Pattern *pattern = finds_peak ? NULL : program->pattern;
+
+    *lives = (Lifetimes){.program = program,
+                         .num_tensors = program->tensors->len,
+                         .words = (program->tensors->len + 63) / 64,
+                         .finds_peak = finds_peak};
+    const gsize words = (gsize)lives->num_tensors * lives->words;
+    lives->conflicts = g_new0(guint64, words);
+    if (pattern != NULL && pattern_copy_conflicts(pattern, lives->conflicts, words))
+        return;
+    find_lifetimes(lives);
+    if (pattern != NULL)
+        pattern_keep_conflicts(pattern, lives->conflicts, words);
+}
+
+static void array_clear(GArray *array)
+{
+    if (array != NULL)
+        g_array_unref(array);
+}
+
 void lifetimes_clear(Lifetimes *lives)
 {
     happens_free(lives->happens);
     g_free(lives->first_copy);
-    g_array_unref(lives->uses);
+    array_clear(lives->uses);
     g_free(lives->first_use);
-    g_array_unref(lives->list);
-    g_array_unref(lives->lasts);
+    array_clear(lives->list);
+    array_clear(lives->lasts);
     g_free(lives->newest);
     g_free(lives->newest_access);
     g_free(lives->newest_start);

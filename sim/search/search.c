@@ -25,6 +25,7 @@ typedef struct {
     const SearchRequest *request;
     SearchResult *result;
     guint64 framework_bytes;
+    Patterns *patterns;
     GArray *more; /* Candidate: what candidates that were too large have led to */
 } Search;
 
@@ -121,6 +122,7 @@ enum { BATCH = 4 };
 typedef struct {
     const SearchRequest *request;
     const Candidate *candidates;
+    Patterns *patterns;
     double limit;      /* worst_key() */
     gboolean explains; /* no plan that is too large has been explained yet */
     Plan *plans[BATCH];
@@ -142,6 +144,7 @@ static void price_candidate(gpointer data, guint i, guint worker)
     (void)worker;
     batch->plans[i] = plan_new();
     candidate_choose(batch->request, candidate, batch->plans[i]);
+    batch->plans[i]->patterns = batch->patterns;
     batch->results[i] =
         candidate->partly && !plan_least_recompute(batch->plans[i], (Recompute)candidate->recompute,
                                                    candidate->recompute_layers)
@@ -186,6 +189,7 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
     Batch batch = {.request = search->request,
                    .candidates = &g_array_index(ready, Candidate, 0),
+                   .patterns = search->patterns,
                    .limit = worst_key(search),
                    .explains = search->result->example[VERDICT_MEMORY] == NULL};
     guint count = 0;
@@ -294,6 +298,7 @@ static void price_plan(gpointer data, guint i, guint worker)
     own(plan);
     if (plan->hash == NULL)
         plan_price(plan);
+    plan->patterns = NULL;
 }
 
 /* Those that are listed are priced to the last micro-batch; the straight line may be a little off.
@@ -332,7 +337,8 @@ SearchResult *search(const SearchRequest *request)
     const gint64 start = g_get_monotonic_time();
     SearchResult *result = g_new0(SearchResult, 1);
     g_autoptr(GArray) more = g_array_new(FALSE, FALSE, sizeof(Candidate));
-    Search search = {.request = request, .result = result, .more = more};
+    g_autoptr(Patterns) patterns = patterns_new();
+    Search search = {.request = request, .result = result, .patterns = patterns, .more = more};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
     result->plans = g_ptr_array_new();
