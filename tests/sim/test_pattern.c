@@ -63,6 +63,93 @@ START_TEST(programs_share_a_pattern_where_only_sizes_differ)
 }
 END_TEST
 
+/* All that waits and lifetimes depend on, each changed in a program of its own. */
+static const struct {
+    const char *what;
+    gboolean matters;
+} changes[] = {
+    {"index of a call", TRUE},         {"first of a call", TRUE},
+    {"segment of a call", TRUE},       {"stream of an op", TRUE},
+    {"predicate of an op", TRUE},      {"tensor of an operand", TRUE},
+    {"access of an operand", TRUE},    {"shift of an operand", TRUE},
+    {"part of an operand", TRUE},      {"space of a tensor", TRUE},
+    {"persistence of a tensor", TRUE}, {"copies in a space", TRUE},
+    {"elements of a tensor", FALSE},   {"type of a tensor", FALSE},
+    {"size of an op", FALSE},
+};
+
+static void change(Program *program, guint which)
+{
+    Call *call = &g_array_index(program->step.calls, Call, program->step.calls->len / 2);
+    Op *op = &program_segment(program, call->segment)->ops[0];
+    Tensor *tensor = program_tensor(program, op->operands[0].tensor);
+
+    switch (which) {
+    case 0:
+        call->index[program->spaces->len - 1]++;
+        break;
+    case 1:
+        call->first = !call->first;
+        break;
+    case 2:
+        call->segment++;
+        break;
+    case 3:
+        op->stream++;
+        break;
+    case 4:
+        op->predicate = 1;
+        break;
+    case 5:
+        op->operands[0].tensor++;
+        break;
+    case 6:
+        op->operands[0].access = ACCESS_UPDATE;
+        break;
+    case 7:
+        op->operands[0].shift++;
+        break;
+    case 8:
+        op->operands[0].param = op->operands[0].param == WHOLE_TENSOR ? 0 : WHOLE_TENSOR;
+        break;
+    case 9:
+        tensor->space++;
+        break;
+    case 10:
+        tensor->persistence = tensor->persistence == PERSIST_STEP ? PERSIST_STATE : PERSIST_STEP;
+        break;
+    case 11:
+        g_array_index(program->spaces, Space, 1).count++;
+        break;
+    case 12:
+        tensor->elements++;
+        break;
+    case 13:
+        tensor->dtype = DTYPE_FP64;
+        break;
+    default:
+        op->sizes.rows++;
+    }
+}
+
+START_TEST(what_waits_and_lifetimes_depend_on_makes_another_pattern)
+{
+    g_autoptr(Patterns) patterns = patterns_new();
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case one = case_of(model, 1, 2, 3);
+    const ProgramSpec spec = case_spec(&one);
+    g_autoptr(Program) plain = program_build_unplaced(&spec, 0);
+    g_autoptr(Program) changed = program_build_unplaced(&spec, 0);
+    Pattern *pattern = patterns_find(patterns, plain);
+
+    change(changed, (guint)_i);
+    Pattern *other = patterns_find(patterns, changed);
+    ck_assert_msg((other != pattern) == changes[_i].matters, "%s", changes[_i].what);
+    pattern_unref(pattern);
+    pattern_unref(other);
+}
+END_TEST
+
 START_TEST(programs_outlive_the_patterns_that_they_share)
 {
     Patterns *patterns = patterns_new();
@@ -82,6 +169,8 @@ int main(void)
 
     tcase_add_loop_test(tcase, with_patterns_programs_are_the_same, 0, 4);
     tcase_add_test(tcase, programs_share_a_pattern_where_only_sizes_differ);
+    tcase_add_loop_test(tcase, what_waits_and_lifetimes_depend_on_makes_another_pattern, 0,
+                        G_N_ELEMENTS(changes));
     tcase_add_test(tcase, programs_outlive_the_patterns_that_they_share);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
