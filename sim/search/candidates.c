@@ -518,6 +518,15 @@ static void walk_candidate(gpointer data, guint i, guint worker)
     g_free(plan.recompute_layers);
 }
 
+double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
+{
+    const ProgramSpec spec = plan_spec(plan);
+
+    return worker < candidates->summarisers->len
+               ? summarise_calls(g_ptr_array_index(candidates->summarisers, worker), &spec)
+               : 0;
+}
+
 Candidate candidate_partly(const Candidate *none, Recompute recompute)
 {
     static const guint16 no_layers[MAX_CHUNKS];
