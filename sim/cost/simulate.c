@@ -48,6 +48,8 @@ typedef struct {
     /* the op under way */
     guint step, next_call, op, num_ops;
     const Call *call;
+    const Timed *call_timed; /* of the call's first op */
+    const Wait *call_waits;
     double *call_end; /* end[0], of the call's first op */
     double ready_s;
     gboolean arrived; /* at a collective, waiting for the others */
@@ -117,12 +119,12 @@ static void clock_clear(Clock *clock)
 /* Ordinal of the current op among those of all segments. */
 static guint current_ordinal(const Clock *clock)
 {
-    return clock->first_timed[clock->call->segment] + clock->op;
+    return (guint)(clock->call_timed - clock->timed) + clock->op;
 }
 
 static const Timed *current_timed(const Clock *clock)
 {
-    return &clock->timed[current_ordinal(clock)];
+    return &clock->call_timed[clock->op];
 }
 
 static const Op *current_op(const Clock *clock)
@@ -135,7 +137,7 @@ static double ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
 {
     const Call *call = clock->call;
     const Op *op = timed->op;
-    const Wait *waits = &g_array_index(clock->program->step.waits, Wait, call->first_wait);
+    const Wait *waits = clock->call_waits;
     double at = clock->stream_s[op->stream];
 
     if (timed->class == OP_CLASS_OPTIMIZER)
@@ -170,6 +172,16 @@ static void note_op(const Clock *clock, double start_s, double end_s, GArray *op
         g_array_append_val(ops, done);
 }
 
+/* Of the last step, which is what is asked for. */
+static void count_op(Clock *clock, const Timed *timed)
+{
+    if (clock->step < STEPS - 1)
+        return;
+    clock->time.busy_s[timed->spent_on] += timed->took_s;
+    if (timed->communicates)
+        clock->time.volume_s[timed->volume] += timed->took_s;
+}
+
 /* Ends the current op and takes the rank to the next one. */
 static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops, guint class_index)
 {
@@ -186,9 +198,7 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     }
     if (timed->class == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
-    clock->time.busy_s[timed->spent_on] += timed->took_s;
-    if (timed->communicates)
-        clock->time.volume_s[timed->volume] += timed->took_s;
+    count_op(clock, timed);
     if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     note_op(clock, start_s, end_s, ops, class_index);
@@ -207,10 +217,6 @@ static void end_step(Clock *clock)
     clock->step_start_s = clock->last_compute_s;
     clock->next_call = clock->op = clock->num_ops = 0;
     clock->step++;
-    if (clock->step == STEPS)
-        return;
-    memset(clock->time.busy_s, 0, sizeof clock->time.busy_s);
-    memset(clock->time.volume_s, 0, sizeof clock->time.volume_s);
 }
 
 static void start_call(Clock *clock)
@@ -218,6 +224,8 @@ static void start_call(Clock *clock)
     const CallList *step = &clock->program->step;
 
     clock->call = &g_array_index(step->calls, Call, clock->next_call);
+    clock->call_timed = &clock->timed[clock->first_timed[clock->call->segment]];
+    clock->call_waits = &g_array_index(step->waits, Wait, clock->call->first_wait);
     clock->call_end = clock->end[0] + clock->first_op[clock->next_call++];
     clock->num_ops = program_segment(clock->program, clock->call->segment)->num_ops;
     clock->op = 0;

@@ -55,22 +55,29 @@ guint schedule_chunks(const Schedule *schedule, guint pp)
     return pp * schedule_virtual_stages(schedule);
 }
 
+static LayerRange given_chunk(const Schedule *schedule, guint chunk)
+{
+    LayerRange range = {0, schedule->chunk_layers[0]};
+
+    for (guint c = 1; c <= chunk; c++) {
+        range.first += range.count;
+        range.count = schedule->chunk_layers[c];
+    }
+    return range;
+}
+
 LayerRange schedule_chunk(const Schedule *schedule, guint layers, guint pp, guint chunk)
 {
     const guint chunks = schedule_chunks(schedule, pp);
     const guint least = layers / chunks, more = layers % chunks;
     const guint first_larger = (chunks - more + 1) / 2;
-    LayerRange range = {0, 0};
 
     g_assert(chunk < chunks);
-    for (guint c = 0; c <= chunk; c++) {
-        const gboolean larger = c >= first_larger && c < first_larger + more;
-
-        range.first += range.count;
-        range.count =
-            schedule->chunk_layers != NULL ? schedule->chunk_layers[c] : least + (larger ? 1 : 0);
-    }
-    return range;
+    if (schedule->chunk_layers != NULL)
+        return given_chunk(schedule, chunk);
+    const guint larger_before = MIN(chunk - MIN(chunk, first_larger), more);
+    const gboolean larger = chunk >= first_larger && chunk < first_larger + more;
+    return (LayerRange){chunk * least + larger_before, least + (larger ? 1 : 0)};
 }
 
 gboolean schedule_recomputes(const Schedule *schedule, guint pp, guint chunk, guint within)

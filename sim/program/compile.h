@@ -6,7 +6,7 @@
 #include "sim/layout/context_parallel.h"
 #include "sim/layout/layout.h"
 #include "sim/layout/schedule.h"
-#include "sim/program/program.h"
+#include "sim/program/pattern.h"
 
 /* Everything that a program depends on; all validated before (legality_check()). */
 typedef struct {
@@ -18,7 +18,8 @@ typedef struct {
     gboolean sequence_parallel; /* with tp > 1: norms and the residual stream split by tokens */
     ContextKind context;        /* with cp > 1 */
     DeviceKind device;
-    guint threads; /* of one rank */
+    guint threads;      /* of one rank */
+    Patterns *patterns; /* of programs that were compiled before, or NULL */
 } ProgramSpec;
 
 /* Whether matrices are gathered as fp8 codes and get their scale again, and then the elements of

@@ -282,10 +282,12 @@ static Factor round_factor(const Emit *to, Factor source, const char *name, guin
 static Factor activation_factor(const Emit *to, guint x)
 {
     const Tensor *tensor = program_tensor(to->builder->program, x);
-    g_autofree char *name = g_strconcat(tensor->name, ".fp8", NULL);
     const Factor source = {x, WHOLE_TENSOR};
 
-    return rounds_factors(to) ? round_factor(to, source, name, tensor->elements) : source;
+    if (!rounds_factors(to))
+        return source;
+    g_autofree char *name = g_strconcat(tensor->name, ".fp8", NULL);
+    return round_factor(to, source, name, tensor->elements);
 }
 
 /* Gathered in fp8, it is read as it is. */
@@ -294,13 +296,13 @@ static Factor weight_factor(const Emit *to, const Linear *weight)
     const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
     const gint param = to->builder->param[weight->param];
     const gboolean sparse = weight->param >= PARAM_ROUTER; /* where a dense block has others */
-    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
-                                            sparse ? (gint)weight->param : param);
     const Factor source = {to->weights, param};
 
-    return rounds_factors(to) && !to->builder->spec->sharding->gather_fp8
-               ? round_factor(to, source, name, elements)
-               : source;
+    if (!rounds_factors(to) || to->builder->spec->sharding->gather_fp8)
+        return source;
+    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
+                                            sparse ? (gint)weight->param : param);
+    return round_factor(to, source, name, elements);
 }
 
 /* The same product of experts. */

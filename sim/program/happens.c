@@ -15,7 +15,9 @@ Happens *happens_new(const Program *program, guint steps)
     const guint64 instances = happens->ops_per_step * steps;
     happens->position = g_new(guint32, instances);
     happens->stream = g_new(guint8, instances);
-    happens->clock = g_new0(guint32, instances * happens->num_streams);
+    happens->clock = g_new0(guint32, instances);
+    happens->clocks = g_array_sized_new(FALSE, TRUE, happens->num_streams * sizeof(guint32), 64);
+    g_array_set_size(happens->clocks, 1);
     guint64 instance = 0;
     for (guint s = 0; s < steps; s++) {
         for (guint c = 0; c < num_calls; c++) {
@@ -41,33 +43,59 @@ void happens_free(Happens *happens)
     g_free(happens->position);
     g_free(happens->stream);
     g_free(happens->clock);
+    g_array_unref(happens->clocks);
     g_free(happens);
 }
 
-static guint32 *clock_of(const Happens *happens, guint64 instance)
+static guint32 *clock_at(const Happens *happens, guint clock)
 {
-    return happens->clock + instance * happens->num_streams;
+    return (guint32 *)(gpointer)happens->clocks->data + (gsize)clock * happens->num_streams;
 }
 
 void happens_begin(Happens *happens, guint64 instance)
 {
-    const guint8 stream = happens->stream[instance];
+    guint64 *newest = &happens->newest[happens->stream[instance]];
 
-    const guint64 newest = happens->newest[stream];
+    if (*newest > 0)
+        happens->clock[instance] = happens->clock[*newest - 1];
+    *newest = instance + 1;
+}
 
-    if (newest > 0) {
-        memcpy(clock_of(happens, instance), clock_of(happens, newest - 1),
+/* That of an instance, for itself alone. */
+static guint32 *own_clock(Happens *happens, guint64 instance)
+{
+    const guint shared = happens->clock[instance], added = happens->clocks->len;
+
+    if (happens->newest_clock != instance + 1) {
+        g_array_set_size(happens->clocks, added + 1);
+        memcpy(clock_at(happens, added), clock_at(happens, shared),
                happens->num_streams * sizeof(guint32));
-        clock_of(happens, instance)[stream] = happens->position[newest - 1];
+        happens->clock[instance] = added;
+        happens->newest_clock = instance + 1;
     }
-    happens->newest[stream] = instance + 1;
+    return clock_at(happens, happens->clock[instance]);
+}
+
+/* Whether the join tells @instance anything. */
+static gboolean is_news(const Happens *happens, guint64 instance, guint64 event)
+{
+    const guint32 *clock = clock_at(happens, happens->clock[instance]);
+    const guint32 *other = clock_at(happens, happens->clock[event]);
+    guint32 more = happens->position[event] > clock[happens->stream[event]];
+
+    for (guint s = 0; s < happens->num_streams; s++)
+        more |= other[s] > clock[s];
+    return more != 0;
 }
 
 void happens_join(Happens *happens, guint64 instance, guint64 event)
 {
-    guint32 *clock = clock_of(happens, instance);
-    const guint32 *other = clock_of(happens, event);
     const guint8 stream = happens->stream[event];
+
+    if (stream == happens->stream[instance] || !is_news(happens, instance, event))
+        return;
+    guint32 *clock = own_clock(happens, instance);
+    const guint32 *other = clock_at(happens, happens->clock[event]);
 
     for (guint s = 0; s < happens->num_streams; s++)
         clock[s] = MAX(clock[s], other[s]);

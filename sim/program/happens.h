@@ -12,8 +12,11 @@ typedef struct {
     guint32 per_step[MAX_STREAMS]; /* by stream: its ops of one repetition */
     guint32 *position;             /* by instance: ordinal on its stream, from 1 */
     guint8 *stream;                /* by instance */
-    guint32 *clock;                /* by instance x stream: the last position known to be done */
-    guint64 newest[MAX_STREAMS];   /* by stream: one past its newest instance that has begun */
+    GArray *clocks; /* guint32 by stream: the last position known to be done; that of the own
+                       stream, which follows from the order, is not kept up */
+    guint32 *clock; /* by instance: which of those; ops that learn nothing have that before them */
+    guint64 newest_clock;        /* one past the instance that has the last of them */
+    guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
 } Happens;
 
 /* Lays out @steps repetitions without clocks: happens_fill() sets them all, happens_begin() and
@@ -28,16 +31,19 @@ void happens_begin(Happens *happens, guint64 instance);
 /* @instance waits for @event. */
 void happens_join(Happens *happens, guint64 instance, guint64 event);
 
-/* By stream: the last position that is done before @instance starts. */
-static inline const guint32 *happens_known(const Happens *happens, guint64 instance)
+/* The last position of @stream that is done before @instance starts. */
+static inline guint32 happens_known(const Happens *happens, guint64 instance, guint stream)
 {
-    return happens->clock + instance * happens->num_streams;
+    if (stream == happens->stream[instance])
+        return happens->position[instance] - 1;
+    return ((const guint32 *)(gpointer)happens->clocks
+                ->data)[(gsize)happens->clock[instance] * happens->num_streams + stream];
 }
 
 /* TRUE when @a is done before @b starts; FALSE for a == b. */
 static inline gboolean happens_before(const Happens *happens, guint64 a, guint64 b)
 {
-    return happens_known(happens, b)[happens->stream[a]] >= happens->position[a];
+    return happens_known(happens, b, happens->stream[a]) >= happens->position[a];
 }
 
 /* The event of a wait made by a call of repetition @step; FALSE when it lies before the first one.

@@ -1,5 +1,7 @@
 #include "sim/program/lifetimes.h"
 
+#include "sim/program/pattern.h"
+
 enum { STEPS = 2 }; /* the step followed by itself */
 
 /* An operand that may share memory. */
@@ -9,20 +11,24 @@ typedef struct {
     const Operand *operand;
 } Use;
 
+static guint64 *conflicts_of(const Lifetimes *lives, guint tensor)
+{
+    return &lives->conflicts[tensor * lives->words];
+}
+
 static void conflict(Lifetimes *lives, guint a, guint b)
 {
-    lives->conflicts[a * lives->num_tensors + b] = 1;
-    lives->conflicts[b * lives->num_tensors + a] = 1;
+    conflicts_of(lives, a)[b / 64] |= G_GUINT64_CONSTANT(1) << b % 64;
+    conflicts_of(lives, b)[a / 64] |= G_GUINT64_CONSTANT(1) << a % 64;
 }
 
 gboolean lifetimes_are_over(const Lifetimes *lives, guint tensor, const guint32 *last,
                             guint64 instance)
 {
     const Touching *touching = &lives->touching[tensor];
-    const guint32 *known = happens_known(lives->happens, instance);
 
     for (guint i = 0; i < touching->num; i++)
-        if (last[i] > known[touching->stream[i]])
+        if (last[i] > happens_known(lives->happens, instance, touching->stream[i]))
             return FALSE;
     return TRUE;
 }
@@ -36,58 +42,38 @@ static gboolean all_over(const Lifetimes *lives, guint tensor, guint64 instance)
 /* What is over for one op of a stream is over for the later ones, until it is touched again. */
 static void note_access(Lifetimes *lives, guint tensor)
 {
-    for (guint32 left = lives->streams & ~lives->is_unsure[tensor]; left != 0; left &= left - 1) {
-        const guint s = (guint)__builtin_ctz(left);
+    const guint64 bit = G_GUINT64_CONSTANT(1) << tensor % 64;
 
-        lives->unsure[s * lives->num_tensors + lives->num_unsure[s]++] = tensor;
-    }
+    for (guint32 left = lives->streams & ~lives->is_unsure[tensor]; left != 0; left &= left - 1)
+        lives->unsure[(guint)__builtin_ctz(left) * lives->words + tensor / 64] |= bit;
     lives->is_unsure[tensor] = lives->streams;
 }
 
-/* A lifetime of @tensor starts on @stream: whatever is not over by then conflicts. */
+/* A lifetime of @tensor starts on @stream: whatever is not over by then conflicts.  Of what is
+ * known to conflict nothing is asked. */
 static void compare_start(Lifetimes *lives, guint tensor, guint stream, guint64 instance)
 {
-    guint *unsure = &lives->unsure[stream * lives->num_tensors];
+    const guint64 *known = conflicts_of(lives, tensor);
+    guint64 *unsure = &lives->unsure[stream * lives->words];
 
-    for (guint i = lives->num_unsure[stream]; i-- > 0;) {
-        const guint other = unsure[i];
+    for (guint w = 0; w < lives->words; w++)
+        for (guint64 left = unsure[w] & ~known[w]; left != 0; left &= left - 1) {
+            const guint other = w * 64 + (guint)__builtin_ctzll(left);
 
-        if (!all_over(lives, other, instance)) {
-            if (other != tensor)
-                conflict(lives, tensor, other);
-            continue;
+            if (!all_over(lives, other, instance)) {
+                if (other != tensor)
+                    conflict(lives, tensor, other);
+                continue;
+            }
+            unsure[w] &= ~(left & -left);
+            lives->is_unsure[other] &= ~(1u << stream);
         }
-        unsure[i] = unsure[--lives->num_unsure[stream]];
-        lives->is_unsure[other] &= ~(1u << stream);
-    }
 }
 
-/* Makes @tensor the latest that started, behind the newest lifetime. */
 static void note_start(Lifetimes *lives, guint tensor)
 {
-    lives->newest_start[tensor] = lives->list->len;
-    if (lives->latest == tensor)
-        return;
-    lives->older[lives->newer[tensor]] = lives->older[tensor];
-    lives->newer[lives->older[tensor]] = lives->newer[tensor];
-    lives->older[tensor] = lives->latest;
-    lives->newer[lives->latest] = tensor;
-    lives->newer[tensor] = lives->num_tensors;
-    lives->older[lives->num_tensors] = tensor;
-    lives->latest = tensor;
-}
-
-static void start_lifetime(Lifetimes *lives, guint tensor, guint copy, guint64 instance)
-{
-    const Lifetime lifetime = {.tensor = tensor,
-                               .start = instance + 1,
-                               .first_last = lives->lasts->len,
-                               .compared = lives->list->len + 1};
-
-    g_array_append_val(lives->list, lifetime);
-    g_array_set_size(lives->lasts, lives->lasts->len + lives->touching[tensor].num);
-    lives->newest[lives->first_copy[tensor] + copy] = lives->list->len;
-    note_start(lives, tensor);
+    lives->newest_start[tensor] = ++lives->starts;
+    lives->started[tensor / 64] |= G_GUINT64_CONSTANT(1) << tensor % 64;
 }
 
 static Lifetime *lifetime_at(const Lifetimes *lives, guint i)
@@ -103,13 +89,40 @@ static Lifetime *newest_lifetime(const Lifetimes *lives, guint tensor, guint cop
     return newest == 0 ? NULL : lifetime_at(lives, newest - 1);
 }
 
+/* Only the peak asks for those that are over. */
+static Lifetime *start_lifetime(Lifetimes *lives, guint tensor, guint copy, guint64 instance)
+{
+    Lifetime *lifetime = lives->finds_peak ? NULL : newest_lifetime(lives, tensor, copy);
+
+    note_start(lives, tensor);
+    if (lifetime == NULL) {
+        const Lifetime added = {.tensor = tensor, .first_last = lives->lasts->len};
+
+        g_array_append_val(lives->list, added);
+        g_array_set_size(lives->lasts, lives->lasts->len + lives->touching[tensor].num);
+        lives->newest[lives->first_copy[tensor] + copy] = lives->list->len;
+        lifetime = lifetime_at(lives, lives->list->len - 1);
+    }
+    lifetime->start = instance + 1;
+    lifetime->compared = lives->starts;
+    return lifetime;
+}
+
 /* A later access of a lifetime: whatever started in between overlaps it. */
 static void continue_lifetime(Lifetimes *lives, Lifetime *lifetime)
 {
-    for (guint t = lives->latest; lives->newest_start[t] > lifetime->compared; t = lives->older[t])
-        if (t != lifetime->tensor)
-            conflict(lives, lifetime->tensor, t);
-    lifetime->compared = lives->list->len;
+    const guint64 *known = conflicts_of(lives, lifetime->tensor);
+
+    if (lifetime->compared == lives->starts)
+        return;
+    for (guint w = 0; w < lives->words; w++)
+        for (guint64 left = lives->started[w] & ~known[w]; left != 0; left &= left - 1) {
+            const guint other = w * 64 + (guint)__builtin_ctzll(left);
+
+            if (lives->newest_start[other] > lifetime->compared && other != lifetime->tensor)
+                conflict(lives, lifetime->tensor, other);
+        }
+    lifetime->compared = lives->starts;
 }
 
 static void note_place(Lifetimes *lives, const Lifetime *lifetime, const Use *use, guint32 place)
@@ -139,8 +152,7 @@ static void visit_use(Lifetimes *lives, const Call *call, const Use *use, guint6
     if (lifetime == NULL || writes_all || (access == ACCESS_WRITE && lifetime->consumed)) {
         lives->carries |= lifetime == NULL && !writes_all;
         compare_start(lives, tensor, use->stream, instance);
-        start_lifetime(lives, tensor, copy, instance);
-        lifetime = newest_lifetime(lives, tensor, copy);
+        lifetime = start_lifetime(lives, tensor, copy, instance);
     } else {
         continue_lifetime(lives, lifetime);
     }
@@ -237,20 +249,6 @@ static void find_uses(Lifetimes *lives)
     lives->first_use[num] = lives->uses->len;
 }
 
-/* Before anything lives, in any order: a ring of all tensors, closed by one more. */
-static void list_starts(Lifetimes *lives)
-{
-    const guint num = lives->num_tensors + 1;
-
-    lives->newest_start = g_new0(guint, num);
-    lives->older = g_new(guint, num);
-    lives->newer = g_new(guint, num);
-    for (guint t = 0; t < num; t++) {
-        lives->older[t] = (t + 1) % num;
-        lives->newer[t] = (t + num - 1) % num;
-    }
-}
-
 static void sum_bytes(Lifetimes *lives)
 {
     lives->bytes = g_new(guint64, lives->num_tensors);
@@ -258,12 +256,11 @@ static void sum_bytes(Lifetimes *lives)
         lives->bytes[t] = tensor_bytes(lives->program, program_tensor(lives->program, t));
 }
 
-void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
+static void find_lifetimes(Lifetimes *lives)
 {
+    const Program *program = lives->program;
     guint copies = 0;
 
-    *lives = (Lifetimes){
-        .program = program, .num_tensors = program->tensors->len, .finds_peak = finds_peak};
     lives->happens = happens_new(program, STEPS);
     lives->first_copy = g_new(guint, lives->num_tensors + 1);
     for (guint t = 0; t < lives->num_tensors; t++) {
@@ -275,36 +272,57 @@ void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_pea
     lives->newest = g_new0(guint, copies);
     lives->lasts = g_array_new(FALSE, TRUE, sizeof(guint32));
     lives->newest_access = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
-    lives->conflicts = g_new0(guint8, lives->num_tensors * lives->num_tensors);
     lives->always = g_new0(gboolean, lives->num_tensors);
     find_uses(lives);
-    list_starts(lives);
+    lives->newest_start = g_new0(guint, lives->num_tensors);
+    lives->started = g_new0(guint64, lives->words);
     sum_bytes(lives);
-    lives->unsure = g_new(guint, program->streams->len * lives->num_tensors);
-    lives->num_unsure = g_new0(guint, program->streams->len);
+    lives->unsure = g_new0(guint64, program->streams->len * lives->words);
     lives->is_unsure = g_new0(guint32, lives->num_tensors);
     visit_steps(lives);
     visit_list(lives, &program->prologue);
     visit_list(lives, &program->epilogue);
 }
 
+/* Conflicts are the pattern's, if they are all that is wanted. */
+void lifetimes_init(Lifetimes *lives, const Program *program, gboolean finds_peak)
+{
+    Pattern *pattern = finds_peak ? NULL : program->pattern;
+
+    *lives = (Lifetimes){.program = program,
+                         .num_tensors = program->tensors->len,
+                         .words = (program->tensors->len + 63) / 64,
+                         .finds_peak = finds_peak};
+    const gsize words = (gsize)lives->num_tensors * lives->words;
+    lives->conflicts = g_new0(guint64, words);
+    if (pattern != NULL && pattern_copy_conflicts(pattern, lives->conflicts, words))
+        return;
+    find_lifetimes(lives);
+    if (pattern != NULL)
+        pattern_keep_conflicts(pattern, lives->conflicts, words);
+}
+
+static void array_clear(GArray *array)
+{
+    if (array != NULL)
+        g_array_unref(array);
+}
+
 void lifetimes_clear(Lifetimes *lives)
 {
     happens_free(lives->happens);
     g_free(lives->first_copy);
-    g_array_unref(lives->uses);
+    array_clear(lives->uses);
     g_free(lives->first_use);
-    g_array_unref(lives->list);
-    g_array_unref(lives->lasts);
+    array_clear(lives->list);
+    array_clear(lives->lasts);
     g_free(lives->newest);
     g_free(lives->newest_access);
     g_free(lives->newest_start);
     g_free(lives->conflicts);
     g_free(lives->always);
-    g_free(lives->older);
-    g_free(lives->newer);
+    g_free(lives->started);
     g_free(lives->unsure);
-    g_free(lives->num_unsure);
     g_free(lives->is_unsure);
     g_free(lives->touching);
     g_free(lives->bytes);

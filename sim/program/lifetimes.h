@@ -10,7 +10,7 @@ typedef struct {
     guint tensor;
     guint64 start;     /* instance, plus one */
     guint first_last;  /* its newest access, as its place on each stream that touches the tensor */
-    guint compared;    /* with that many lifetimes: all that had started */
+    guint compared;    /* with all of the first that many starts */
     gboolean consumed; /* read as a whole: the next write, even of a part, starts anew */
 } Lifetime;
 
@@ -29,18 +29,18 @@ typedef struct {
     guint *first_use;       /* by segment; one past the end too */
     guint32 streams;        /* of all uses, as bits */
     guint *first_copy;      /* by tensor; one past the end too */
-    GArray *list;           /* Lifetime, in the order of starts */
+    guint words;            /* of a row of bits, one a tensor */
+    GArray *list;           /* Lifetime, in the order of starts; without finds_peak: the newest
+                               of each tensor copy */
     GArray *lasts;          /* guint32: Lifetime.first_last points here */
     guint *newest;          /* by tensor copy: its newest of those, plus one; 0: none yet */
     guint32 *newest_access; /* by tensor x stream that touches it, of any copy: a place there */
-    guint *newest_start;    /* by tensor: its newest of those, of any copy, plus one */
-    guint latest;           /* tensor: that of the newest lifetime */
-    guint *older, *newer;   /* by tensor: the next ones by newest_start; the ring is closed by
-                               num_tensors, which never starts */
-    guint8 *conflicts;      /* num_tensors squared */
-    guint *unsure;          /* by stream: tensors that an op of it must not take to be over */
-    guint *num_unsure;      /* by stream */
-    guint32 *is_unsure;     /* by tensor: on those streams, as bits */
+    guint starts;           /* of lifetimes, so far */
+    guint *newest_start;    /* by tensor: which of those was the newest, of any copy, from 1 */
+    guint64 *started;       /* tensors that have one, as bits */
+    guint64 *conflicts;     /* by tensor: those that it conflicts with, as bits */
+    guint64 *unsure;    /* by stream: tensors that an op of it must not take to be over, as bits */
+    guint32 *is_unsure; /* by tensor: on those streams, as bits */
     gboolean finds_peak;
     gboolean carries; /* something is read in a step before it is written there */
     guint strangers;  /* tensors that streams have yet to touch in the second repetition, by both */
@@ -60,7 +60,7 @@ gboolean lifetimes_are_over(const Lifetimes *lives, guint tensor, const guint32 
 
 static inline gboolean lifetimes_conflict(const Lifetimes *lives, guint a, guint b)
 {
-    return lives->conflicts[a * lives->num_tensors + b] != 0;
+    return (lives->conflicts[a * lives->words + b / 64] >> b % 64 & 1) != 0;
 }
 
 static inline guint32 *lifetimes_lasts(const Lifetimes *lives, const Lifetime *lifetime)

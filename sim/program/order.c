@@ -128,6 +128,20 @@ static void order_draft(Orderer *orderer, guint i)
     }
 }
 
+/* Those of a program that differs in sizes only, if there was one. */
+static void add_waits(const Builder *builder)
+{
+    Program *program = builder->program;
+    Patterns *patterns = builder->spec->patterns;
+
+    program->pattern = patterns == NULL ? NULL : patterns_find(patterns, program);
+    if (program->pattern != NULL && pattern_add_waits(program->pattern, program))
+        return;
+    order_add_waits(program);
+    if (program->pattern != NULL)
+        pattern_keep_waits(program->pattern, program);
+}
+
 void pass_order(Builder *builder)
 {
     Program *program = builder->program;
@@ -149,7 +163,7 @@ void pass_order(Builder *builder)
         order_draft(&orderer, i);
     for (guint i = 0; i < num_classes; i++)
         g_queue_clear(&slots[i].free);
-    order_add_waits(program);
+    add_waits(builder);
 }
 
 /* ---- waits by dataflow ---- */
@@ -209,10 +223,8 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
 
 static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
 {
-    const Happens *happens = waiter->happens;
-
-    if (event->instance == own->instance ||
-        happens_known(happens, own->instance)[event->stream] >= event->position)
+    if (event->stream == own->stream || /* it is done, or is the op itself */
+        happens_known(waiter->happens, own->instance, event->stream) >= event->position)
         return;
     add_wait(waiter, call, op, event->instance);
     happens_join(waiter->happens, own->instance, event->instance);

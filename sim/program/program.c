@@ -1,5 +1,7 @@
 #include "sim/program/program.h"
 
+#include "sim/program/pattern.h"
+
 #include <string.h>
 
 static const MemoryTerm kind_term[NUM_TENSOR_KINDS] = {
@@ -123,6 +125,7 @@ void program_free(Program *program)
     g_array_unref(program->units);
     g_array_unref(program->unit_refs);
     g_array_unref(program->segments);
+    pattern_unref(program->pattern);
     g_free(program);
 }
 

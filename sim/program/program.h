@@ -155,6 +155,8 @@ typedef struct {
     const char *moment; /* the segment that is running then; owned by the program */
 } MemoryUse;
 
+typedef struct Pattern Pattern; /* pattern.h */
+
 typedef struct {
     GArray *tensors;   /* Tensor */
     GArray *spaces;    /* Space */
@@ -166,6 +168,7 @@ typedef struct {
     CallList prologue, step, epilogue;
     guint64 arena_bytes[NUM_TIERS]; /* set by place */
     MemoryUse memory;               /* set by place: program_memory() */
+    Pattern *pattern;               /* shared with programs of other sizes, or NULL */
 } Program;
 
 Program *program_new(void); /* with space 0 ("one") and stream 0 ("compute") */

@@ -16,20 +16,29 @@
 
 #include <string.h>
 
+/* "purpose.direction" */
+static gboolean is_stream_of(const Stream *stream, const char *purpose, const char *direction)
+{
+    const gsize length = strlen(purpose);
+
+    return strncmp(stream->name, purpose, length) == 0 && stream->name[length] == '.' &&
+           strcmp(stream->name + length + 1, direction) == 0;
+}
+
 guint builder_stream(Builder *builder, const char *purpose, const char *direction)
 {
     Program *program = builder->program;
-    g_autofree char *name = g_strdup_printf("%s.%s", purpose, direction);
     guint group = program->groups->len;
 
     for (guint i = 0; i < program->streams->len; i++)
-        if (strcmp(program_stream(program, i)->name, name) == 0)
+        if (is_stream_of(program_stream(program, i), purpose, direction))
             return i;
     for (guint i = 0; i < program->groups->len; i++)
         if (strcmp(g_array_index(program->groups, GroupRef, i).purpose, purpose) == 0)
             group = i;
     if (group == program->groups->len)
         program_add_group(program, purpose, purpose_size(builder->spec, purpose));
+    g_autofree char *name = g_strdup_printf("%s.%s", purpose, direction);
     return program_add_stream(program, name, STREAM_COMMUNICATION, group);
 }
 

@@ -90,6 +90,7 @@ typedef struct {
     const SearchRequest *request;
     Summariser *summariser;
     guint64 limit_bytes, framework_bytes; /* the same for all layouts of so many GPUs */
+    guint64 floor_limit_bytes;            /* what the framework leaves of the limit */
     Plan plan;
     Candidates *found;
     GArray *divisors; /* guint, of: */
@@ -142,9 +143,9 @@ static gboolean add_candidate(Finder *finder)
 {
     Candidates *found = finder->found;
     const ProgramSpec spec = plan_spec(&finder->plan);
-    const Summary summary = summarise(finder->summariser, &spec);
+    const Summary summary = summarise(finder->summariser, &spec, finder->floor_limit_bytes);
     const Candidate candidate = candidate_of(&finder->plan, &summary);
-    const gboolean fits = candidate.floor_bytes + finder->framework_bytes <= finder->limit_bytes;
+    const gboolean fits = candidate.floor_bytes <= finder->floor_limit_bytes;
 
     if (found->legal == 0 || candidate.floor_bytes < found->least.floor_bytes)
         found->least = candidate;
@@ -164,11 +165,10 @@ static void add_partly(Finder *finder)
     guint16 *by_stage = finder->by_stage;
     ProgramSpec spec = plan_spec(&finder->plan);
 
-    if (!summarise_recompute(finder->summariser, &spec,
-                             finder->limit_bytes - finder->framework_bytes, FALSE, by_stage))
+    if (!summarise_recompute(finder->summariser, &spec, finder->floor_limit_bytes, FALSE, by_stage))
         return;
     spec.schedule.recompute_layers = by_stage;
-    const Summary summary = summarise(finder->summariser, &spec);
+    const Summary summary = summarise(finder->summariser, &spec, G_MAXUINT64);
     Candidate candidate = candidate_of(&finder->plan, &summary);
     candidate.partly = TRUE;
     found->legal++;
@@ -438,6 +438,8 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
     finder->summariser = summariser_new(&context, of_others);
     finder->limit_bytes = plan_memory_limit(&finder->plan);
     finder->framework_bytes = plan_framework_bytes(&finder->plan);
+    finder->floor_limit_bytes =
+        finder->limit_bytes - MIN(finder->framework_bytes, finder->limit_bytes);
 }
 
 static void take_found(Candidates *all, Candidates *found)
@@ -514,6 +516,15 @@ static void walk_candidate(gpointer data, guint i, guint worker)
     const double bound_s = summarise_calls(summariser, &spec);
     candidate->bound_s = MAX(candidate->bound_s, bound_s / candidate->global_batch);
     g_free(plan.recompute_layers);
+}
+
+double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
+{
+    const ProgramSpec spec = plan_spec(plan);
+
+    return worker < candidates->summarisers->len
+               ? summarise_calls(g_ptr_array_index(candidates->summarisers, worker), &spec)
+               : 0;
 }
 
 Candidate candidate_partly(const Candidate *none, Recompute recompute)

@@ -50,5 +50,9 @@ Candidate candidate_partly(const Candidate *none, Recompute recompute);
 void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
                      guint num);
 
+/* The closer bound of @plan's step, one of the request's; 0 where @worker of parallel_run() has
+ * walked none. */
+double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker);
+
 /* Fills @plan's choices; model and topology are borrowed from the request. */
 void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan);

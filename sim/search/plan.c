@@ -86,6 +86,7 @@ ProgramSpec plan_spec(const Plan *plan)
         .context = plan->context,
         .device = plan->device,
         .threads = plan->threads,
+        .patterns = plan->patterns,
     };
 }
 

@@ -42,6 +42,7 @@ typedef struct {
     gboolean sequence_parallel;
     ContextKind context;
     const struct Framework *framework; /* that the prediction is for; NULL: fsdp-run */
+    Patterns *patterns;                /* of programs compiled before; borrowed, or NULL */
     char *hash;                        /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;

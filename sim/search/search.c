@@ -25,6 +25,8 @@ typedef struct {
     const SearchRequest *request;
     SearchResult *result;
     guint64 framework_bytes;
+    const Candidates *found;
+    Patterns *patterns;
     GArray *more; /* Candidate: what candidates that were too large have led to */
 } Search;
 
@@ -120,12 +122,25 @@ enum { BATCH = 4 };
 
 typedef struct {
     const SearchRequest *request;
+    const Candidates *found;
     const Candidate *candidates;
+    Patterns *patterns;
     double limit;      /* worst_key() */
     gboolean explains; /* no plan that is too large has been explained yet */
     Plan *plans[BATCH];
     PriceResult results[BATCH];
 } Batch;
+
+/* As few layers computed again as fit, if that can still be fast enough. */
+static PriceResult price_partly(const Batch *batch, const Candidate *candidate, Plan *plan,
+                                const PriceLimit *limit, guint worker)
+{
+    if (!plan_least_recompute(plan, (Recompute)candidate->recompute, candidate->recompute_layers))
+        return PRICE_TOO_LARGE;
+    if (candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s)
+        return PRICE_TOO_SLOW;
+    return plan_price_below(plan, limit);
+}
 
 static void price_candidate(gpointer data, guint i, guint worker)
 {
@@ -139,14 +154,12 @@ static void price_candidate(gpointer data, guint i, guint worker)
         .explains = batch->explains,
     };
 
-    (void)worker;
     batch->plans[i] = plan_new();
     candidate_choose(batch->request, candidate, batch->plans[i]);
-    batch->results[i] =
-        candidate->partly && !plan_least_recompute(batch->plans[i], (Recompute)candidate->recompute,
-                                                   candidate->recompute_layers)
-            ? PRICE_TOO_LARGE
-            : plan_price_below(batch->plans[i], &limit);
+    batch->plans[i]->patterns = batch->patterns;
+    batch->results[i] = candidate->partly
+                            ? price_partly(batch, candidate, batch->plans[i], &limit, worker)
+                            : plan_price_below(batch->plans[i], &limit);
 }
 
 static const char slower[] =
@@ -185,7 +198,9 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
 static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
     Batch batch = {.request = search->request,
+                   .found = search->found,
                    .candidates = &g_array_index(ready, Candidate, 0),
+                   .patterns = search->patterns,
                    .limit = worst_key(search),
                    .explains = search->result->example[VERDICT_MEMORY] == NULL};
     guint count = 0;
@@ -294,6 +309,7 @@ static void price_plan(gpointer data, guint i, guint worker)
     own(plan);
     if (plan->hash == NULL)
         plan_price(plan);
+    plan->patterns = NULL;
 }
 
 /* Those that are listed are priced to the last micro-batch; the straight line may be a little off.
@@ -332,7 +348,8 @@ SearchResult *search(const SearchRequest *request)
     const gint64 start = g_get_monotonic_time();
     SearchResult *result = g_new0(SearchResult, 1);
     g_autoptr(GArray) more = g_array_new(FALSE, FALSE, sizeof(Candidate));
-    Search search = {.request = request, .result = result, .more = more};
+    g_autoptr(Patterns) patterns = patterns_new();
+    Search search = {.request = request, .result = result, .patterns = patterns, .more = more};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
     result->plans = g_ptr_array_new();
@@ -342,6 +359,7 @@ SearchResult *search(const SearchRequest *request)
         result->example[v] = g_steal_pointer(&found->example[v]);
     }
     search.framework_bytes = found->framework_bytes;
+    search.found = found;
     if (request->sort == SORT_MEMORY)
         price_by_memory(&search, found->listed);
     else

@@ -57,11 +57,27 @@ SegmentSums segment_sums(const SegmentRun *run)
 
 /* ---- paths ---- */
 
+/* Where paths start: at the compute stream and the entry, at one of them, at the first op that
+ * touches the weights (the gradients).  All are followed at once. */
+typedef enum {
+    FROM_BOTH,
+    FROM_STREAM,
+    FROM_ENTRY,
+    FROM_WEIGHTS,
+    FROM_GRADIENTS,
+    NUM_STARTS
+} PathStart;
+
+/* Seconds by start. */
+typedef struct {
+    double s[NUM_STARTS];
+} Times;
+
 /* One copy of a tensor, named by the shift of the operands that mean it. */
 typedef struct {
     guint tensor;
     gint shift;
-    double written_s, read_s;
+    Times written, read;
 } Copy;
 
 enum { MAX_SHIFTED = 16, NONE = G_MAXUINT };
@@ -69,16 +85,25 @@ enum { MAX_SHIFTED = 16, NONE = G_MAXUINT };
 /* An event that nothing waits for has always happened. */
 static const double ALWAYS = -INFINITY;
 
-/* The longest path so far. */
+static const Times always = {{-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}};
+
+/* The longest paths so far. */
 typedef struct {
     const SegmentRun *run;
     Copy *copies; /* by tensor, then those with a shift */
     guint num_copies;
-    double stream_s[MAX_STREAMS];
-    double *end_s;  /* by op of a segment */
-    double until_s; /* the latest end of the ops that touch `watched` */
-    guint watched;
+    Times stream[MAX_STREAMS];
+    Times *end;                            /* by op of a segment */
+    guint weights, gradients;              /* tensors, or NONE */
+    guint source[NUM_STARTS];              /* op of the run that starts at 0, or NONE */
+    double weights_until, gradients_until; /* FROM_STREAM: the latest end of ops that touch them */
 } Path;
+
+static void add_later(Times *times, const Times *others)
+{
+    for (guint i = 0; i < NUM_STARTS; i++)
+        times->s[i] = MAX(times->s[i], others->s[i]);
+}
 
 static Copy *copy_of(Path *path, const Operand *operand)
 {
@@ -90,7 +115,7 @@ static Copy *copy_of(Path *path, const Operand *operand)
         if (path->copies[i].tensor == operand->tensor && path->copies[i].shift == operand->shift)
             return &path->copies[i];
     g_assert(path->num_copies < tensors + MAX_SHIFTED);
-    path->copies[path->num_copies] = (Copy){operand->tensor, operand->shift, ALWAYS, ALWAYS};
+    path->copies[path->num_copies] = (Copy){operand->tensor, operand->shift, always, always};
     return &path->copies[path->num_copies++];
 }
 
@@ -100,45 +125,53 @@ static gboolean is_input(const Path *path, const Operand *operand)
     return program_tensor(path->run->program, operand->tensor)->kind == TENSOR_INPUT;
 }
 
-static double operand_ready_s(Path *path, const Operand *operand)
+static void wait_for_operand(Path *path, const Operand *operand, Times *at)
 {
     if (is_input(path, operand))
-        return ALWAYS;
+        return;
     const Copy *copy = copy_of(path, operand);
 
-    return operand->access == ACCESS_READ ? copy->written_s : MAX(copy->written_s, copy->read_s);
+    add_later(at, &copy->written);
+    if (operand->access != ACCESS_READ)
+        add_later(at, &copy->read);
 }
 
-static void note_operand(Path *path, const Operand *operand, double end_s)
+static void note_operand(Path *path, const Operand *operand, const Times *end)
 {
     if (is_input(path, operand))
         return;
     Copy *copy = copy_of(path, operand);
 
     if (operand->access == ACCESS_READ)
-        copy->read_s = MAX(copy->read_s, end_s);
+        add_later(&copy->read, end);
     else
-        *copy = (Copy){operand->tensor, operand->shift, end_s, ALWAYS};
-    if (operand->tensor == path->watched)
-        path->until_s = MAX(path->until_s, end_s);
+        *copy = (Copy){operand->tensor, operand->shift, *end, always};
+    if (operand->tensor == path->weights)
+        path->weights_until = MAX(path->weights_until, end->s[FROM_STREAM]);
+    if (operand->tensor == path->gradients)
+        path->gradients_until = MAX(path->gradients_until, end->s[FROM_STREAM]);
 }
 
-static void follow(Path *path, const Op *op, guint index, double took_s, gboolean is_source)
+/* @index: of the op in its segment, @number: in the run. */
+static void follow(Path *path, const Op *op, guint index, guint number, double took_s)
 {
-    double at = path->stream_s[op->stream];
+    Times at = path->stream[op->stream];
 
     for (guint o = 0; o < op->num_operands; o++)
-        at = MAX(at, operand_ready_s(path, &op->operands[o]));
+        wait_for_operand(path, &op->operands[o], &at);
     for (guint w = 0; w < op->num_waits; w++)
-        at = MAX(at, path->end_s[op->waits[w]]);
-    at = (is_source ? MAX(at, 0) : at) + took_s;
-    path->end_s[index] = path->stream_s[op->stream] = at;
+        add_later(&at, &path->end[op->waits[w]]);
+    for (guint i = 0; i < NUM_STARTS; i++) {
+        if (path->source[i] == number)
+            at.s[i] = MAX(at.s[i], 0);
+        at.s[i] += took_s;
+    }
+    path->end[index] = path->stream[op->stream] = at;
     for (guint o = 0; o < op->num_operands; o++)
-        note_operand(path, &op->operands[o], at);
+        note_operand(path, &op->operands[o], &at);
 }
 
-/* @source: the op of the run that starts at 0, or NONE. */
-static void follow_all(Path *path, guint source)
+static void follow_all(Path *path)
 {
     const SegmentRun *run = path->run;
     guint before = 0;
@@ -147,18 +180,10 @@ static void follow_all(Path *path, guint source)
         const Segment *segment = program_segment(run->program, run->segments[s]);
 
         for (guint i = 0; i < segment->num_ops; i++)
-            follow(path, &segment->ops[i], i, run->durations[run->segments[s]][i],
-                   before + i == source);
+            follow(path, &segment->ops[i], i, before + i, run->durations[run->segments[s]][i]);
         before += segment->num_ops;
     }
 }
-
-/* When the path starts: at the compute stream, at the entry, at one op. */
-typedef struct {
-    double stream_s;
-    guint entry;  /* tensor, or NONE */
-    guint source; /* op, or NONE */
-} Start;
 
 static guint num_ops(const SegmentRun *run)
 {
@@ -167,30 +192,6 @@ static guint num_ops(const SegmentRun *run)
     for (guint s = 0; s < run->num; s++)
         num += program_segment(run->program, run->segments[s])->num_ops;
     return num;
-}
-
-/* @watched: a tensor, or NONE; *until_s gets when its last op ends. */
-static double longest(const SegmentRun *run, const Start *start, guint watched, double *until_s)
-{
-    const guint tensors = run->program->tensors->len;
-    g_autofree Copy *copies = g_new(Copy, tensors + MAX_SHIFTED);
-    g_autofree double *end_s = g_new(double, num_ops(run) + 1);
-    Path path = {.run = run,
-                 .copies = copies,
-                 .end_s = end_s,
-                 .num_copies = tensors,
-                 .until_s = ALWAYS,
-                 .watched = watched};
-
-    for (guint t = 0; t < tensors; t++)
-        copies[t] = (Copy){t, 0, t == start->entry ? 0 : ALWAYS, ALWAYS};
-    for (guint s = 0; s < MAX_STREAMS; s++)
-        path.stream_s[s] = ALWAYS;
-    path.stream_s[COMPUTE_STREAM] = start->stream_s;
-    follow_all(&path, start->source);
-    if (until_s != NULL)
-        *until_s = MAX(path.until_s, 0);
-    return MAX(path.stream_s[COMPUTE_STREAM], 0);
 }
 
 static const Op *op_at(const SegmentRun *run, guint index)
@@ -250,37 +251,60 @@ static gboolean touches(const Op *op, guint tensor)
     return FALSE;
 }
 
-/* From the start of the first op that touches @tensor. */
-static double tail_s(const SegmentRun *run, guint tensor)
+/* The first op of the run that touches @tensor. */
+static guint first_touch(const SegmentRun *run, guint tensor)
 {
     const Op *op;
 
     for (guint i = 0; tensor != NONE && (op = op_at(run, i)) != NULL; i++)
-        if (touches(op, tensor)) {
-            const Start start = {ALWAYS, NONE, i};
+        if (touches(op, tensor))
+            return i;
+    return NONE;
+}
 
-            return longest(run, &start, NONE, NULL);
-        }
-    return 0;
+static void path_start(Path *path, guint entry)
+{
+    const guint tensors = path->run->program->tensors->len;
+
+    for (guint t = 0; t < tensors; t++)
+        path->copies[t] = (Copy){t, 0, always, always};
+    if (entry != NONE)
+        path->copies[entry].written.s[FROM_BOTH] = path->copies[entry].written.s[FROM_ENTRY] = 0;
+    for (guint s = 0; s < MAX_STREAMS; s++)
+        path->stream[s] = always;
+    path->stream[COMPUTE_STREAM].s[FROM_BOTH] = path->stream[COMPUTE_STREAM].s[FROM_STREAM] = 0;
+    for (guint i = 0; i < NUM_STARTS; i++)
+        path->source[i] = NONE;
+    path->source[FROM_WEIGHTS] = first_touch(path->run, path->weights);
+    path->source[FROM_GRADIENTS] = first_touch(path->run, path->gradients);
 }
 
 SegmentPath segment_path(const SegmentRun *run)
 {
-    const guint weights = unit_tensor(run, TENSOR_PARAMETER);
-    const guint gradients = unit_tensor(run, TENSOR_GRADIENT);
-    const guint entry = entry_of(run);
-    const Start whole = {0, entry, NONE}, stream = {0, NONE, NONE},
-                only_entry = {ALWAYS, entry, NONE};
-    SegmentPath path = {
-        .whole_s = longest(run, &whole, NONE, NULL),
-        .entry_s = longest(run, &only_entry, NONE, NULL),
-        .weights_tail_s = tail_s(run, weights),
-        .gradients_tail_s = tail_s(run, gradients),
-    };
+    const guint tensors = run->program->tensors->len;
+    g_autofree Copy *copies = g_new(Copy, tensors + MAX_SHIFTED);
+    g_autofree Times *end = g_new(Times, num_ops(run) + 1);
+    Path path = {.run = run,
+                 .copies = copies,
+                 .num_copies = tensors,
+                 .end = end,
+                 .weights = unit_tensor(run, TENSOR_PARAMETER),
+                 .gradients = unit_tensor(run, TENSOR_GRADIENT),
+                 .weights_until = ALWAYS,
+                 .gradients_until = ALWAYS};
+    const Times *last = &path.stream[COMPUTE_STREAM];
 
-    path.stream_s = longest(run, &stream, weights, &path.weights_until_s);
-    longest(run, &stream, gradients, &path.gradients_until_s);
-    return path;
+    path_start(&path, entry_of(run));
+    follow_all(&path);
+    return (SegmentPath){
+        .whole_s = MAX(last->s[FROM_BOTH], 0),
+        .stream_s = MAX(last->s[FROM_STREAM], 0),
+        .entry_s = MAX(last->s[FROM_ENTRY], 0),
+        .weights_tail_s = MAX(last->s[FROM_WEIGHTS], 0),
+        .gradients_tail_s = MAX(last->s[FROM_GRADIENTS], 0),
+        .weights_until_s = MAX(path.weights_until, 0),
+        .gradients_until_s = MAX(path.gradients_until, 0),
+    };
 }
 
 /* ---- peaks ---- */

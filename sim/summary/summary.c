@@ -55,20 +55,6 @@ StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, gu
     return summary;
 }
 
-static void look_at(const Summariser *summariser, Summary *summary, const Stage *stage,
-                    const Stage *first)
-{
-    const guint64 bytes = floor_bytes(summariser, stage);
-    const double path_s = stage_path_s(stage, first);
-    const double busy_s = stage_busy_s(stage, summariser->overlaps, summariser->one_queue);
-
-    summary->bound_s = MAX(summary->bound_s, MAX(path_s, busy_s));
-    if (bytes <= summary->floor_bytes)
-        return;
-    summary->floor_bytes = bytes;
-    summary->stage = stage->shape->stage;
-}
-
 static gboolean is_new(const guint *stages, guint i)
 {
     for (guint j = 0; j < i; j++)
@@ -77,20 +63,38 @@ static gboolean is_new(const guint *stages, guint i)
     return TRUE;
 }
 
-/* A step takes as long as any path through it, and all stages must fit. */
-Summary summarise(Summariser *summariser, const ProgramSpec *spec)
+/* Stages that say most, each once; the first one first. */
+static guint extreme_stages(Known *known, const ProgramSpec *spec, Stage *stages)
 {
-    const guint *stages = known_extremes(summariser->known, spec);
-    const Stage first = stage_of(summariser->known, spec, stages[EXTREME_FIRST]);
+    const guint *extremes = known_extremes(known, spec);
+    guint num = 0;
+
+    for (guint i = 0; i < NUM_EXTREMES; i++)
+        if (is_new(extremes, i))
+            stages[num++] = stage_of(known, spec, extremes[i]);
+    return num;
+}
+
+/* A step takes as long as any path through it, and all stages must fit. */
+Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes)
+{
+    Stage stages[NUM_EXTREMES];
+    const guint num = extreme_stages(summariser->known, spec, stages);
     Summary summary = {0};
 
-    look_at(summariser, &summary, &first, &first);
-    for (guint i = 1; i < NUM_EXTREMES; i++) {
-        if (!is_new(stages, i))
-            continue;
-        const Stage stage = stage_of(summariser->known, spec, stages[i]);
+    for (guint i = 0; i < num; i++) {
+        const guint64 bytes = floor_bytes(summariser, &stages[i]);
 
-        look_at(summariser, &summary, &stage, &first);
+        if (bytes <= summary.floor_bytes)
+            continue;
+        summary.floor_bytes = bytes;
+        summary.stage = stages[i].shape->stage;
+    }
+    for (guint i = 0; i < num && summary.floor_bytes <= limit_bytes; i++) {
+        const double path_s = stage_path_s(&stages[i], &stages[0]);
+        const double busy_s = stage_busy_s(&stages[i], summariser->overlaps, summariser->one_queue);
+
+        summary.bound_s = MAX(summary.bound_s, MAX(path_s, busy_s));
     }
     return summary;
 }

@@ -30,7 +30,8 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
-Summary summarise(Summariser *summariser, const ProgramSpec *spec);
+/* Of a layout whose floor is above @limit_bytes the bound is left 0. */
+Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes);
 
 /* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
  * be within @limit_bytes: the least number, into @by_stage (array of pp).  Of stages that say most

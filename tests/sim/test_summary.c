@@ -74,7 +74,7 @@ static void compare(const Case *from, const SimulateContext *context)
     g_autofree char *text = case_text(from);
     g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
-    const Summary summary = summarise(summariser, &spec);
+    const Summary summary = summarise(summariser, &spec, G_MAXUINT64);
     const double step_s = slowest_s(set, &spec, context);
     guint64 floor_bytes = 0;
 
@@ -213,8 +213,8 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
     g_autoptr(ProgramSet) set = case_compile(from);
     const double step_s = slowest_s(set, &spec, context);
 
-    ck_assert_msg(summarise(summariser, &spec).bound_s <= step_s * (1 + 1e-9), "%s as %s", text,
-                  context->framework->name);
+    ck_assert_msg(summarise(summariser, &spec, G_MAXUINT64).bound_s <= step_s * (1 + 1e-9),
+                  "%s as %s", text, context->framework->name);
     ck_assert_msg(summarise_calls(summariser, &spec) <= step_s * (1 + 1e-9), "%s as %s", text,
                   context->framework->name);
     for (guint c = 0; c < set->num_classes; c++) {
