@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 jobs_at_once=${JOBS:-2}
 build=build/asan
 logs=build/check
+began=$EPOCHREALTIME
 mkdir -p "$logs"
 rm -f "$logs"/*
 
@@ -31,16 +32,21 @@ run_one() {
     timeout -k 10 "$seconds" "$@" >"$log.log" 2>&1 </dev/null &
     trap 'kill $! 2>/dev/null' TERM
     wait $! || status=$?
-    took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
+    took=$(since "$begin")
+    times >"$log.times"
+    awk -F '[ ms]+' -v took="$took" -v name="$name" 'NR == 2 {
+        printf "%s %.1f %s\n", took, 60 * ($1 + $3) + $2 + $4, name }' "$log.times" >"$log.time"
     if [ "$status" -eq 0 ]; then
-        printf '%-4s %-40s %8s  %s\n' ok "$name" "$took" "$(tail -n 1 "$log.log")"
+        printf '%-4s %-40s %6s s  %s\n' ok "$name" "$took" "$(tail -n 1 "$log.log")"
         return
     fi
     [ "$status" -ne 124 ] || echo "(stopped after $seconds s)" >>"$log.log"
     echo "$name (exit $status)" >"$log.failed"
-    printf '%-4s %-40s %8s  exit %s; its output:\n%s\n' FAIL "$name" "$took" "$status" \
+    printf '%-4s %-40s %6s s  exit %s; its output:\n%s\n' FAIL "$name" "$took" "$status" \
         "$(sed 's/^/     | /' "$log.log")"
 }
+
+since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # The test programs of a part: all tests/*/test_*.c but those for a CUDA device, apart from or only
 # those that mpirun starts.
@@ -184,6 +190,12 @@ wait
 
 passed=$(find "$logs" -name '*.log' | wc -l)
 failed=$(find "$logs" -name '*.failed' | wc -l)
+printf '\nThe slowest: seconds, of a processor (all ranks and threads), test\n'
+sort -k2nr "$logs"/*.time | head -n 20 | awk '{ printf "%8s %8s  %s\n", $1, $2, substr($0, length($1 $2) + 3) }'
+awk -v all="$(since "$began")" -v cores="$(nproc)" '{ processor += $2 } END {
+    printf "all: %.0f s; %.0f s of a processor, so %d cores were busy for %.0f%% of it\n",
+        all, processor, cores, 100 * processor / (all * cores)
+}' "$logs"/*.time
 printf '\n%d passed, %d failed\n' $((passed - failed)) "$failed"
 if [ "$failed" -ne 0 ]; then
     sed 's/^/FAIL /' "$logs"/*.failed
