@@ -15,6 +15,8 @@ rm -f "$logs"/*
 export UBSAN_OPTIONS=print_stacktrace=1
 no_leaks=(env "ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0")
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
+# Two tests share the cores, so a rank that waits must not keep one.
+export OMPI_MCA_mpi_yield_when_idle=1
 
 # run NAME SECONDS COMMAND...: in the background, once one of the places is free.
 run() {
