@@ -151,7 +151,7 @@ check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
 	$(MAKE) $(TSAN)
 	$(MAKE) cudasim
-	scripts/check.sh unit mpi e2e tsan cudasim
+	scripts/check.sh cudasim mpi e2e unit tsan
 
 check-all: check ## beside all of check, what takes long: every pair of features, many schedules
 	SEEDS=50 scripts/check.sh all cudasim

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim, all.  Two at a
-# time; a program's output is shown whole when it fails, its last line when it passes.
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim, all.  One more
+# at a time than there are cores, as some mostly wait (JOBS=N: N); a program's output is shown whole
+# when it fails, its last line when it passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-jobs_at_once=${JOBS:-2}
+jobs_at_once=${JOBS:-$(($(nproc) + 1))}
 build=build/asan
 logs=build/check
 began=$EPOCHREALTIME
@@ -15,7 +16,7 @@ rm -f "$logs"/*
 export UBSAN_OPTIONS=print_stacktrace=1
 no_leaks=(env "ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0")
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
-# Two tests share the cores, so a rank that waits must not keep one.
+# Several tests share the cores, so a rank that waits must not keep one.
 export OMPI_MCA_mpi_yield_when_idle=1
 
 # run NAME SECONDS COMMAND...: in the background, once one of the places is free.
