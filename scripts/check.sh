@@ -68,6 +68,7 @@ check_unit() {
     for program in $(programs unit); do
         run "${program#tests/}" 300 "$build/$program"
     done
+    run "sim/test_summary (release)" 300 build/tests/sim/test_summary # thousands of random layouts
 }
 
 check_mpi() {
@@ -79,8 +80,9 @@ check_mpi() {
     done
 }
 
-# What takes too long for every change: every pair of features that can meet.
+# What takes too long for every change: every pair of features that can meet, many summaries.
 check_all() {
+    run "summaries of 10,000 layouts" 1800 env SUMMARY_LAYOUTS=10000 build/tests/sim/test_summary
     for ranks in 1 2 3 4 6 8; do
         run "layouts of all axes -np $ranks" 1800 \
             "${no_leaks[@]}" LAYOUTS=all OMP_NUM_THREADS=1 "${mpirun[@]}" -np "$ranks" \
