@@ -138,25 +138,33 @@ demo: deps ## plan, train and compare a tiny model on this machine (minutes)
 	$(MAKE) all
 	scripts/demo.sh
 
-TSAN_TESTS := $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
+# Linked with what they need alone: the rest is twice as much to build.
+TSAN := BUILD=build/tsan RUN_LIB=build/tsan/libthreads.a \
+        $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
+THREADS_SRC := $(filter sim/base/% sim/input/% sim/layout/% sim/program/% exec/base/% exec/comm/% \
+                 exec/device/% %/op_number.c %/runtime.c %/stall.c %/watchdog.c,\
+                 $(SIM_SRC) $(EXEC_SRC))
+$(BUILD)/libthreads.a: $(call objects,$(THREADS_SRC))
 
 # Libraries may have been installed a line before, so the rest is another make's.
 check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
-	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
+	$(MAKE) build/tests/sim/test_summary
+	$(MAKE) $(TSAN)
 	$(MAKE) cudasim
 	$(MAKE) cuda
-	scripts/check.sh unit mpi e2e tsan cudasim
+	scripts/check.sh cudasim mpi e2e unit tsan
 
 check-all: check ## beside all of check, what takes long: every pair of features, many schedules
 	SEEDS=50 scripts/check.sh all cudasim
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests
+	$(MAKE) build/tests/sim/test_summary
 	scripts/check.sh $(@:check-%=%)
 
 check-tsan:
-	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
+	$(MAKE) $(TSAN)
 	scripts/check.sh tsan
 
 lint: ## format, include floors, lengths, shell scripts

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim, all.  Two at a
-# time; a program's output is shown whole when it fails, its last line when it passes.
+# Runs tests that `make` has built: check.sh PART..., of unit, mpi, e2e, tsan, cudasim, all.  One more
+# at a time than there are cores, as some mostly wait (JOBS=N: N); a program's output is shown whole
+# when it fails, its last line when it passes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-jobs_at_once=${JOBS:-2}
+jobs_at_once=${JOBS:-$(($(nproc) + 1))}
 build=build/asan
 logs=build/check
+began=$EPOCHREALTIME
 mkdir -p "$logs"
 rm -f "$logs"/*
 
@@ -14,6 +16,8 @@ rm -f "$logs"/*
 export UBSAN_OPTIONS=print_stacktrace=1
 no_leaks=(env "ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0")
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
+# Several tests share the cores, so a rank that waits must not keep one.
+export OMPI_MCA_mpi_yield_when_idle=1
 
 # run NAME SECONDS COMMAND...: in the background, once one of the places is free.
 run() {
@@ -31,16 +35,21 @@ run_one() {
     timeout -k 10 "$seconds" "$@" >"$log.log" 2>&1 </dev/null &
     trap 'kill $! 2>/dev/null' TERM
     wait $! || status=$?
-    took=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f s", b - a }')
+    took=$(since "$begin")
+    times >"$log.times"
+    awk -F '[ ms]+' -v took="$took" -v name="$name" 'NR == 2 {
+        printf "%s %.1f %s\n", took, 60 * ($1 + $3) + $2 + $4, name }' "$log.times" >"$log.time"
     if [ "$status" -eq 0 ]; then
-        printf '%-4s %-40s %8s  %s\n' ok "$name" "$took" "$(tail -n 1 "$log.log")"
+        printf '%-4s %-40s %6s s  %s\n' ok "$name" "$took" "$(tail -n 1 "$log.log")"
         return
     fi
     [ "$status" -ne 124 ] || echo "(stopped after $seconds s)" >>"$log.log"
     echo "$name (exit $status)" >"$log.failed"
-    printf '%-4s %-40s %8s  exit %s; its output:\n%s\n' FAIL "$name" "$took" "$status" \
+    printf '%-4s %-40s %6s s  exit %s; its output:\n%s\n' FAIL "$name" "$took" "$status" \
         "$(sed 's/^/     | /' "$log.log")"
 }
+
+since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # The test programs of a part: all tests/*/test_*.c but those for a CUDA device, apart from or only
 # those that mpirun starts.
@@ -59,6 +68,7 @@ check_unit() {
     for program in $(programs unit); do
         run "${program#tests/}" 300 "$build/$program"
     done
+    run "sim/test_summary (release)" 300 build/tests/sim/test_summary # thousands of random layouts
 }
 
 check_mpi() {
@@ -70,8 +80,9 @@ check_mpi() {
     done
 }
 
-# What takes too long for every change: every pair of features that can meet.
+# What takes too long for every change: every pair of features that can meet, many summaries.
 check_all() {
+    run "summaries of 10,000 layouts" 1800 env SUMMARY_LAYOUTS=10000 build/tests/sim/test_summary
     for ranks in 1 2 3 4 6 8; do
         run "layouts of all axes -np $ranks" 1800 \
             "${no_leaks[@]}" LAYOUTS=all OMP_NUM_THREADS=1 "${mpirun[@]}" -np "$ranks" \
@@ -184,6 +195,12 @@ wait
 
 passed=$(find "$logs" -name '*.log' | wc -l)
 failed=$(find "$logs" -name '*.failed' | wc -l)
+printf '\nThe slowest: seconds, of a processor (all ranks and threads), test\n'
+sort -k2nr "$logs"/*.time | head -n 20 | awk '{ printf "%8s %8s  %s\n", $1, $2, substr($0, length($1 $2) + 3) }'
+awk -v all="$(since "$began")" -v cores="$(nproc)" '{ processor += $2 } END {
+    printf "all: %.0f s; %.0f s of a processor, so %d cores were busy for %.0f%% of it\n",
+        all, processor, cores, 100 * processor / (all * cores)
+}' "$logs"/*.time
 printf '\n%d passed, %d failed\n' $((passed - failed)) "$failed"
 if [ "$failed" -ne 0 ]; then
     sed 's/^/FAIL /' "$logs"/*.failed

@@ -107,18 +107,25 @@ done
 cuda=${CUDA_HOME:-/usr/local/cuda}/include
 read -ra libraries < <(pkg-config --cflags json-glib-1.0 sqlite3 openblas check)
 libraries+=(-isystem "$cuda")
+found=$(mktemp -d)
+trap 'rm -rf "$found"' EXIT
+# What takes time, side by side.
+format >"$found/format" &
+self_contained >"$found/alone" &
+shellcheck -f gcc "${shell[@]}" >"$found/shell" || true &
 measured=$(measure)
+wait
 
-refuse 'not as clang-format -i leaves it' < <(format)
+refuse 'not as clang-format -i leaves it' <"$found/format"
 refuse 'include' < <(floors)
 refuse 'longer than 100 lines' < <(over lines 100)
 refuse 'more than 6 parameters' < <(over parameters 6 |
     grep -vE '^tests/cudasim/[^ ]* (cuda|cublas|nccl)[A-Z]') # NVIDIA's, not ours
 refuse 'longer than 700 lines' < <(wc -l "${code[@]}" "${shell[@]}" | awk '$1 > 700 && $2 != "total"')
 refuse 'no #pragma once' < <(grep -L '^#pragma once$' "${headers[@]}")
-refuse 'does not compile alone' < <(self_contained)
+refuse 'does not compile alone' <"$found/alone"
 refuse 'finish it, or leave it out' < <(grep -nE '\b(TO[D]O|FIX[M]E|XX[X])\b' "${code[@]}" "${rest[@]}")
-refuse 'shellcheck' < <(shellcheck -f gcc "${shell[@]}")
+refuse 'shellcheck' <"$found/shell"
 
 over lines 60 | sed 's/^/note: longer than 60 lines: /'
 if [ "$failed" -ne 0 ]; then

@@ -14,7 +14,8 @@
 typedef struct {
     char *base;
     gsize span;
-    gsize top; /* bytes given away */
+    gsize top;    /* bytes given away */
+    gsize bottom; /* all below were taken back */
 } Space;
 
 typedef struct {
@@ -44,7 +45,8 @@ static void map(Space *space)
     madvise(space->base, space->span, MADV_HUGEPAGE);
 }
 
-/* In checked builds the hooks see what host code touches. */
+/* In checked builds the hooks see what host code touches.  What lies below all that lives is left
+ * out, as it grows with each arena: NaN, and forbidden to ASan. */
 static void protect(gboolean on)
 {
 #ifndef CUDASIM_CHECK
@@ -54,7 +56,9 @@ static void protect(gboolean on)
         return;
     }
 #endif
-    mprotect(device.base, (device.top + LARGE_PAGE - 1) & ~(LARGE_PAGE - 1),
+    const gsize from = device.bottom & ~(LARGE_PAGE - 1);
+
+    mprotect(device.base + from, ((device.top + LARGE_PAGE - 1) & ~(LARGE_PAGE - 1)) - from,
              on ? PROT_NONE : PROT_READ | PROT_WRITE);
 #else
     (void)on, (void)key;
@@ -98,7 +102,7 @@ void cs_memory_reuse(void)
         if (g_array_index(blocks, Block, i).living)
             return;
     g_array_set_size(blocks, 0);
-    device.top = pinned.top = 0;
+    device.top = pinned.top = device.bottom = 0;
 }
 
 static gboolean in(const Space *space, const void *p)
@@ -224,6 +228,17 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
     return allocate(p, bytes, &pinned);
 }
 
+static void raise_bottom(void)
+{
+    device.bottom = device.top;
+    for (guint i = 0; i < blocks->len; i++) {
+        const Block *block = &g_array_index(blocks, Block, i);
+
+        if (block->living && in(&device, block->base))
+            device.bottom = MIN(device.bottom, (gsize)(block->base - device.base));
+    }
+}
+
 /* Takes the block at @p out of the living, or complains. */
 static gboolean forget(void *p, const char *function, gsize *bytes)
 {
@@ -264,6 +279,7 @@ static cudaError_t release(void *p, const char *function)
     cs_race_enter(cs_host_op());
     bury(p, bytes);
     cs_race_enter(0);
+    raise_bottom();
     cs_memory_close();
     return cs_leave(cudaSuccess);
 }

@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <string.h>
 
+enum { YIELDS = 4, PAUSE_US = 20 }; /* of a wait for peers */
+
 typedef struct {
     CsOp base;
     GArray *transfers; /* CsTransfer */
@@ -294,20 +296,24 @@ static void start(CsOp *op)
             post(t);
 }
 
+/* The peers are other processes, which may need this one's core. */
 static gboolean poll(CsOp *op, double wait_s)
 {
     gint64 end = g_get_monotonic_time() + (gint64)(wait_s * 1e6);
     gboolean over;
     CsTransfer *t;
 
-    do {
+    for (guint polls = 0;; polls++) {
         over = TRUE;
         for (guint i = 0; (t = transfer(op, i)) != NULL; i++)
             over = progress(t) && over;
-        if (!over)
+        if (over || g_get_monotonic_time() >= end)
+            return over;
+        if (polls < YIELDS)
             sched_yield();
-    } while (!over && g_get_monotonic_time() < end);
-    return over;
+        else
+            g_usleep(PAUSE_US);
+    }
 }
 
 /* All is over, or the scheduler gives up. */

@@ -10,12 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#define CELL_BYTES 2
+#define CELL_BYTES    2
+#define GRANULE_BYTES ((gsize)4096)
 
-enum { ALIVE = 1, ATOMIC_WRITE = 2 };
-enum { FORGOTTEN_BYTES = 1 << 20 };
+enum { ALIVE = 1, ATOMIC_WRITE = 2, ALL_BYTES = (1 << CELL_BYTES) - 1 };
 
 /* A thread's access within its kernel. */
 typedef struct {
@@ -35,6 +34,15 @@ typedef struct {
     guint8 flags;
 } Cell;
 
+/* Memory that is only allocated, filled, copied and freed as a whole is one cell: cells are 26
+ * times as large as what they stand for, and most of an arena is workspace that nobody touches. */
+typedef struct {
+    Cell all;       /* what all its cells are */
+    gboolean split; /* into its cells, untouched until then */
+} Granule;
+
+G_STATIC_ASSERT(GRANULE_BYTES / CELL_BYTES * sizeof(Cell) % 4096 == 0); /* pages, to give back */
+
 typedef struct {
     const char *name;
     guint own; /* its timeline */
@@ -45,6 +53,7 @@ static struct {
     gsize base;
     gsize bytes;
     Cell *cells;
+    Granule *granules;
 } regions[CS_REGIONS];
 static GArray *ops; /* Op; 0 is none */
 static guint current_op;
@@ -64,15 +73,22 @@ typedef struct {
 
 /* ---- regions, ops ---- */
 
+/* Zeros, which take no memory until they are written. */
+static void *many_zeros(gsize bytes)
+{
+    void *zeros = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    g_assert(zeros != MAP_FAILED);
+    return zeros;
+}
+
 void cs_race_add_region(CsRegion region, void *base, gsize bytes)
 {
-    gsize size = (bytes / CELL_BYTES + 1) * sizeof(Cell);
-
     regions[region].base = (gsize)base;
     regions[region].bytes = bytes;
-    regions[region].cells = mmap(NULL, size, PROT_READ | PROT_WRITE,
-                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    g_assert(regions[region].cells != MAP_FAILED);
+    regions[region].cells = many_zeros((bytes / CELL_BYTES + 1) * sizeof(Cell));
+    regions[region].granules = many_zeros((bytes / GRANULE_BYTES + 1) * sizeof(Granule));
 }
 
 static gboolean is_in(CsRegion region, gsize address)
@@ -80,9 +96,36 @@ static gboolean is_in(CsRegion region, gsize address)
     return address - regions[region].base < regions[region].bytes;
 }
 
+/* The cell of two bytes, with a life of its own. */
 static Cell *cell_of(CsRegion region, gsize address)
 {
-    return &regions[region].cells[(address - regions[region].base) / CELL_BYTES];
+    const gsize offset = address - regions[region].base, cells = GRANULE_BYTES / CELL_BYTES;
+    Granule *granule = &regions[region].granules[offset / GRANULE_BYTES];
+
+    if (!granule->split) {
+        Cell *first = &regions[region].cells[offset / GRANULE_BYTES * cells];
+        const gsize left = regions[region].bytes / CELL_BYTES + 1 - offset / GRANULE_BYTES * cells;
+
+        for (gsize i = 0; i < MIN(cells, left); i++)
+            first[i] = granule->all;
+        granule->split = TRUE;
+    }
+    return &regions[region].cells[offset / CELL_BYTES];
+}
+
+/* The cell at *@start of an access up to @end, that of a granule where one will do; moves *@start
+ * behind it. */
+static Cell *next_cell(CsRegion region, gsize *start, gsize end)
+{
+    const gsize at = *start, offset = at - regions[region].base;
+    Granule *granule = &regions[region].granules[offset / GRANULE_BYTES];
+
+    if (!granule->split && offset % GRANULE_BYTES == 0 && at + GRANULE_BYTES <= end) {
+        *start += GRANULE_BYTES;
+        return &granule->all;
+    }
+    *start += CELL_BYTES;
+    return cell_of(region, at);
 }
 
 /* Which bytes of the cell at @start are in the access. */
@@ -283,11 +326,12 @@ static void note_read(Cell *cell, const Access *access, guint8 bytes)
 
 static void check(CsRegion region, const Access *access)
 {
-    gsize first = access->address - (access->address - regions[region].base) % CELL_BYTES;
+    const gsize end = access->address + access->bytes;
+    gsize start = access->address - (access->address - regions[region].base) % CELL_BYTES;
 
-    for (gsize start = first; start < access->address + access->bytes; start += CELL_BYTES) {
-        Cell *cell = cell_of(region, start);
-        guint8 bytes = bytes_in(start, access->address, access->bytes);
+    while (start < end) {
+        const guint8 bytes = bytes_in(start, access->address, access->bytes);
+        Cell *cell = next_cell(region, &start, start < access->address ? start : end);
         if (!check_alive(cell, access))
             return;
         if ((!access->write || access->atomic) && (cell->defined & bytes) != bytes)
@@ -313,29 +357,35 @@ static gboolean region_of(gsize address, CsRegion *region)
     return FALSE;
 }
 
-/* Addresses are not used again, and cells are 32 times as large as what they stand for: what is
- * freed is forgotten but for small things, whose late users are told who freed it. */
-static void forget(CsRegion region, gsize address, gsize bytes)
+/* After all of it was allocated or freed: one cell a granule again. */
+static void join(CsRegion region, gsize address, gsize bytes)
 {
-    const gsize page = (gsize)sysconf(_SC_PAGESIZE);
-    const gsize first = ((gsize)cell_of(region, address) + page - 1) / page * page;
-    const gsize end = (gsize)cell_of(region, address + bytes) / page * page;
+    const gsize base = regions[region].base, end = address + bytes;
+    gsize start = base + (address - base + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES;
 
-    if (bytes >= FORGOTTEN_BYTES && end > first)
-        madvise((void *)first, end - first, MADV_DONTNEED);
+    for (; start + GRANULE_BYTES <= end; start += GRANULE_BYTES) {
+        Granule *granule = &regions[region].granules[(start - base) / GRANULE_BYTES];
+        Cell *cells = &regions[region].cells[(start - base) / CELL_BYTES];
+
+        if (!granule->split)
+            continue;
+        *granule = (Granule){.all = *cells};
+        madvise(cells, GRANULE_BYTES / CELL_BYTES * sizeof *cells, MADV_DONTNEED);
+    }
 }
 
 /* Alive or dead from now on, after all that was done to it. */
 static void change_life(CsRegion region, Access access, guint8 flags)
 {
-    gsize end = access.address + access.bytes;
+    const gsize end = access.address + access.bytes;
 
     access.write = TRUE;
-    for (gsize start = access.address; start < end; start += CELL_BYTES) {
-        Cell *cell = cell_of(region, start);
+    for (gsize start = access.address; start < end;) {
+        Cell *cell = next_cell(region, &start, end);
         check_ops(cell, &access);
         *cell = (Cell){.writer = access.op, .flags = flags};
     }
+    join(region, access.address, access.bytes);
 }
 
 void cs_race_access(CsAccess kind, const void *base, gsize bytes)
@@ -349,19 +399,18 @@ void cs_race_access(CsAccess kind, const void *base, gsize bytes)
 
     if (bytes == 0 || !region_of(access.address, &region))
         return;
-    if (kind != CS_ALLOCATE && kind != CS_FREE) {
+    if (kind == CS_ALLOCATE || kind == CS_FREE)
+        change_life(region, access, kind == CS_ALLOCATE ? ALIVE : 0);
+    else
         check(region, &access);
-        return;
-    }
-    change_life(region, access, kind == CS_ALLOCATE ? ALIVE : 0);
-    if (kind == CS_FREE)
-        forget(region, access.address, bytes);
 }
 
 void cs_race_defined(const void *base, gsize bytes)
 {
-    for (gsize i = 0; i < bytes; i += CELL_BYTES)
-        cell_of(CS_PINNED, (gsize)base + i)->defined = (1u << CELL_BYTES) - 1;
+    const gsize end = (gsize)base + bytes;
+
+    for (gsize start = (gsize)base; start < end;)
+        next_cell(CS_PINNED, &start, end)->defined = ALL_BYTES;
 }
 
 static void check_host(Access *access, CsRegion region)

@@ -160,15 +160,26 @@ END_TEST
 
 /* ---- memory that a kernel must not read ---- */
 
-enum { HOST_MEMORY, UNINITIALISED_MEMORY, FREED_MEMORY };
+enum { HOST_MEMORY, UNINITIALISED_MEMORY, FREED_MEMORY, IN_A_LARGE_ONE };
+enum { LARGE_FLOATS = 1 << 18 };
 
-static gboolean copy_from(int what)
+/* Of an allocation of 128 floats, or of those in the middle of a large one, all of which but they
+ * was written. */
+static gboolean copy_from(int variant)
 {
+    const gboolean is_large = variant >= IN_A_LARGE_ONE;
+    const int what = variant % IN_A_LARGE_ONE, before = is_large ? LARGE_FLOATS / 2 : 0;
     float host[128] = {0}, result[128];
-    float *out = to_device(host, sizeof host), *in = to_device(NULL, sizeof host);
+    float *out = to_device(host, sizeof host);
+    float *all = to_device(NULL, is_large ? LARGE_FLOATS * sizeof *all : sizeof host);
+    float *in = all + before, *after = in + 128;
 
+    if (is_large) {
+        ok(cudaMemset(all, 0, (gsize)before * sizeof *all));
+        ok(cudaMemset(after, 0, (gsize)(LARGE_FLOATS - before - 128) * sizeof *all));
+    }
     if (what == FREED_MEMORY)
-        ok(cudaFree(in));
+        ok(cudaFree(all));
     kernel_run(RIGHT_COPY, out, what == HOST_MEMORY ? host : in, NULL);
     to_host(result, out, sizeof result);
     return memcmp(result, host, sizeof host) == 0;
@@ -182,7 +193,7 @@ END_TEST
 
 START_TEST(a_read_of_uninitialised_memory_gives_nan_and_a_report)
 {
-    int outcome = outcome_in_any_order(copy_from, UNINITIALISED_MEMORY);
+    int outcome = outcome_in_any_order(copy_from, UNINITIALISED_MEMORY + _i * IN_A_LARGE_ONE);
 
     ck_assert_int_eq(outcome & WRONG, WRONG);
     ck_assert_int_eq(outcome & REPORTED, OF_BUILD(0, REPORTED, 0));
@@ -191,7 +202,7 @@ END_TEST
 
 START_TEST(a_read_of_freed_memory_is_found)
 {
-    int outcome = outcome_in_any_order(copy_from, FREED_MEMORY);
+    int outcome = outcome_in_any_order(copy_from, FREED_MEMORY + _i * IN_A_LARGE_ONE);
 
     ck_assert_int_ne(outcome & OF_BUILD(WRONG, REPORTED, CRASHED), 0);
 }
@@ -223,8 +234,8 @@ int main(void)
     tcase_add_test(tests, kernels_without_a_bug_are_right_in_every_order);
     tcase_add_loop_test(tests, each_bug_of_a_kernel_is_found, 0, G_N_ELEMENTS(bugs));
     tcase_add_test(tests, a_kernel_that_reads_host_memory_is_found);
-    tcase_add_test(tests, a_read_of_uninitialised_memory_gives_nan_and_a_report);
-    tcase_add_test(tests, a_read_of_freed_memory_is_found);
+    tcase_add_loop_test(tests, a_read_of_uninitialised_memory_gives_nan_and_a_report, 0, 2);
+    tcase_add_loop_test(tests, a_read_of_freed_memory_is_found, 0, 2);
     tcase_add_test(tests, host_code_that_reads_device_memory_is_found);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

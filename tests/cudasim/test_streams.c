@@ -82,6 +82,23 @@ static gboolean a_wait_binds_to_the_last_recording(int waits)
     return first_of(y) == 1.0f;
 }
 
+/* The copy has all of a large allocation, the kernel a few elements in the middle. */
+static gboolean a_copy_of_all_waits_for_a_kernel_in_the_middle(int waits)
+{
+    enum { ALL = 64 * N, MIDDLE = ALL / 2 + 5 };
+    cudaStream_t a = new_stream(), b = new_stream();
+    cudaEvent_t made = new_event();
+    float *x = to_device(NULL, ALL * sizeof *x), *y = to_device(NULL, ALL * sizeof *y);
+
+    ok(cudaMemsetAsync(x, 0, ALL * sizeof *x, a));
+    kernel_fill(x + MIDDLE, 1.0f, N, a);
+    ok(cudaEventRecord(made, a));
+    if (waits)
+        ok(cudaStreamWaitEvent(b, made, 0));
+    ok(cudaMemcpyAsync(y, x, ALL * sizeof *x, cudaMemcpyDeviceToDevice, b));
+    return first_of(y + MIDDLE) == 1.0f;
+}
+
 static gboolean host_refills_a_staging_buffer_after_its_copy(int waits)
 {
     cudaStream_t stream = new_stream();
@@ -179,6 +196,7 @@ static const struct {
 } scenarios[] = {
     {"consumer and producer", consumer_waits_for_producer},
     {"last recording", a_wait_binds_to_the_last_recording},
+    {"copy of all", a_copy_of_all_waits_for_a_kernel_in_the_middle},
     {"staging buffer", host_refills_a_staging_buffer_after_its_copy},
     {"result", host_reads_a_result_after_its_copy},
     {"free", memory_is_freed_after_its_last_use},

@@ -178,6 +178,23 @@ static inline KernelCase case_copy(const KernelCase *c)
     return copy;
 }
 
+/* OP_ATTENTION without positions. */
+static inline KernelCase case_of_attention(DType dtype, OpSizes s)
+{
+    const guint64 q = s.batch * s.seq * s.heads * s.head_dim, k = q / s.heads * s.kv_heads;
+    KernelCase c = kernel_case(OP_ATTENTION, dtype, s);
+
+    case_add(&c, ACCESS_READ, dtype, q);
+    case_add(&c, ACCESS_READ, dtype, k);
+    case_add(&c, ACCESS_READ, dtype, k);
+    case_add(&c, ACCESS_WRITE, dtype, q);
+    case_add(&c, ACCESS_WRITE, DTYPE_FP32, s.batch * s.heads * s.seq);
+    case_add_scratch(&c);
+    for (guint64 i = 0; i < q; i++) /* so that some weights are near 1 and some near 0 */
+        case_set(&c, 0, i, 5 * case_get(&c, 0, i));
+    return c;
+}
+
 /* Runs copies on 1, 2 and 3 threads: the same bits. */
 static inline void case_check_threads(const KernelCase *c)
 {

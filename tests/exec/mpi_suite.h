@@ -32,6 +32,32 @@ static inline int mpi_suite_run(Runtime *runtime, Suite *suite)
     return failed;
 }
 
+/* Tests of a @runtime; @ranks_per_node is what it was opened with. */
+typedef Suite *MpiSuiteMaker(Runtime *runtime, guint ranks_per_node);
+
+/* The suite on windows between all ranks (0 ranks a node), then on rings between all (1) where
+ * there are several.  Returns how many tests failed. */
+static inline int mpi_suite_run_on_nodes(MpiSuiteMaker *make)
+{
+    guint ranks_per_node = 0, ranks;
+    int failed = 0;
+
+    do {
+        const RuntimeOptions options = {.transport = "mpi",
+                                        .ranks_per_node = ranks_per_node,
+                                        .threads = 1,
+                                        .device = DEVICE_CPU};
+        g_autoptr(GError) error = NULL;
+        Runtime *runtime = runtime_open(&options, &error);
+
+        g_assert_no_error(error);
+        ranks = runtime_size(runtime);
+        failed += mpi_suite_run(runtime, make(runtime, ranks_per_node));
+        runtime_close(runtime);
+    } while (++ranks_per_node < MIN(ranks, 2));
+    return failed;
+}
+
 /* Rank 0 asserts for all of them: a rank that failed alone would leave the others waiting. */
 static inline void mpi_verdict(Runtime *runtime, gboolean ok)
 {

@@ -122,19 +122,7 @@ static void set_positions(const Cut *cut, const KernelCase *part, guint operand,
 
 static KernelCase whole_case(const Cut *cut, DType dtype)
 {
-    const OpSizes s = cut->whole;
-    const guint64 q = s.batch * s.seq * s.heads * s.head_dim, k = q / s.heads * s.kv_heads;
-    KernelCase c = kernel_case(OP_ATTENTION, dtype, s);
-
-    case_add(&c, ACCESS_READ, dtype, q);
-    case_add(&c, ACCESS_READ, dtype, k);
-    case_add(&c, ACCESS_READ, dtype, k);
-    case_add(&c, ACCESS_WRITE, dtype, q);
-    case_add(&c, ACCESS_WRITE, DTYPE_FP32, s.batch * s.heads * s.seq);
-    case_add_scratch(&c);
-    for (guint64 i = 0; i < q; i++) /* so that some weights are near 1 and some near 0 */
-        case_set(&c, 0, i, 5 * case_get(&c, 0, i));
-    return c;
+    return case_of_attention(dtype, cut->whole);
 }
 
 /* What a bf16 result would be without its last rounding: o and lse of fp64 loops. */

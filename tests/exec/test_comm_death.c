@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 3, VICTIM = 1, ABORT_STATUS = 7, FAILED_STATUS = 3, TIMEOUT_S = 60 };
+enum { RANKS = 3, VICTIM = 1, ABORT_STATUS = 7, FAILED_STATUS = 3, TIMEOUT_S = 60, LIMIT_S = 20 };
 
 /* ---- a rank ---- */
 
@@ -129,6 +129,9 @@ static Job job_start(const char *what, const char *ranks_per_node)
                                    "--allow-run-as-root",
                                    "--bind-to",
                                    "none",
+                                   "--mca", /* 1 s is little where many share the cores */
+                                   "odls_base_sigkill_timeout",
+                                   "2",
                                    "--mca",
                                    "orte_tmpdir_base",
                                    job.session,
@@ -226,7 +229,7 @@ START_TEST(a_killed_rank_ends_the_job_and_is_named_once)
         g_strdup_printf("fsdp-run: rank %d (pid %d on host ", VICTIM, job.pids[VICTIM]);
 
     ck_assert_int_eq(kill(job.pids[VICTIM], SIGKILL), 0);
-    int status = job_wait(&job, 5);
+    int status = job_wait(&job, LIMIT_S);
     g_autofree char *messages = job_messages(&job);
     ck_assert_msg(!WIFEXITED(status) || WEXITSTATUS(status) != 0, "exit status 0");
     const char *line = strstr(messages, start);
@@ -246,7 +249,7 @@ START_TEST(ranks_and_shared_memory_go_with_mpirun)
     Job job = job_start("all_reduce", "0");
 
     ck_assert_int_eq(kill(job.mpirun, SIGKILL), 0);
-    job_wait(&job, 5);
+    job_wait(&job, LIMIT_S);
     job_end(&job);
 }
 END_TEST
@@ -254,7 +257,7 @@ END_TEST
 START_TEST(abort_ends_the_job_with_its_status)
 {
     Job job = job_start("abort", "0");
-    int status = job_wait(&job, 5);
+    int status = job_wait(&job, LIMIT_S);
     g_autofree char *messages = job_messages(&job);
 
     ck_assert(WIFEXITED(status));

@@ -315,11 +315,14 @@ START_TEST(check_mode_finds_nothing)
 }
 END_TEST
 
-static Suite *fp8_suite(void)
+static Suite *fp8_suite(Runtime *runtime, guint ranks_per_node)
 {
-    Suite *suite = suite_create("fp8 gathers");
+    Suite *suite = suite_create(ranks_per_node == 0 ? "fp8 gathers" : "fp8 gathers over rings");
     TCase *tcase = tcase_create("codes");
 
+    under_test.runtime = runtime;
+    under_test.rank = runtime_rank(runtime);
+    under_test.ranks = runtime_size(runtime);
     tcase_add_test(tcase, ranks_train_as_one_that_gathers_codes);
     tcase_add_test(tcase, losses_stay_within_two_percent_of_those_of_bf16_gathers);
     tcase_add_test(tcase, bytes_in_the_transport_are_those_of_the_program);
@@ -330,34 +333,16 @@ static Suite *fp8_suite(void)
     return suite;
 }
 
-/* @ranks_per_node 0: windows between all ranks; 1: rings between all. */
-static int run_on_nodes(guint ranks_per_node)
-{
-    const RuntimeOptions options = {
-        .transport = "mpi", .ranks_per_node = ranks_per_node, .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
-    under_test.rank = runtime_rank(under_test.runtime);
-    under_test.ranks = runtime_size(under_test.runtime);
-    const int failed = mpi_suite_run(under_test.runtime, fp8_suite());
-    runtime_close(under_test.runtime);
-    return failed;
-}
-
 int main(void)
 {
     const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
     g_autoptr(GError) error = NULL;
-    const int size = mpi_suite_start();
 
+    mpi_suite_start();
     under_test.model = model_parse(config, "config", "small", &error);
     g_assert_no_error(error);
     under_test.data = layout_data_new(&text, under_test.model->vocab, SEQ);
-    int failed = run_on_nodes(0);
-    if (size > 1)
-        failed += run_on_nodes(1);
+    const int failed = mpi_suite_run_on_nodes(fp8_suite);
     data_free(under_test.data);
     model_free(under_test.model);
     MPI_Finalize();

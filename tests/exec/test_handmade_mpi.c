@@ -232,19 +232,14 @@ START_TEST(a_job_of_another_size_is_refused)
 }
 END_TEST
 
-/* @ranks_per_node 0: all on one node; 1: each on its own, so that collectives are rings. */
-static int run_on_nodes(guint ranks_per_node)
+static Suite *handmade_suite(Runtime *runtime, guint ranks_per_node)
 {
-    const RuntimeOptions options = {
-        .transport = "mpi", .ranks_per_node = ranks_per_node, .threads = 1, .device = DEVICE_CPU};
     Suite *suite = suite_create(ranks_per_node == 0 ? "handmade" : "handmade over rings");
     TCase *tcase = tcase_create("programs");
-    g_autoptr(GError) error = NULL;
 
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
-    under_test.rank = runtime_rank(under_test.runtime);
-    under_test.ranks = runtime_size(under_test.runtime);
+    under_test.runtime = runtime;
+    under_test.rank = runtime_rank(runtime);
+    under_test.ranks = runtime_size(runtime);
     tcase_add_test(tcase, two_stages_exchange_activations_and_gradients);
     tcase_add_test(tcase, middle_ranks_send_on_while_they_receive);
     tcase_add_loop_test(tcase, all_ranks_of_a_ring_send_and_receive_at_once, 0, 2);
@@ -252,18 +247,13 @@ static int run_on_nodes(guint ranks_per_node)
     tcase_add_test(tcase, a_prologue_feeds_the_first_step_and_an_epilogue_takes_the_last_gather);
     tcase_add_test(tcase, a_job_of_another_size_is_refused);
     suite_add_tcase(suite, tcase);
-    const int failed = mpi_suite_run(under_test.runtime, suite);
-    runtime_close(under_test.runtime);
-    return failed;
+    return suite;
 }
 
 int main(void)
 {
-    const int size = mpi_suite_start();
-
-    int failed = run_on_nodes(0);
-    if (size > 1)
-        failed += run_on_nodes(1);
+    mpi_suite_start();
+    const int failed = mpi_suite_run_on_nodes(handmade_suite);
     MPI_Finalize();
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

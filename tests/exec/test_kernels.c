@@ -243,25 +243,9 @@ static const OpSizes attention_sizes[] = {
     {.batch = 1, .seq = 128, .heads = 1, .kv_heads = 1, .head_dim = 64},
 };
 
-static KernelCase attention_case(DType dtype, OpSizes s)
-{
-    const guint64 q = s.batch * s.seq * s.heads * s.head_dim, k = q / s.heads * s.kv_heads;
-    KernelCase c = kernel_case(OP_ATTENTION, dtype, s);
-
-    case_add(&c, ACCESS_READ, dtype, q);
-    case_add(&c, ACCESS_READ, dtype, k);
-    case_add(&c, ACCESS_READ, dtype, k);
-    case_add(&c, ACCESS_WRITE, dtype, q);
-    case_add(&c, ACCESS_WRITE, DTYPE_FP32, s.batch * s.heads * s.seq);
-    case_add_scratch(&c);
-    for (guint64 i = 0; i < q; i++) /* so that some weights are near 1 and some near 0 */
-        case_set(&c, 0, i, 5 * case_get(&c, 0, i));
-    return c;
-}
-
 START_TEST(attention_equals_plain_loops)
 {
-    KernelCase c = attention_case(loop_dtype(_i), attention_sizes[_i / 2]);
+    KernelCase c = case_of_attention(loop_dtype(_i), attention_sizes[_i / 2]);
     g_autofree double *q = case_values(&c, 0), *k = case_values(&c, 1), *v = case_values(&c, 2);
     g_autofree double *o = g_new(double, c.count[3]), *lse = g_new(double, c.count[4]);
     const double *qkv[] = {q, k, v};
@@ -277,7 +261,7 @@ END_TEST
 
 START_TEST(attention_does_not_see_later_keys)
 {
-    KernelCase c = attention_case(DTYPE_FP32, attention_sizes[1]);
+    KernelCase c = case_of_attention(DTYPE_FP32, attention_sizes[1]);
     KernelCase other = case_copy(&c);
 
     for (guint64 d = 0; d < 6; d++) { /* the last token of the last sequence */
@@ -296,7 +280,7 @@ END_TEST
 /* Scores of +-4000 would overflow e^s. */
 START_TEST(attention_survives_large_scores)
 {
-    KernelCase c = attention_case(DTYPE_FP32, attention_sizes[2]);
+    KernelCase c = case_of_attention(DTYPE_FP32, attention_sizes[2]);
 
     for (guint64 i = 0; i < c.count[0]; i++)
         case_set(&c, 0, i, 1000 * case_get(&c, 0, i));
@@ -309,7 +293,7 @@ END_TEST
 
 START_TEST(attention_passes_a_nan_on)
 {
-    KernelCase c = attention_case(DTYPE_FP32, attention_sizes[2]);
+    KernelCase c = case_of_attention(DTYPE_FP32, attention_sizes[2]);
 
     case_set(&c, 0, c.count[0] - 1, (double)NAN); /* the last query of the last head */
     case_run(&c, 1);

@@ -28,14 +28,15 @@ static struct {
     Reference references[NUM_MODELS][NUM_TRAININGS];
 } under_test;
 
-/* One kv head of 2 columns: K and V have fewer rows than 3 ranks.  257 and 250 divide by none. */
+/* One kv head of 2 columns: K and V have fewer rows than 3 ranks.  257 divides by none, 22 by
+ * 2 alone. */
 static char *llama_config(gboolean tied)
 {
     return g_strdup_printf(
         "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
         " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
         " \"num_hidden_layers\": %d, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 2, \"intermediate_size\": 250, \"vocab_size\": 257,"
+        " \"head_dim\": 2, \"intermediate_size\": 22, \"vocab_size\": 257,"
         " \"tie_word_embeddings\": %s, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
         " \"initializer_range\": 0.15}",
         CHOICE_LAYERS, tied ? "true" : "false");
@@ -45,7 +46,7 @@ static char *gpt2_config(void)
 {
     return g_strdup_printf(
         "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": %d, \"n_head\": 4,"
-        " \"n_inner\": 250, \"vocab_size\": 257, \"n_positions\": 7,"
+        " \"n_inner\": 22, \"vocab_size\": 257, \"n_positions\": 7,"
         " \"initializer_range\": 0.15}",
         CHOICE_LAYERS);
 }
@@ -59,8 +60,6 @@ static Model *make_model(guint model_index)
     g_assert_no_error(error);
     return model;
 }
-
-/* ---- verdicts ---- */
 
 /* ---- one rank ---- */
 
@@ -472,11 +471,16 @@ END_TEST
 
 /* ---- main ---- */
 
-static Suite *layouts_suite(const char *name, gboolean all)
+static Suite *layouts_suite(Runtime *runtime, guint ranks_per_node)
 {
-    Suite *suite = suite_create(name);
+    const gboolean all = ranks_per_node == 0;
+    Suite *suite = suite_create(all ? "layouts" : "layouts over rings");
     TCase *tcase = tcase_create("layouts");
 
+    under_test.runtime = runtime;
+    under_test.rank = runtime_rank(runtime);
+    under_test.ranks = runtime_size(runtime);
+    under_test.turn = ranks_per_node;
     if (all) {
         tcase_add_test(tcase, fp32_sgd_is_one_ranks_whatever_the_layout);
         tcase_add_loop_test(tcase, prefetch_kept_units_and_recomputation_change_no_bit, 0,
@@ -489,25 +493,6 @@ static Suite *layouts_suite(const char *name, gboolean all)
     tcase_add_loop_test(offload, state_in_other_tiers_changes_no_bit, 0, MAX_LEVELS);
     suite_add_tcase(suite, offload);
     return suite;
-}
-
-/* @ranks_per_node 0: windows between all ranks; 1: rings between all. */
-static int run_on_nodes(guint ranks_per_node)
-{
-    const RuntimeOptions options = {
-        .transport = "mpi", .ranks_per_node = ranks_per_node, .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
-    under_test.rank = runtime_rank(under_test.runtime);
-    under_test.ranks = runtime_size(under_test.runtime);
-    under_test.turn = ranks_per_node;
-    const int failed = mpi_suite_run(
-        under_test.runtime,
-        layouts_suite(ranks_per_node == 0 ? "layouts" : "layouts over rings", ranks_per_node == 0));
-    runtime_close(under_test.runtime);
-    return failed;
 }
 
 static void clear(void)
@@ -525,14 +510,12 @@ static void clear(void)
 int main(void)
 {
     const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    const int size = mpi_suite_start();
 
+    mpi_suite_start();
     for (guint m = 0; m < NUM_MODELS; m++)
         under_test.models[m] = make_model(m);
     under_test.data = layout_data_new(&text, under_test.models[0]->vocab, CHOICE_SEQ);
-    int failed = run_on_nodes(0);
-    if (size > 1)
-        failed += run_on_nodes(1);
+    const int failed = mpi_suite_run_on_nodes(layouts_suite);
     clear();
     MPI_Finalize();
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;

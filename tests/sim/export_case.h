@@ -20,6 +20,15 @@ static const Layout export_layout = {.size = {[AXIS_PP] = 1,
                                               [AXIS_CP] = 1,
                                               [AXIS_TP] = 1}};
 
+/* All of the @num (or up to a NULL) are in @text, or none is. */
+static inline void check_words(const char *text, const char *const *words, gsize num,
+                               gboolean wanted)
+{
+    for (gsize i = 0; i < num && words[i] != NULL; i++)
+        ck_assert_msg((strstr(text, words[i]) != NULL) == wanted, "%s\n%s %s", text,
+                      wanted ? "lacks" : "has", words[i]);
+}
+
 /* full_shard over 16 ranks of 8-rank machines, batch 128 = 2 x 4 x 16, everything as it is by
  * default. */
 static inline Plan *make_plan(const Recipe *recipe)

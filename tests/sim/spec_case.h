@@ -417,6 +417,21 @@ static inline guint count_calls(const Program *program, const char *suffix)
     return count;
 }
 
+/* Of a step. */
+static inline double program_flops(const Program *program)
+{
+    double flops = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            flops += op_flops(&segment->ops[i]);
+    }
+    return flops;
+}
+
 static inline gint find_tensor(const Program *program, const char *name)
 {
     for (guint t = 0; t < program->tensors->len; t++)

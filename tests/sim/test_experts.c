@@ -23,20 +23,6 @@ static guint64 state_bytes(const Program *program)
            kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
 }
 
-static double program_flops(const Program *program)
-{
-    double flops = 0;
-
-    for (guint c = 0; c < program->step.calls->len; c++) {
-        const Segment *segment =
-            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
-
-        for (guint i = 0; i < segment->num_ops; i++)
-            flops += op_flops(&segment->ops[i]);
-    }
-    return flops;
-}
-
 /* ---- parameters and state ---- */
 
 /* What one rank has of a unit, times the ranks that have other parts. */

@@ -16,20 +16,6 @@ static double program_parameters(const Program *program, guint tp)
     return elements;
 }
 
-static double program_flops(const Program *program)
-{
-    double flops = 0;
-
-    for (guint c = 0; c < program->step.calls->len; c++) {
-        const Segment *segment =
-            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
-
-        for (guint i = 0; i < segment->num_ops; i++)
-            flops += op_flops(&segment->ops[i]);
-    }
-    return flops;
-}
-
 /* Bytes of one copy of what forward leaves for backward. */
 static guint64 saved_bytes(const Program *program)
 {
