@@ -1,6 +1,6 @@
 /* A rank's file: the arena of the nvme tier.  It has no name once it is open, so it goes with the
- * process however that ends.  Blocks pass through a buffer of host memory, pinned where the device
- * has queues; the thread that copies waits for the file.  One thread at a time. */
+ * process however that ends.  Blocks pass through host memory, pinned where the device has queues,
+ * several at once (block_io.h); the thread that copies waits for the last.  One thread at a time. */
 #pragma once
 
 #include "exec/device/device.h"
