@@ -24,6 +24,7 @@ struct Storage {
     BlockIo *io;
     gboolean pinned; /* its memory */
     Device *device;
+    CommProgress *progress; /* of the thread that copies; NULL: nobody's */
     GError *error;
     char *text;
 };
@@ -191,6 +192,16 @@ static Part part_at(guint64 offset, guint64 bytes, guint64 done)
     return part;
 }
 
+/* Of the requests in flight. */
+static gboolean wait_one(Storage *storage, guint *request, GError **error)
+{
+    if (!block_io_wait(storage->io, request, error))
+        return FALSE;
+    if (storage->progress != NULL)
+        progress_tick(storage->progress, LANE_STORAGE);
+    return TRUE;
+}
+
 static gboolean read_all(Storage *storage, guint stream, guint64 offset, guint8 *to, guint64 bytes,
                          GError **error)
 {
@@ -208,7 +219,7 @@ static gboolean read_all(Storage *storage, guint stream, guint64 offset, guint8 
                                 error))
                 return FALSE;
         }
-        if (!block_io_wait(storage->io, &request, error))
+        if (!wait_one(storage, &request, error))
             return FALSE;
         const Part *done = &parts[request];
         const guint8 *from = block_io_memory(storage->io, request) + (done->offset - done->begin);
@@ -229,7 +240,7 @@ static gboolean read_block(Storage *storage, guint request, guint64 offset, guin
     if (!block_io_start(storage->io, request, FALSE, offset, BLOCK_BYTES, error))
         return FALSE;
     while (block_io_in_flight(storage->io, request))
-        if (!block_io_wait(storage->io, &ended, error))
+        if (!wait_one(storage, &ended, error))
             return FALSE;
     if (memory != begin)
         memcpy(memory, begin, BLOCK_BYTES);
@@ -258,7 +269,7 @@ static gboolean write_all(Storage *storage, guint stream, guint64 offset, const 
 
     for (guint64 begun = 0; begun < bytes; begun += part.bytes) {
         request = block_io_idle(storage->io);
-        if (request == NUM_REQUESTS && !block_io_wait(storage->io, &request, error))
+        if (request == NUM_REQUESTS && !wait_one(storage, &request, error))
             return FALSE;
         part = part_at(offset, bytes, begun);
         guint8 *to = block_io_memory(storage->io, request) + (part.offset - part.begin);
@@ -268,7 +279,7 @@ static gboolean write_all(Storage *storage, guint stream, guint64 offset, const 
             return FALSE;
     }
     while (block_io_in_flight(storage->io, NUM_REQUESTS))
-        if (!block_io_wait(storage->io, &request, error))
+        if (!wait_one(storage, &request, error))
             return FALSE;
     storage->written_bytes = MAX(storage->written_bytes, whole_blocks(offset + bytes));
     return TRUE;
@@ -288,10 +299,12 @@ static gboolean copy(Storage *storage, guint stream, void *to, const void *from,
     return ok;
 }
 
-gboolean storage_copy(Storage *storage, guint stream, void *to, const void *from, guint64 bytes,
-                      GError **error)
+gboolean storage_copy(Storage *storage, const StorageCopy *what, GError **error)
 {
-    return copy(storage, stream, to, from, bytes, error);
+    storage->progress = what->progress;
+    const gboolean ok = copy(storage, what->stream, what->to, what->from, what->bytes, error);
+    storage->progress = NULL;
+    return ok;
 }
 
 void storage_copy_host(Storage *storage, void *to, const void *from, guint64 bytes)

@@ -56,8 +56,9 @@ static void assert_copies_are_read_back(guint copies)
             MIN((guint64)g_rand_int_range(random, 1, (gint)most + 1), BYTES - offset);
 
         memset(image + offset, (gint)i + 1, bytes);
-        ck_assert(storage_copy(storage, 0, storage_base(storage) + offset, image + offset, bytes,
-                               &error));
+        const StorageCopy out = {
+            .to = storage_base(storage) + offset, .from = image + offset, .bytes = bytes};
+        ck_assert(storage_copy(storage, &out, &error));
     }
     storage_copy_host(storage, got, storage_base(storage), BYTES);
     ck_assert(storage_check(storage, &error));
@@ -97,14 +98,16 @@ static void assert_copy_fails(gboolean out, int why, const char *says)
                                              3 * REQUEST_BYTES, folder, says);
     g_autoptr(GError) error = NULL;
 
+    const StorageCopy copy = {
+        .to = out ? file : memory, .from = out ? memory : file, .bytes = REQUESTS_BYTES};
+
     fake_aio = (FakeAio){.fails = 4, .why = why};
-    ck_assert(!storage_copy(storage, 0, out ? file : memory, out ? memory : file, REQUESTS_BYTES,
-                            &error));
+    ck_assert(!storage_copy(storage, &copy, &error));
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_RUNTIME));
     ck_assert_msg(strstr(error->message, where) != NULL, "%s", error->message);
     ck_assert_uint_eq(fake_aio.flight, 0);
     fake_aio = (FakeAio){0};
-    ck_assert(storage_copy(storage, 0, memory, file, BYTES, NULL));
+    ck_assert(storage_copy(storage, &copy, NULL));
     g_rmdir(folder);
 }
 
