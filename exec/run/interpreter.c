@@ -180,6 +180,17 @@ static gboolean wait_for_lanes(const Interpreter *interpreter, const Job *job, G
     return TRUE;
 }
 
+/* Of a copy, which has no peers to be known by, also where in the step it is. */
+static void name_op(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    const Op *op = job->launch.op;
+    g_autofree char *label = job->call == NULL || op_kind_is_communication(op->kind)
+                                 ? g_strdup(op_kind_name(op->kind))
+                                 : program_op_label(interpreter->program, job->call, op);
+
+    g_prefix_error(error, "%s: ", label);
+}
+
 static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
 {
     const Job *job = data;
@@ -192,7 +203,7 @@ static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
     const double start = clock_s();
     progress_begin(&comm->progress, lane, job->at);
     if (!(has_events ? run_between_events : run_op)(interpreter, job, error)) {
-        g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
+        name_op(interpreter, job, error);
         return FALSE;
     }
     progress_end(&comm->progress, lane);
