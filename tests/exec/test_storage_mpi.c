@@ -109,13 +109,14 @@ static guint step_with_slow_disk(const InterpreterOptions *options, gboolean to_
                                  double patience_s)
 {
     ChoiceParts parts;
-    g_autoptr(LayoutRun) run = open_run(options, &parts);
     guint collectives;
+
+    fake_aio = (FakeAio){.waits = hold};
+    g_autoptr(LayoutRun) run = open_run(options, &parts);
     const guint32 update = first_update(interpreter_program(run->interpreter), &collectives);
 
     layout_step(run, FALSE);
     layout_step(run, FALSE);
-    fake_aio = (FakeAio){.waits = hold};
     disk.patience_s = patience_s;
     disk.until = to_update ? progress_at(3, update) : 0;
     disk.others = disk.reached = disk.not_reached = 0;
@@ -123,7 +124,6 @@ static guint step_with_slow_disk(const InterpreterOptions *options, gboolean to_
     layout_step(run, FALSE);
     layout_drain(run);
     atomic_store(&disk.holds, FALSE);
-    fake_aio = (FakeAio){0};
     return collectives;
 }
 
@@ -156,12 +156,14 @@ START_TEST(a_disk_that_fails_in_a_step_is_said_with_the_copy)
     const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
     g_autoptr(GError) error = NULL;
     ChoiceParts parts;
-    g_autoptr(LayoutRun) run = open_run(&options, &parts);
 
+    fake_aio = (FakeAio){0};
+    g_autoptr(LayoutRun) run = open_run(&options, &parts);
     layout_step(run, FALSE);
     layout_drain(run);
     layout_bind(run, 2);
-    fake_aio = (FakeAio){.fails = 3, .why = -EIO};
+    fake_aio.fails = fake_aio.begun + 3;
+    fake_aio.why = -EIO;
     ck_assert(!interpreter_step(run->interpreter, FALSE, &error));
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_RUNTIME));
     ck_assert_msg(strstr(error->message, ".fetch unit ") != NULL &&
@@ -170,7 +172,6 @@ START_TEST(a_disk_that_fails_in_a_step_is_said_with_the_copy)
                                        " of this rank's file in /var/tmp: Input/output error"),
                   "%s", error->message);
     ck_assert(!interpreter_drain(run->interpreter, NULL));
-    fake_aio = (FakeAio){0};
 }
 END_TEST
 
