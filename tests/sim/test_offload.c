@@ -292,19 +292,20 @@ START_TEST(a_disk_works_beside_compute_and_collectives)
 }
 END_TEST
 
-/* 6 ranks on 3 cores: each has half of what the topology states for one. */
-START_TEST(more_ranks_than_gpus_share_their_disk)
+/* 1, 3 and 6 ranks on 3 cores. */
+START_TEST(ranks_of_a_node_share_its_disk)
 {
     g_autoptr(Model) model = case_model(&case_shape);
     const Case one = offloaded(model, STRATEGY_FULL_SHARD, TIER_NVME, TIER_DEVICE);
     g_autoptr(Program) program = case_build(&one);
     g_autofree guint *spans = case_spans(program, &one);
     g_autoptr(Topology) topology = cpu_with_disk(3);
-    double copies_s[2] = {0};
+    static const guint ranks[] = {1, 3, 6};
+    double copies_s[3] = {0};
 
-    for (guint i = 0; i < 2; i++) {
+    for (guint i = 0; i < 3; i++) {
         const SimulateContext context = {
-            .topology = topology, .ranks_per_node = 3 * (i + 1), .threads = 1};
+            .topology = topology, .ranks_per_node = ranks[i], .threads = 1};
         double **durations = durations_new(program, &context, spans);
 
         for (guint s = 0; s < program->segments->len; s++)
@@ -314,7 +315,8 @@ START_TEST(more_ranks_than_gpus_share_their_disk)
         durations_free(durations, program);
     }
     ck_assert_double_gt(copies_s[0], 0);
-    ck_assert_double_eq_tol(copies_s[1], 2 * copies_s[0], 1e-9);
+    ck_assert_double_eq_tol(copies_s[1], 3 * copies_s[0], 1e-9);
+    ck_assert_double_eq_tol(copies_s[2], 6 * copies_s[0], 1e-9);
 }
 END_TEST
 
@@ -457,7 +459,7 @@ int main(void)
     tcase_add_test(tcase, a_slow_link_is_what_a_step_takes);
     tcase_add_test(tcase, what_a_disk_moves_both_ways_is_what_a_step_takes);
     tcase_add_test(tcase, a_disk_works_beside_compute_and_collectives);
-    tcase_add_test(tcase, more_ranks_than_gpus_share_their_disk);
+    tcase_add_test(tcase, ranks_of_a_node_share_its_disk);
     tcase_add_test(tcase, a_fast_link_costs_little_and_a_slower_one_never_less);
     tcase_add_test(tcase, ranks_of_a_node_share_its_memory);
     tcase_add_test(tcase, a_plan_with_state_in_the_host_reads_back);
