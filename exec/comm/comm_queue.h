@@ -1,6 +1,6 @@
 /* A thread that runs jobs, and a FIFO of them with fixed capacity; posting never allocates.  A rank
- * has one for communication, the only one that calls a communicator, and where state is in files one
- * for storage. */
+ * has one for communication, the only one that calls a communicator, and where state is in files
+ * one for storage. */
 #pragma once
 
 #include <glib.h>

@@ -35,9 +35,8 @@ struct Interpreter {
     guint32 *first_op;    /* by call of the step */
     OpNumbers numbers;
     guint64 ops_per_step;
-    guint64
-        *ordinals[2]; /* by op of this step and of the one before: its lane's job; 0 = none */
-    guint8 *op_lane;  /* by op of the step */
+    guint64 *ordinals[2]; /* by op of this step and of the one before: its lane's job; 0 = none */
+    guint8 *op_lane;      /* by op of the step */
     OpTime *times;
     gboolean sampled;
     gboolean primed; /* the prologue has run */

@@ -63,7 +63,7 @@ gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize b
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean runtime_quiet(Runtime *runtime,
                        GError **error) G_GNUC_WARN_UNUSED_RESULT; /* all that was posted is done */
-gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error, returns FALSE */
+gboolean runtime_failed(const Runtime *runtime, GError **error);  /* sets @error, returns FALSE */
 
 /* What this rank is about to do; a peer that finds it dead reports it. */
 void runtime_note(Runtime *runtime, const char *what);

@@ -1,6 +1,7 @@
 /* A rank's file: the arena of the nvme tier.  It has no name once it is open, so it goes with the
  * process however that ends.  Blocks pass through host memory, pinned where the device has queues,
- * several at once (block_io.h); the thread that copies waits for the last.  One thread at a time. */
+ * several at once (block_io.h); the thread that copies waits for the last.  One thread at a time.
+ */
 #pragma once
 
 #include "exec/comm/comm_progress.h"
