@@ -27,7 +27,7 @@ STORE_CFLAGS := $(call cflags,sqlite3)
 STORE_LIBS   := $(call libs,sqlite3)
 EXEC_CFLAGS  := -fopenmp $(call cflags,openblas) \
                 $(call system,$(shell mpicc --showme:compile 2>/dev/null))
-EXEC_LIBS    := -fopenmp -lopenblas -ldl $(shell mpicc --showme:link 2>/dev/null)
+EXEC_LIBS    := -fopenmp -lopenblas -laio -ldl $(shell mpicc --showme:link 2>/dev/null)
 CHECK_CFLAGS := $(call cflags,check)
 CHECK_LIBS   := $(call libs,check)
 

@@ -216,6 +216,7 @@ static gboolean check_calibrated_device(const char *device, const CalibrateOptio
 static int calibrate_command(int argc, char **argv, GError **error)
 {
     g_autofree char *output = NULL, *rank_part = NULL, *device = NULL, *topology = NULL;
+    g_autofree char *nvme = NULL;
     CalibrateOptions options = {.quick = FALSE};
     const GOptionEntry entries[] = {
         {"quick", 0, 0, G_OPTION_ARG_NONE, &options.quick,
@@ -223,6 +224,8 @@ static int calibrate_command(int argc, char **argv, GError **error)
         {"device", 0, 0, G_OPTION_ARG_STRING, &device, "cpu (default) or cuda", "D"},
         {"topology", 't', 0, G_OPTION_ARG_FILENAME, &topology,
          "Of GPUs: what describes this machine; its rows are replaced", "T"},
+        {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &nvme,
+         "The disk there too, as the nvme tier that ranks of this machine share", "DIR"},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the topology here", "T"},
         {"tiny", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_NONE, &options.tiny, NULL, NULL},
         {"rank-part", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME, &rank_part, NULL, NULL},
@@ -238,6 +241,7 @@ static int calibrate_command(int argc, char **argv, GError **error)
         return 2;
     }
     options.topology = topology;
+    options.nvme_folder = nvme;
     options.topologies_dir = topologies;
     g_autoptr(GPtrArray) command = rank_command(argv[0], &options);
     options.rank_command = (const char *const *)command->pdata;

@@ -4,8 +4,9 @@
 set -euo pipefail
 
 packages=(build-essential pkg-config libglib2.0-dev libjson-glib-dev libsqlite3-dev libopenblas-dev
-    libopenmpi-dev openmpi-bin check gnuplot-nox clang-format shellcheck)
+    libaio-dev libopenmpi-dev openmpi-bin check gnuplot-nox clang-format shellcheck)
 libraries=(glib-2.0 json-glib-1.0 sqlite3 openblas check)
+headers=(libaio.h) # of libraries that pkg-config doesn't know
 commands=(cc make pkg-config mpicc mpirun gnuplot clang-format shellcheck)
 
 # Prints what is not found, a word each.
@@ -15,6 +16,9 @@ missing() {
     done
     for library in "${libraries[@]}"; do
         pkg-config --exists "$library" 2>/dev/null || echo "lib:$library"
+    done
+    for header in "${headers[@]}"; do
+        echo "#include <$header>" | cc -E - >/dev/null 2>&1 || echo "$header"
     done
 }
 

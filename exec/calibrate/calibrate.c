@@ -5,6 +5,7 @@
 #include "exec/calibrate/calibrate_framework.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
+#include "exec/calibrate/calibrate_storage.h"
 #include "exec/calibrate/calibrate_tasks.h"
 #include "exec/launch/launch.h"
 #include "sim/base/error.h"
@@ -123,7 +124,10 @@ gboolean calibrate(const CalibrateOptions *options, const char *output_path, GEr
     const guint cores = process_usable_cores();
     const guint jobs[] = {2, 4, cores};
 
-    if (topology == NULL || !measure_alone(options, &topology->measured, error))
+    if (topology == NULL ||
+        (options->nvme_folder != NULL &&
+         !calibrate_storage(topology, options->nvme_folder, error)) ||
+        !measure_alone(options, &topology->measured, error))
         return FALSE;
     for (guint i = 0; i < G_N_ELEMENTS(jobs); i++) {
         const gboolean done_or_alone = i == 2 && (cores == 1 || cores == 2 || cores == 4);

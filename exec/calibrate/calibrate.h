@@ -9,6 +9,7 @@ typedef struct {
     gboolean tiny;        /* of GPUs: one row of each, for those that are simulated */
     const char *topology; /* of GPUs: what describes this machine; file or name */
     const char *topologies_dir;
+    const char *nvme_folder; /* of a disk that is measured too; NULL: none */
     /* Arguments, the program's name first and NULL last, that make this program call
      * calibrate_rank_part(), or of GPUs calibrate_cuda_rank_part(), with the same options and the
      * argument that follows them. */

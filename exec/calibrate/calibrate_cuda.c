@@ -3,6 +3,7 @@
 #include "exec/calibrate/calibrate_framework.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
+#include "exec/calibrate/calibrate_storage.h"
 #include "exec/calibrate/calibrate_tasks.h"
 #include "exec/launch/launch.h"
 #include "exec/launch/launch_local.h"
@@ -158,7 +159,10 @@ gboolean calibrate_cuda(const CalibrateOptions *options, const char *output_path
     g_autoptr(Topology) topology = plug_in == NULL ? NULL : load(options, error);
     const guint most = topology == NULL ? 0 : MIN(num_devices, topology->gpus_per_node);
 
-    if (topology == NULL || !measure_one(options, plug_in, topology, error))
+    if (topology == NULL ||
+        (options->nvme_folder != NULL &&
+         !calibrate_storage(topology, options->nvme_folder, error)) ||
+        !measure_one(options, plug_in, topology, error))
         return FALSE;
     for (guint ranks = 2; ranks <= most; ranks *= 2)
         if (!calibrate_ranks(options, launch_has_mpirun() ? launch_ranks : launch_local, ranks,

@@ -5,8 +5,8 @@
 #include <glib.h>
 #include <stdatomic.h>
 
-/* What each of a rank's two threads works on. */
-typedef enum { LANE_COMPUTE, LANE_COMMUNICATION, NUM_LANES } ProgressLane;
+/* What each of a rank's threads works on; that of storage is there where state is in files. */
+typedef enum { LANE_COMPUTE, LANE_COMMUNICATION, LANE_STORAGE, NUM_LANES } ProgressLane;
 
 /* Numbers of what is no op of a program, on the communication lane. */
 enum {
@@ -18,13 +18,13 @@ enum {
 typedef struct {
     atomic_ullong at;    /* step << 32 | number of the op in it */
     atomic_ullong count; /* odd while it runs, even once it is done */
-    char padding[48];    /* a cache line each: two threads write */
+    char padding[48];    /* a cache line each: each has a thread that writes */
 } CommLane;
 
 typedef struct {
     CommLane lane[NUM_LANES];
     atomic_uint moves;   /* barriers and hops within the communication lane's op */
-    atomic_uint waiting; /* 1 while the compute lane waits for the other one */
+    atomic_uint waiting; /* 1 while the compute lane waits for another one */
 
     /* of this rank's watchdog (exec/run/watchdog.h) */
     atomic_uint watched; /* 0: not yet, 1, 2: no longer */
@@ -64,4 +64,13 @@ static inline void progress_move(CommProgress *progress)
     const guint moves = atomic_load_explicit(&progress->moves, memory_order_relaxed);
 
     atomic_store_explicit(&progress->moves, moves + 1, memory_order_relaxed);
+}
+
+/* Within an op of another lane: begun still, and not at the same place. */
+static inline void progress_tick(CommProgress *progress, ProgressLane which)
+{
+    CommLane *lane = &progress->lane[which];
+    const guint64 count = atomic_load_explicit(&lane->count, memory_order_relaxed);
+
+    atomic_store_explicit(&lane->count, count + 2, memory_order_relaxed);
 }

@@ -12,7 +12,7 @@ struct CommQueue {
     pthread_t thread;
 
     pthread_mutex_t lock;    /* guards what follows */
-    pthread_cond_t work;     /* for the communication thread: posted, stopping */
+    pthread_cond_t work;     /* for the thread: posted, stopping */
     pthread_cond_t progress; /* for the others: done, error */
     char *jobs;              /* a ring: ordinal k lies in slot (k - 1) % capacity until done */
     guint64 posted, done;    /* ordinals */
@@ -72,7 +72,7 @@ CommQueue *comm_queue_new(guint capacity, gsize job_bytes, CommJob run, gpointer
     pthread_cond_init(&queue->progress, NULL);
     int status = pthread_create(&queue->thread, NULL, thread_main, queue);
     if (status != 0)
-        g_error("communication thread: %s", g_strerror(status)); /* as GLib's own threads do */
+        g_error("a thread for jobs: %s", g_strerror(status)); /* as GLib's own threads do */
     return queue;
 }
 

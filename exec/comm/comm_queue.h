@@ -1,12 +1,13 @@
-/* The communication thread: one a rank, the only one that calls a communicator.  A FIFO of jobs
- * with fixed capacity; posting never allocates. */
+/* A thread that runs jobs, and a FIFO of them with fixed capacity; posting never allocates.  A rank
+ * has one for communication, the only one that calls a communicator, and where state is in files
+ * one for storage. */
 #pragma once
 
 #include <glib.h>
 
 typedef struct CommQueue CommQueue;
 
-/* Runs on the communication thread.  FALSE (with @error set) stops the queue: later jobs are
+/* Runs on the thread.  FALSE (with @error set) stops the queue: later jobs are
  * dropped. */
 typedef gboolean (*CommJob)(gpointer context, gpointer job, GError **error);
 

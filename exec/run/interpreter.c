@@ -1,12 +1,13 @@
-/* The main thread walks the calls: compute ops run at once, communication ops go to the
- * communication thread's queue.  Jobs run in the order of issue, which every wait respects (check
- * proves that it can't deadlock).
+/* The main thread walks the calls: compute ops run at once, the others go to the queue of their
+ * lane: the communication thread's, or the storage thread's where their stream is to and from
+ * files. Jobs of a queue run in the order of issue, which every wait respects (check proves that it
+ * can't deadlock).
  *
  * On a device without queues (a CPU) an op that was issued earlier on the main thread is done, so
- * only compute ops wait, for jobs of the queue.  On one with queues the main thread waits for such
- * a job as well: until the communication thread has enqueued the op, or, where its communicator
- * moves host memory, has finished it.  That is the only waiting of the host inside a step; all
- * waits of the program are the device's, by events. */
+ * an op waits for jobs of other lanes only.  On one with queues its thread waits for such a job as
+ * well: until that lane has enqueued the op, or, where it moves host memory (a file, a communicator
+ * without the device's memory), has finished it.  That is the only waiting of the host inside a
+ * step; all waits of the program are the device's, by events. */
 #include "exec/base/process.h"
 #include "exec/run/interpreter_state.h"
 #include "exec/run/transfer.h"
@@ -14,7 +15,7 @@
 
 #include <string.h>
 
-/* An op for the communication thread. */
+/* An op for another thread. */
 typedef struct {
     Interpreter *interpreter;
     Launch launch;
@@ -25,6 +26,8 @@ typedef struct {
     guint op;         /* in its segment */
     guint32 number;   /* in the step */
     guint64 step;
+    double step_start_s;
+    guint64 after[NUM_LANES]; /* of other lanes: their jobs that come first */
 } Job;
 
 /* ---- operands ---- */
@@ -68,7 +71,7 @@ static gboolean is_skipped(Interpreter *interpreter, const Op *op)
     return *(const double *)interpreter_tensor(interpreter, (guint)op->predicate, 0) == 0.0;
 }
 
-/* ---- the communication thread ---- */
+/* ---- the other threads ---- */
 
 /* A collective of one rank on a device with queues: at most a copy there, which never passes
  * through the host. */
@@ -95,12 +98,17 @@ static void copy_alone(const Interpreter *interpreter, const Job *job)
     }
 }
 
-static gboolean touches_file(const Interpreter *interpreter, const Launch *launch)
+static gboolean copy_file(const Interpreter *interpreter, const Job *job, GError **error)
 {
-    const Storage *storage = interpreter->tiers.storage;
+    const Op *op = job->launch.op;
+    const StorageCopy copy = {.stream = job->stream,
+                              .to = job->launch.operand[1],
+                              .from = job->launch.operand[0],
+                              .bytes = op->sizes.elements * dtype_bytes(op->dtype),
+                              .progress =
+                                  &runtime_peer(interpreter->runtime, interpreter->rank)->progress};
 
-    return launch->op->kind == OP_COPY && (storage_holds(storage, launch->operand[0]) ||
-                                           storage_holds(storage, launch->operand[1]));
+    return storage_copy(interpreter->tiers.storage, &copy, error);
 }
 
 /* A cast before a gather, a sum after a reduction and a copy to or from host memory are the
@@ -111,10 +119,8 @@ static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GEr
                                interpreter->own_chunks, job->micro_batch};
     Launch host;
 
-    if (touches_file(interpreter, &job->launch))
-        return storage_copy(
-            interpreter->tiers.storage, job->stream, job->launch.operand[1], job->launch.operand[0],
-            job->launch.op->sizes.elements * dtype_bytes(job->launch.op->dtype), error);
+    if (program_copies_file(interpreter->program, job->launch.op))
+        return copy_file(interpreter, job, error);
     if (!op_kind_is_communication(job->launch.op->kind)) {
         device_run(runtime_device(interpreter->runtime), &job->launch);
         return TRUE;
@@ -166,45 +172,79 @@ static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **
     return TRUE;
 }
 
+static gboolean wait_for_lanes(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    for (guint l = 0; l < NUM_LANES; l++)
+        if (!runtime_wait_in_job(interpreter->runtime, (ProgressLane)l, job->after[l], error))
+            return FALSE;
+    return TRUE;
+}
+
+/* Of a copy, which has no peers to be known by, also where in the step it is. */
+static void name_op(const Interpreter *interpreter, const Job *job, GError **error)
+{
+    const Op *op = job->launch.op;
+    g_autofree char *label = job->call == NULL || op_kind_is_communication(op->kind)
+                                 ? g_strdup(op_kind_name(op->kind))
+                                 : program_op_label(interpreter->program, job->call, op);
+
+    g_prefix_error(error, "%s: ", label);
+}
+
 static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
 {
     const Job *job = data;
     const Interpreter *interpreter = job->interpreter;
+    const ProgressLane lane = interpreter->lane[job->stream];
     const gboolean has_events = interpreter->events != NULL && job->call != NULL;
-    const double step_start = job->interpreter->step_start_s;
-    const double start = clock_s();
 
-    progress_begin(&comm->progress, LANE_COMMUNICATION, job->at);
+    if (!wait_for_lanes(interpreter, job, error))
+        return FALSE;
+    const double start = clock_s();
+    progress_begin(&comm->progress, lane, job->at);
     if (!(has_events ? run_between_events : run_op)(interpreter, job, error)) {
-        g_prefix_error(error, "%s: ", op_kind_name(job->launch.op->kind));
+        name_op(interpreter, job, error);
         return FALSE;
     }
-    progress_end(&comm->progress, LANE_COMMUNICATION);
+    progress_end(&comm->progress, lane);
     if (job->time != NULL)
-        *job->time = (OpTime){start - step_start, clock_s() - step_start};
+        *job->time = (OpTime){start - job->step_start_s, clock_s() - job->step_start_s};
     return TRUE;
 }
 
 static guint64 post(Interpreter *interpreter, const Job *job)
 {
     G_STATIC_ASSERT(sizeof *job <= RUNTIME_JOB_BYTES);
-    return runtime_post(interpreter->runtime, run_job, job, sizeof *job);
+    return runtime_post(interpreter->runtime, interpreter->lane[job->stream], run_job, job,
+                        sizeof *job);
+}
+
+static gboolean wait_for_job(Interpreter *interpreter, const Job *job, guint64 ordinal)
+{
+    return ordinal != 0 &&
+           runtime_wait(interpreter->runtime, interpreter->lane[job->stream], ordinal);
 }
 
 /* ---- running ---- */
 
-/* For op @number of this step or (@back = 1) the one before.  Only what computes waits: the queue
- * keeps the order of issue. */
-static gboolean wait_event_of(Interpreter *interpreter, const Op *op, guint back, guint32 number)
+/* For op @number of this step or (@back = 1) the one before.  What computes waits here, a @job when
+ * its turn has come: a queue keeps the order of issue. */
+static gboolean wait_event_of(Interpreter *interpreter, Job *job, guint back, guint32 number)
 {
+    const guint64 ordinal = interpreter->ordinals[back][number];
+    const ProgressLane lane = interpreter->op_lane[number];
+
     if (interpreter->checker != NULL)
         checker_join(interpreter->checker, progress_at(interpreter->step - back, number));
-    return op->stream != COMPUTE_STREAM ||
-           runtime_wait(interpreter->runtime, interpreter->ordinals[back][number]);
+    if (job->stream == COMPUTE_STREAM)
+        return runtime_wait(interpreter->runtime, lane, ordinal);
+    if (lane != interpreter->lane[job->stream])
+        job->after[lane] = MAX(job->after[lane], ordinal);
+    return TRUE;
 }
 
 /* Of a call of the step, before its op @i. */
-static gboolean wait_for(Interpreter *interpreter, const Call *call, const Op *op, guint i)
+static gboolean wait_for(Interpreter *interpreter, const Call *call, Job *job, guint i)
 {
     const GArray *waits = interpreter->program->step.waits;
 
@@ -212,16 +252,16 @@ static gboolean wait_for(Interpreter *interpreter, const Call *call, const Op *o
         const Wait *wait = &g_array_index(waits, Wait, call->first_wait + w);
 
         if (wait->before == i &&
-            !wait_event_of(interpreter, op, wait->back, wait_event(interpreter->first_op, wait)))
+            !wait_event_of(interpreter, job, wait->back, wait_event(interpreter->first_op, wait)))
             return FALSE;
     }
     return TRUE;
 }
 
-static gboolean wait_within(Interpreter *interpreter, const Op *op, guint32 first)
+static gboolean wait_within(Interpreter *interpreter, const Op *op, Job *job, guint32 first)
 {
     for (guint w = 0; w < op->num_waits; w++)
-        if (!wait_event_of(interpreter, op, 0, first + op->waits[w]))
+        if (!wait_event_of(interpreter, job, 0, first + op->waits[w]))
             return FALSE;
     return TRUE;
 }
@@ -234,15 +274,15 @@ static gboolean access_is_safe(Interpreter *interpreter, const Call *call, const
            checker_access(interpreter->checker, at, call, op, &interpreter->found);
 }
 
-static gboolean begin_op(Interpreter *interpreter, const Call *call, guint i, guint32 first)
+static gboolean begin_op(Interpreter *interpreter, const Call *call, Job *job, guint i,
+                         guint32 first)
 {
     const Op *op = &program_segment(interpreter->program, call->segment)->ops[i];
     Checker *checker = interpreter->checker;
 
     if (checker != NULL)
         checker_begin(checker, op->stream);
-    if ((checker != NULL || op->stream == COMPUTE_STREAM) &&
-        (!wait_for(interpreter, call, op, i) || !wait_within(interpreter, op, first)))
+    if (!wait_for(interpreter, call, job, i) || !wait_within(interpreter, op, job, first))
         return FALSE;
     return checker == NULL ||
            access_is_safe(interpreter, call, op, progress_at(interpreter->step, first + i));
@@ -304,12 +344,13 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
                    .call = call,
                    .op = i,
                    .number = first + i,
-                   .step = interpreter->step};
+                   .step = interpreter->step,
+                   .step_start_s = interpreter->step_start_s};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
             runtime_begin(interpreter->runtime, job.at);
-            if (!begin_op(interpreter, call, i, first))
+            if (!begin_op(interpreter, call, &job, i, first))
                 return FALSE;
             if (interpreter->events != NULL)
                 enqueue(interpreter, call, i, first + i, sample);
@@ -318,7 +359,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
             runtime_end(interpreter->runtime);
             continue;
         }
-        if (!begin_op(interpreter, call, i, first))
+        if (!begin_op(interpreter, call, &job, i, first))
             return FALSE;
         if (is_skipped(interpreter, op))
             continue;
@@ -326,7 +367,7 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         interpreter->ordinals[0][first + i] = post(interpreter, &job);
         if (interpreter->ordinals[0][first + i] == 0 ||
             ((interpreter->options.no_overlap || interpreter->way == STEP_CAPTURED) &&
-             !runtime_wait(interpreter->runtime, interpreter->ordinals[0][first + i])))
+             !wait_for_job(interpreter, &job, interpreter->ordinals[0][first + i])))
             return FALSE;
     }
     return TRUE;
@@ -377,7 +418,7 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
             runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
-            else if (!runtime_wait(interpreter->runtime, post(interpreter, &job)))
+            else if (!wait_for_job(interpreter, &job, post(interpreter, &job)))
                 return runtime_failed(interpreter->runtime, error);
             if (interpreter->events != NULL && !op_events_sync(interpreter->events, error))
                 return FALSE;

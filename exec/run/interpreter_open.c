@@ -15,17 +15,9 @@ void *interpreter_tensor(Interpreter *interpreter, guint tensor, guint copy)
     return interpreter->tiers.base[at->tier] + interpreter->offset[tensor] + copy * at->stride;
 }
 
-static gboolean nothing(Comm *comm, gconstpointer job, GError **error)
-{
-    (void)comm;
-    (void)job;
-    (void)error;
-    return TRUE;
-}
-
 gboolean interpreter_quiet(Interpreter *interpreter, GError **error)
 {
-    if (!runtime_do(interpreter->runtime, nothing, NULL, 0, error))
+    if (!runtime_quiet(interpreter->runtime, error))
         return FALSE;
     return interpreter->events == NULL || op_events_sync(interpreter->events, error);
 }
@@ -88,6 +80,28 @@ static gboolean open_arena(Comm *comm, gconstpointer job, GError **error)
         return TRUE;
     interpreter->staging = staging_new(device, comm, interpreter->program, error);
     return interpreter->staging != NULL;
+}
+
+static void choose_lanes(Interpreter *interpreter)
+{
+    const Program *program = interpreter->program;
+    const guint32 files = program_file_streams(program);
+    guint32 number = 0;
+
+    for (guint s = 0; s < program->streams->len; s++)
+        interpreter->lane[s] = s == COMPUTE_STREAM     ? LANE_COMPUTE
+                               : (files >> s & 1) != 0 ? LANE_STORAGE
+                                                       : LANE_COMMUNICATION;
+    interpreter->op_lane = g_new(guint8, interpreter->ops_per_step + 1);
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Segment *segment =
+            program_segment(program, g_array_index(program->step.calls, Call, c).segment);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            interpreter->op_lane[number++] = (guint8)interpreter->lane[segment->ops[i].stream];
+    }
+    if (files != 0)
+        runtime_start_storage(interpreter->runtime);
 }
 
 static void count_ops(Interpreter *interpreter)
@@ -297,6 +311,7 @@ Interpreter *interpreter_new_with(Runtime *runtime, const ProgramSet *set,
     interpreter->map_rank = shard == NULL ? 0 : group_position(shard, interpreter->rank);
     interpreter->own_chunks = transfer_own_chunks(interpreter->program, interpreter->map_rank);
     count_ops(interpreter);
+    choose_lanes(interpreter);
     lay_out(interpreter);
     if (!open_attention(interpreter, error) || !open_tiers(interpreter, error) ||
         !runtime_do(runtime, open_arena, &self, sizeof self, error) ||
@@ -349,6 +364,7 @@ void interpreter_free(Interpreter *interpreter)
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
+    g_free(interpreter->op_lane);
     g_free(interpreter->times);
     g_free(interpreter->offset);
     checker_free(interpreter->checker);

@@ -17,6 +17,7 @@ struct Interpreter {
     const Program *program;
     guint rank;
     CommGroup *groups[MAX_STREAMS]; /* by stream */
+    ProgressLane lane[MAX_STREAMS]; /* by stream: whose thread runs it */
     guint map_rank;                 /* position among the ranks that share a unit */
     Tiers tiers;
     guint64 *offset; /* by tensor, in its tier's arena; the program's, unless there is a guard */
@@ -34,8 +35,8 @@ struct Interpreter {
     guint32 *first_op;    /* by call of the step */
     OpNumbers numbers;
     guint64 ops_per_step;
-    guint64
-        *ordinals[2]; /* by op of this step and of the one before: its job in the queue; 0 = none */
+    guint64 *ordinals[2]; /* by op of this step and of the one before: its lane's job; 0 = none */
+    guint8 *op_lane;      /* by op of the step */
     OpTime *times;
     gboolean sampled;
     gboolean primed; /* the prologue has run */

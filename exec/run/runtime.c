@@ -16,8 +16,9 @@ typedef struct {
 struct Runtime {
     RuntimeOptions options;
     Device *device;
-    Comm *comm; /* opened, used and freed by the communication thread */
-    CommQueue *queue;
+    Comm *comm;                   /* opened, used and freed by the communication thread */
+    CommQueue *queues[NUM_LANES]; /* NULL: no thread, or the main one */
+    guint64 newest[NUM_LANES];    /* ordinal of the newest job */
     char *transport;
 };
 
@@ -29,43 +30,71 @@ static gboolean run_job(gpointer context, gpointer data, GError **error)
     return job->run(runtime->comm, job->data, error);
 }
 
+/* Where one thread fails, others that wait for it fail of the same. */
 gboolean runtime_failed(const Runtime *runtime, GError **error)
 {
-    const GError *why = comm_queue_error(runtime->queue);
+    for (guint l = 0; l < NUM_LANES; l++) {
+        const GError *why =
+            runtime->queues[l] == NULL ? NULL : comm_queue_error(runtime->queues[l]);
 
-    if (why == NULL)
-        return fail(error, ERROR_RUNTIME, "the communication thread stopped");
-    return fail(error, (ErrorCode)why->code, "%s", why->message);
+        if (why != NULL)
+            return fail(error, (ErrorCode)why->code, "%s", why->message);
+    }
+    return fail(error, ERROR_RUNTIME, "a thread stopped");
 }
 
-guint64 runtime_post(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes)
+void runtime_start_storage(Runtime *runtime)
+{
+    if (runtime->queues[LANE_STORAGE] == NULL)
+        runtime->queues[LANE_STORAGE] =
+            comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
+}
+
+guint64 runtime_post(Runtime *runtime, ProgressLane lane, RuntimeJob run, gconstpointer job,
+                     gsize bytes)
 {
     QueuedJob queued = {.run = run};
 
     g_assert(bytes <= sizeof queued.data);
     if (bytes > 0)
         memcpy(queued.data, job, bytes);
-    return comm_queue_post(runtime->queue, &queued);
+    const guint64 ordinal = comm_queue_post(runtime->queues[lane], &queued);
+    if (ordinal != 0)
+        runtime->newest[lane] = ordinal;
+    return ordinal;
 }
 
-gboolean runtime_wait(Runtime *runtime, guint64 ordinal)
+gboolean runtime_wait(Runtime *runtime, ProgressLane lane, guint64 ordinal)
 {
     atomic_uint *waiting = &runtime->comm->progress.waiting;
 
     if (ordinal == 0)
         return TRUE;
     atomic_store_explicit(waiting, 1, memory_order_relaxed);
-    const gboolean ok = comm_queue_wait(runtime->queue, ordinal);
+    const gboolean ok = comm_queue_wait(runtime->queues[lane], ordinal);
     atomic_store_explicit(waiting, 0, memory_order_relaxed);
     return ok;
+}
+
+gboolean runtime_wait_in_job(Runtime *runtime, ProgressLane lane, guint64 ordinal, GError **error)
+{
+    return ordinal == 0 || comm_queue_wait(runtime->queues[lane], ordinal) ||
+           runtime_failed(runtime, error);
+}
+
+gboolean runtime_quiet(Runtime *runtime, GError **error)
+{
+    return (runtime_wait(runtime, LANE_COMMUNICATION, runtime->newest[LANE_COMMUNICATION]) &&
+            runtime_wait(runtime, LANE_STORAGE, runtime->newest[LANE_STORAGE])) ||
+           runtime_failed(runtime, error);
 }
 
 gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
                     GError **error)
 {
-    const guint64 ordinal = runtime_post(runtime, run, job, bytes);
+    const guint64 ordinal = runtime_post(runtime, LANE_COMMUNICATION, run, job, bytes);
 
-    if (ordinal == 0 || !runtime_wait(runtime, ordinal))
+    if (ordinal == 0 || !runtime_wait(runtime, LANE_COMMUNICATION, ordinal))
         return runtime_failed(runtime, error);
     return TRUE;
 }
@@ -73,9 +102,10 @@ gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize b
 /* The same while there is no communicator. */
 static gboolean do_alone(Runtime *runtime, RuntimeJob run, GError **error)
 {
-    const guint64 ordinal = runtime_post(runtime, run, &runtime, sizeof runtime);
+    const guint64 ordinal =
+        runtime_post(runtime, LANE_COMMUNICATION, run, &runtime, sizeof runtime);
 
-    if (ordinal == 0 || !comm_queue_wait(runtime->queue, ordinal))
+    if (ordinal == 0 || !comm_queue_wait(runtime->queues[LANE_COMMUNICATION], ordinal))
         return runtime_failed(runtime, error);
     return TRUE;
 }
@@ -124,7 +154,8 @@ Runtime *runtime_open(const RuntimeOptions *options, GError **error)
     runtime->device = open_device(options, error);
     if (runtime->device == NULL)
         return NULL;
-    runtime->queue = comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
+    runtime->queues[LANE_COMMUNICATION] =
+        comm_queue_new(QUEUE_JOBS, sizeof(QueuedJob), run_job, runtime);
     if (!do_alone(runtime, open_comm, error))
         return NULL;
     runtime->options.rendezvous = NULL; /* it was borrowed */
@@ -140,13 +171,14 @@ void runtime_close(Runtime *runtime)
 {
     if (runtime == NULL)
         return;
+    comm_queue_free(runtime->queues[LANE_STORAGE]); /* it tells the communicator its progress */
     if (runtime->comm != NULL) {
         g_autoptr(GError) why = NULL;
 
         if (!do_alone(runtime, close_comm, &why))
             g_debug("closing the communicator: %s", why->message);
     }
-    comm_queue_free(runtime->queue);
+    comm_queue_free(runtime->queues[LANE_COMMUNICATION]);
     device_free(runtime->device);
     g_free(runtime->transport);
     g_free(runtime);

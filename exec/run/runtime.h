@@ -1,5 +1,5 @@
-/* One rank's means: a device, and a communicator on a thread of its own.  Programs run on it, one
- * or several (interpreter.h). */
+/* One rank's means: a device, a communicator on a thread of its own, and another thread where state
+ * is in files.  Programs run on it, one or several (interpreter.h). */
 #pragma once
 
 #include "exec/comm/comm_tcp.h"
@@ -34,24 +34,36 @@ const char *runtime_library(const Runtime *runtime);   /* as device_library() */
 /* NULL where another transport than NCCL moves the tensors. */
 const CudaPlugIn *runtime_nccl(const Runtime *runtime);
 
-/* ---- the communication thread ---- */
+/* ---- the threads beside the main one ---- */
 
-/* A job: `run` is called on the communication thread with this rank's communicator.  Copied in;
- * posting never allocates. */
-enum { RUNTIME_JOB_BYTES = 256 };
+/* LANE_STORAGE has a thread from now on. */
+void runtime_start_storage(Runtime *runtime);
+
+/* A job: `run` is called on its lane's thread with this rank's communicator, which on that of
+ * storage is only there to tell progress.  Copied in; posting never allocates. */
+enum { RUNTIME_JOB_BYTES = 288 };
 typedef gboolean (*RuntimeJob)(Comm *comm, gconstpointer job, GError **error);
 
-/* @job: @bytes, at most RUNTIME_JOB_BYTES.  Returns its ordinal; 0 once the thread has failed. */
-guint64 runtime_post(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes);
+/* By the main thread.  @lane: LANE_COMMUNICATION or LANE_STORAGE; @job: @bytes, at most
+ * RUNTIME_JOB_BYTES.  Returns its ordinal; 0 once that thread has failed. */
+guint64 runtime_post(Runtime *runtime, ProgressLane lane, RuntimeJob run, gconstpointer job,
+                     gsize bytes);
 
-/* Blocks until that job and all before it are done; ordinal 0 is nothing to wait for.  FALSE once
- * the thread has failed. */
-gboolean runtime_wait(Runtime *runtime, guint64 ordinal);
+/* Blocks the main thread until that job and all before it are done; ordinal 0 is nothing to wait
+ * for.  FALSE once that thread has failed. */
+gboolean runtime_wait(Runtime *runtime, ProgressLane lane, guint64 ordinal);
 
-/* runtime_post() and runtime_wait(); ERROR_RUNTIME with what the thread failed of. */
+/* The same of a job, for one of another lane that was posted before it. */
+gboolean runtime_wait_in_job(Runtime *runtime, ProgressLane lane, guint64 ordinal,
+                             GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* runtime_post() and runtime_wait() on the communication thread; ERROR_RUNTIME with what a thread
+ * failed of. */
 gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
-gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error, returns FALSE */
+gboolean runtime_quiet(Runtime *runtime,
+                       GError **error) G_GNUC_WARN_UNUSED_RESULT; /* all that was posted is done */
+gboolean runtime_failed(const Runtime *runtime, GError **error);  /* sets @error, returns FALSE */
 
 /* What this rank is about to do; a peer that finds it dead reports it. */
 void runtime_note(Runtime *runtime, const char *what);

@@ -426,6 +426,15 @@ static void append_communication(GString *text, const ProgramSet *set, const Ran
         g_string_append(text, ", all of them are in it");
 }
 
+static void append_storage(GString *text, const ProgramSet *set, const RankState *states,
+                           guint rank)
+{
+    if (!is_running(&states[rank], LANE_STORAGE))
+        return;
+    g_string_append(text, "; waits for its file: ");
+    append_label(text, set, states, rank, LANE_STORAGE);
+}
+
 static void append_rank(GString *text, const ProgramSet *set, const RankState *states, guint rank)
 {
     g_string_append_printf(text, "fsdp-run: rank %u (pid %d), idle %.1f s:", rank, states[rank].pid,
@@ -433,6 +442,7 @@ static void append_rank(GString *text, const ProgramSet *set, const RankState *s
     append_process(text, &states[rank]);
     append_compute(text, set, states, rank);
     append_communication(text, set, states, rank);
+    append_storage(text, set, states, rank);
     g_string_append_c(text, '\n');
 }
 

@@ -99,7 +99,8 @@ static gboolean count(Comm *comm, gconstpointer job, GError **error)
 void step_graph_run(StepGraph *graph, gboolean again)
 {
     if (again)
-        runtime_post(graph->runtime, count, graph->received, sizeof graph->received);
+        runtime_post(graph->runtime, LANE_COMMUNICATION, count, graph->received,
+                     sizeof graph->received);
     device_queues(graph->device)->graph_run(graph->device, graph->kept);
 }
 

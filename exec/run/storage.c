@@ -1,6 +1,7 @@
 #define _GNU_SOURCE 1 /* O_DIRECT */
 #include "exec/run/storage.h"
 
+#include "exec/run/block_io.h"
 #include "sim/base/error.h"
 #include "sim/base/file_system.h"
 
@@ -13,29 +14,29 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* BLOCK: a multiple of what any disk wants offsets and lengths to be (open(2), O_DIRECT). */
-enum { BLOCK = 4096, BOUNCE_BYTES = 4 << 20, HOST = G_MAXINT };
+enum { HOST = G_MAXINT }; /* no stream */
 
 struct Storage {
     int file;
     guint64 bytes;         /* whole blocks */
     guint64 written_bytes; /* to the end of the last block that was written */
     guint8 *base;
-    guint8 *bounce;
-    gboolean pinned;
+    BlockIo *io;
+    gboolean pinned; /* its memory */
     Device *device;
+    CommProgress *progress; /* of the thread that copies; NULL: nobody's */
     GError *error;
     char *text;
 };
 
 static guint64 block_of(guint64 offset)
 {
-    return offset / BLOCK * BLOCK;
+    return offset / BLOCK_BYTES * BLOCK_BYTES;
 }
 
 static guint64 whole_blocks(guint64 bytes)
 {
-    return block_of(bytes + BLOCK - 1);
+    return block_of(bytes + BLOCK_BYTES - 1);
 }
 
 /* ---- opening ---- */
@@ -100,26 +101,28 @@ static gboolean go_direct(const Storage *storage)
     const int flags = fcntl(storage->file, F_GETFL);
 
     if (fcntl(storage->file, F_SETFL, flags | O_DIRECT) == 0 &&
-        pread(storage->file, storage->bounce, BLOCK, 0) == BLOCK)
+        pread(storage->file, block_io_memory(storage->io, 0), BLOCK_BYTES, 0) == BLOCK_BYTES)
         return TRUE;
     fcntl(storage->file, F_SETFL, flags);
     return FALSE;
 }
 
-static gboolean make_memory(Storage *storage, GError **error)
+static gboolean make_memory(Storage *storage, const char *folder, GError **error)
 {
     const DeviceQueueOps *queues = device_queues(storage->device);
     void *base =
         mmap(NULL, storage->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *bounce =
-        mmap(NULL, BOUNCE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     storage->base = base == MAP_FAILED ? NULL : base;
-    storage->bounce = bounce == MAP_FAILED ? NULL : bounce;
-    if (storage->base == NULL || storage->bounce == NULL)
+    if (storage->base == NULL)
         return fail(error, ERROR_RUNTIME, "%" G_GUINT64_FORMAT " bytes can't be mapped: %s",
                     storage->bytes, g_strerror(errno));
-    storage->pinned = queues != NULL && queues->pin(storage->device, bounce, BOUNCE_BYTES, error);
+    storage->io = block_io_new(storage->file, folder, error);
+    if (storage->io == NULL)
+        return FALSE;
+    storage->pinned =
+        queues != NULL &&
+        queues->pin(storage->device, block_io_memory(storage->io, 0), REQUESTS_BYTES, error);
     return queues == NULL || storage->pinned;
 }
 
@@ -128,13 +131,16 @@ Storage *storage_open(const char *folder, guint64 bytes, Device *device, GError 
     g_autoptr(Storage) storage = g_new0(Storage, 1);
 
     storage->file = -1;
-    storage->bytes = MAX(whole_blocks(bytes), BLOCK);
+    storage->bytes = MAX(whole_blocks(bytes), BLOCK_BYTES);
     storage->device = device;
-    if (!open_file(storage, folder, error) || !make_memory(storage, error))
+    if (!open_file(storage, folder, error) || !make_memory(storage, folder, error))
         return NULL;
     storage->text = g_strdup_printf(
-        "%" G_GUINT64_FORMAT " bytes a rank in %s, %s the page cache, by the communication thread",
-        storage->bytes, folder, go_direct(storage) ? "past" : "(which allows no O_DIRECT) through");
+        "%" G_GUINT64_FORMAT
+        " bytes a rank in %s, %s the page cache, up to %d requests of %d bytes "
+        "at once",
+        storage->bytes, folder, go_direct(storage) ? "past" : "(which allows no O_DIRECT) through",
+        NUM_REQUESTS, REQUEST_BYTES);
     return g_steal_pointer(&storage);
 }
 
@@ -143,9 +149,8 @@ void storage_free(Storage *storage)
     if (storage == NULL)
         return;
     if (storage->pinned)
-        device_queues(storage->device)->unpin(storage->device, storage->bounce);
-    if (storage->bounce != NULL)
-        munmap(storage->bounce, BOUNCE_BYTES);
+        device_queues(storage->device)->unpin(storage->device, block_io_memory(storage->io, 0));
+    block_io_free(storage->io);
     if (storage->base != NULL)
         munmap(storage->base, storage->bytes);
     if (storage->file >= 0)
@@ -157,29 +162,7 @@ void storage_free(Storage *storage)
 
 /* ---- blocks ---- */
 
-/* @bytes of whole blocks between the file and @at of the bounce buffer. */
-static gboolean transfer(Storage *storage, gboolean out, guint64 offset, guint8 *at, guint64 bytes,
-                         GError **error)
-{
-    for (guint64 done = 0; done < bytes;) {
-        const off_t from = (off_t)(offset + done);
-        const gssize moved = out ? pwrite(storage->file, at + done, bytes - done, from)
-                                 : pread(storage->file, at + done, bytes - done, from);
-
-        if (moved > 0)
-            done += (guint64)moved;
-        else if (moved == 0 || errno != EINTR)
-            return fail(error, ERROR_RUNTIME,
-                        "nvme: %s %" G_GUINT64_FORMAT " bytes at %" G_GUINT64_FORMAT ": %s",
-                        out ? "writing" : "reading", bytes, offset,
-                        moved == 0 ? "the file ends there" : g_strerror(errno));
-    }
-    if (out)
-        storage->written_bytes = MAX(storage->written_bytes, offset + bytes);
-    return TRUE;
-}
-
-/* Between the bounce buffer and other memory. */
+/* Between a request's memory and other memory. */
 static gboolean move(const Storage *storage, guint stream, void *to, const void *from,
                      guint64 bytes, GError **error)
 {
@@ -193,29 +176,113 @@ static gboolean move(const Storage *storage, guint stream, void *to, const void 
     return queues->sync(storage->device, stream, error);
 }
 
-/* A part that the bounce buffer has room for.  What else is in its first and last block stays. */
-static gboolean write_part(Storage *storage, guint stream, guint64 offset, const void *from,
-                           guint64 bytes, GError **error)
-{
-    const guint64 begin = block_of(offset), end = whole_blocks(offset + bytes);
-    guint8 *last = storage->bounce + (end - BLOCK - begin);
+/* What one request is about: bytes at an offset of the file, with the blocks that they lie in. */
+typedef struct {
+    guint64 offset, bytes; /* in the file */
+    guint64 begin, end;    /* whole blocks */
+    guint64 done;          /* of the copy, before it */
+} Part;
 
-    if (offset > begin && !transfer(storage, FALSE, begin, storage->bounce, BLOCK, error))
-        return FALSE;
-    if (offset + bytes < end && (last > storage->bounce || offset == begin) &&
-        !transfer(storage, FALSE, end - BLOCK, last, BLOCK, error))
-        return FALSE;
-    return move(storage, stream, storage->bounce + (offset - begin), from, bytes, error) &&
-           transfer(storage, TRUE, begin, storage->bounce, end - begin, error);
+static Part part_at(guint64 offset, guint64 bytes, guint64 done)
+{
+    Part part = {.offset = offset + done, .begin = block_of(offset + done), .done = done};
+
+    part.bytes = MIN(bytes - done, REQUEST_BYTES - (part.offset - part.begin));
+    part.end = whole_blocks(part.offset + part.bytes);
+    return part;
 }
 
-static gboolean read_part(Storage *storage, guint stream, guint64 offset, void *to, guint64 bytes,
-                          GError **error)
+/* Of the requests in flight. */
+static gboolean wait_one(Storage *storage, guint *request, GError **error)
 {
-    const guint64 begin = block_of(offset), end = whole_blocks(offset + bytes);
+    if (!block_io_wait(storage->io, request, error))
+        return FALSE;
+    if (storage->progress != NULL)
+        progress_tick(storage->progress, LANE_STORAGE);
+    return TRUE;
+}
 
-    return transfer(storage, FALSE, begin, storage->bounce, end - begin, error) &&
-           move(storage, stream, to, storage->bounce + (offset - begin), bytes, error);
+static gboolean read_all(Storage *storage, guint stream, guint64 offset, guint8 *to, guint64 bytes,
+                         GError **error)
+{
+    Part parts[NUM_REQUESTS];
+    guint64 begun = 0;
+    guint request;
+
+    while (begun < bytes || block_io_in_flight(storage->io, NUM_REQUESTS)) {
+        for (; begun < bytes && (request = block_io_idle(storage->io)) < NUM_REQUESTS;
+             begun += parts[request].bytes) {
+            Part *part = &parts[request];
+
+            *part = part_at(offset, bytes, begun);
+            if (!block_io_start(storage->io, request, FALSE, part->begin, part->end - part->begin,
+                                error))
+                return FALSE;
+        }
+        if (!wait_one(storage, &request, error))
+            return FALSE;
+        const Part *done = &parts[request];
+        const guint8 *from = block_io_memory(storage->io, request) + (done->offset - done->begin);
+        if (!move(storage, stream, to + done->done, from, done->bytes, error))
+            return FALSE;
+    }
+    return TRUE;
+}
+
+/* A block of which only a part is written: what else is in it stays.  It comes to its place in
+ * @memory, through the memory's begin, which nothing is in yet. */
+static gboolean read_block(Storage *storage, guint request, guint64 offset, guint8 *memory,
+                           GError **error)
+{
+    guint8 *begin = block_io_memory(storage->io, request);
+    guint ended;
+
+    if (!block_io_start(storage->io, request, FALSE, offset, BLOCK_BYTES, error))
+        return FALSE;
+    while (block_io_in_flight(storage->io, request))
+        if (!wait_one(storage, &ended, error))
+            return FALSE;
+    if (memory != begin)
+        memcpy(memory, begin, BLOCK_BYTES);
+    return TRUE;
+}
+
+/* The last block first: it passes the place of the first one. */
+static gboolean read_edges(Storage *storage, guint request, const Part *part, GError **error)
+{
+    guint8 *memory = block_io_memory(storage->io, request);
+    const guint64 last = part->end - BLOCK_BYTES;
+
+    if (part->offset + part->bytes < part->end &&
+        !read_block(storage, request, last, memory + (last - part->begin), error))
+        return FALSE;
+    return part->offset == part->begin ||
+           (last == part->begin && part->offset + part->bytes < part->end) ||
+           read_block(storage, request, part->begin, memory, error);
+}
+
+static gboolean write_all(Storage *storage, guint stream, guint64 offset, const guint8 *from,
+                          guint64 bytes, GError **error)
+{
+    guint request;
+    Part part;
+
+    for (guint64 begun = 0; begun < bytes; begun += part.bytes) {
+        request = block_io_idle(storage->io);
+        if (request == NUM_REQUESTS && !wait_one(storage, &request, error))
+            return FALSE;
+        part = part_at(offset, bytes, begun);
+        guint8 *to = block_io_memory(storage->io, request) + (part.offset - part.begin);
+        if (!read_edges(storage, request, &part, error) ||
+            !move(storage, stream, to, from + begun, part.bytes, error) ||
+            !block_io_start(storage->io, request, TRUE, part.begin, part.end - part.begin, error))
+            return FALSE;
+    }
+    while (block_io_in_flight(storage->io, NUM_REQUESTS))
+        if (!wait_one(storage, &request, error))
+            return FALSE;
+    storage->written_bytes = MAX(storage->written_bytes, whole_blocks(offset + bytes));
+    return TRUE;
 }
 
 static gboolean copy(Storage *storage, guint stream, void *to, const void *from, guint64 bytes,
@@ -223,22 +290,21 @@ static gboolean copy(Storage *storage, guint stream, void *to, const void *from,
 {
     const gboolean out = storage_holds(storage, to);
     const guint64 offset = (guint64)((out ? to : from) - (const void *)storage->base);
-    guint64 part;
 
     g_assert(out != storage_holds(storage, from) && offset + bytes <= storage->bytes);
-    for (guint64 done = 0; done < bytes; done += part) {
-        part = MIN(bytes - done, BOUNCE_BYTES - (offset + done) % BLOCK);
-        if (!(out ? write_part(storage, stream, offset + done, from + done, part, error)
-                  : read_part(storage, stream, offset + done, to + done, part, error)))
-            return FALSE;
-    }
-    return TRUE;
+    const gboolean ok = out ? write_all(storage, stream, offset, from, bytes, error)
+                            : read_all(storage, stream, offset, to, bytes, error);
+    if (!ok)
+        block_io_drain(storage->io);
+    return ok;
 }
 
-gboolean storage_copy(Storage *storage, guint stream, void *to, const void *from, guint64 bytes,
-                      GError **error)
+gboolean storage_copy(Storage *storage, const StorageCopy *what, GError **error)
 {
-    return copy(storage, stream, to, from, bytes, error);
+    storage->progress = what->progress;
+    const gboolean ok = copy(storage, what->stream, what->to, what->from, what->bytes, error);
+    storage->progress = NULL;
+    return ok;
 }
 
 void storage_copy_host(Storage *storage, void *to, const void *from, guint64 bytes)

@@ -1,8 +1,10 @@
 /* A rank's file: the arena of the nvme tier.  It has no name once it is open, so it goes with the
- * process however that ends.  Blocks pass through a buffer of host memory, pinned where the device
- * has queues; the thread that copies waits for the file.  One thread at a time. */
+ * process however that ends.  Blocks pass through host memory, pinned where the device has queues,
+ * several at once (block_io.h); the thread that copies waits for the last.  One thread at a time.
+ */
 #pragma once
 
+#include "exec/comm/comm_progress.h"
 #include "exec/device/device.h"
 
 typedef struct Storage Storage;
@@ -19,8 +21,17 @@ guint8 *storage_base(const Storage *storage);
 gboolean storage_holds(const Storage *storage, const void *at); /* @storage NULL: it does not */
 
 /* One side is in the file, the other the device's memory, which is used once all is done that
- * @stream holds or waits for; done when it returns. */
-gboolean storage_copy(Storage *storage, guint stream, void *to, const void *from, guint64 bytes,
+ * `stream` holds or waits for. */
+typedef struct {
+    guint stream;
+    void *to;
+    const void *from;
+    guint64 bytes;
+    CommProgress *progress; /* where each request that ends is told, on LANE_STORAGE; or NULL */
+} StorageCopy;
+
+/* Done when it returns. */
+gboolean storage_copy(Storage *storage, const StorageCopy *what,
                       GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* The same with host memory.  The first error is kept, and is every later storage_check()'s. */

@@ -2,10 +2,10 @@
  * takes part in nothing: it looks at how far the ranks of its machine are (exec/comm/
  * comm_progress.h), so it sees a rank that has been stopped as well.
  *
- * Progress is an op that begins or ends, a barrier or hop inside one, and a main thread that uses
- * the processor: an op that computes for long is none that hangs, and to wait for one isn't either.
- * So a kernel that never ends is not noticed.  Time in which this process itself did not run does
- * not count.
+ * Progress is an op that begins or ends, a barrier, hop or request to a disk inside one, and a main
+ * thread that uses the processor: an op that computes for long is none that hangs, and to wait for
+ * one isn't either. So a kernel that never ends is not noticed.  Time in which this process itself
+ * did not run does not count.
  *
  * Not covered: MPI_Init and MPI_Finalize; a job of one rank that is stopped as a whole.  A
  * rank that waits for one of another machine has only its own time: nothing is known of that one,

@@ -243,19 +243,30 @@ static void wait_for_host(const Program *program, guint s, const Framework *fram
  *
  *     a, B  latency and bandwidth that the topology states for one GPU     S  bytes
  *
- * Left out: on its way to an SSD a tensor passes a buffer of the host, and the thread that moves it
- * issues no collective meanwhile.  Both directions at once don't slow each other; ranks of a node
- * don't either.
+ * A disk has one op of a rank at a time, whichever way (simulate.h).  It is the ranks' of the GPUs
+ * that share it: with fewer of them (or, on a CPU, more) a rank has as much more of it, up to what
+ * its link to the host lets through.  Left out: the buffer of the host on the way to an SSD, which
+ * the next requests fill meanwhile.  To and from the host, both directions at once don't slow each
+ * other; ranks of a node don't either.
  */
-static double copy_seconds(const Program *program, const Op *op, const Topology *topology)
+static double copy_seconds(const Program *program, const Op *op, const SimulateContext *context)
 {
+    const Topology *topology = context->topology;
     const Tensor *from = program_tensor(program, op->operands[0].tensor);
     const Tensor *to = program_tensor(program, op->operands[1].tensor);
-    MemoryTier memory;
+    const guint64 bytes = tensor_copy_bytes(from);
+    MemoryTier memory, host;
 
     if (!topology_memory(topology, from->tier != TIER_DEVICE ? from->tier : to->tier, &memory))
         g_assert_not_reached(); /* a plan's tiers are looked up before */
-    return memory.latency_s + (double)tensor_copy_bytes(from) / memory.bytes_per_s;
+    if (!program_copies_file(program, op))
+        return memory.latency_s + (double)bytes / memory.bytes_per_s;
+    const guint gpus = memory.span == 0 ? topology->gpus_per_node : memory.span;
+    const guint ranks = topology->gpu.kind == DEVICE_CPU ? context->ranks_per_node
+                                                         : MIN(context->ranks_per_node, gpus);
+    const double share = memory.bytes_per_s * gpus / ranks;
+    const double through = topology_memory(topology, TIER_HOST, &host) ? host.bytes_per_s : share;
+    return memory.latency_s + (double)bytes / MIN(share, through);
 }
 
 ComputeContext durations_compute(const Program *program, const Op *op,
@@ -279,7 +290,7 @@ static double op_seconds(const Program *program, const Op *op, const SimulateCon
     if (op->stream != COMPUTE_STREAM && context->free_communication)
         return 0;
     if (op->kind == OP_COPY)
-        return copy_seconds(program, op, context->topology);
+        return copy_seconds(program, op, context);
     return op_kind_is_communication(op->kind) ? communication_seconds(program, op, context, spans)
                                               : compute_op_seconds(op, context->topology, &compute);
 }

@@ -27,7 +27,7 @@ typedef struct {
     const Op *op;
     double took_s, lost_s; /* lost_s: that compute loses to it */
     OpClass class, spent_on;
-    gboolean communicates;
+    gboolean communicates, copies_file;
     Volume volume; /* where it communicates */
 } Timed;
 
@@ -42,6 +42,10 @@ typedef struct {
     double owed_s;                /* what compute loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
+    guint32 files;                /* program_file_streams() */
+    double files_s;               /* when the storage thread is free: a rank's disk has one op */
+    double held_s[2];             /* until when the thread that issues compute (0), or the one that
+                                     issues communication, waits for a file (GPU) */
     double last_compute_s;        /* end of the newest compute op */
     double step_start_s;
     StepTime time;
@@ -82,6 +86,7 @@ static void time_ops(Clock *clock, const SimulateContext *context, double *const
                 .class = op_class(op->kind),
                 .spent_on = spent_on(op),
                 .communicates = op_kind_is_communication(op->kind),
+                .copies_file = program_copies_file(program, op),
             };
             if (op_kind_is_communication(op->kind))
                 timed->volume = op_volume(op->kind);
@@ -94,7 +99,7 @@ static void clock_init(Clock *clock, const Program *program, const SimulateConte
     const guint num = program->segments->len;
     double **durations = durations_new(program, context, spans);
 
-    *clock = (Clock){.program = program};
+    *clock = (Clock){.program = program, .files = program_file_streams(program)};
     clock->first_op = program_first_ops(program);
     const guint32 ops_per_step = clock->first_op[program->step.calls->len];
     clock->end[0] = g_new0(double, ops_per_step);
@@ -132,6 +137,48 @@ static const Op *current_op(const Clock *clock)
     return current_timed(clock)->op;
 }
 
+static gboolean is_on(guint32 streams, guint stream)
+{
+    return (streams >> stream & 1) != 0;
+}
+
+/* When the thread that runs or issues the current op comes to it.  On a CPU an op is issued when
+ * the main thread comes by, and run when its own thread is free.  On a GPU threads only enqueue,
+ * unless a file is waited for. */
+static double thread_ready(const Clock *clock, guint stream, gboolean is_cpu)
+{
+    const gboolean computes = stream == COMPUTE_STREAM;
+
+    if (is_on(clock->files, stream))
+        return MAX(clock->files_s, is_cpu ? clock->issue_s : clock->held_s[0]);
+    if (is_cpu)
+        return MAX(clock->issue_s, computes ? 0 : clock->queue_s);
+    return MAX(clock->held_s[0], computes ? 0 : clock->held_s[1]);
+}
+
+/* The end of what is on @streams and the current op waits for; 0 without. */
+static double awaited_end(const Clock *clock, const Op *op, guint32 streams)
+{
+    const Program *program = clock->program;
+    const Segment *segment = program_segment(program, clock->call->segment);
+    double end_s = 0;
+
+    for (guint w = 0; w < op->num_waits; w++)
+        if (is_on(streams, segment->ops[op->waits[w]].stream))
+            end_s = MAX(end_s, clock->call_end[op->waits[w]]);
+    for (guint w = 0; w < clock->call->num_waits; w++) {
+        const Wait *wait = &g_array_index(program->step.waits, Wait, clock->call->first_wait + w);
+        const Call *call = &g_array_index(program->step.calls, Call, wait->call);
+        const Segment *of = program_segment(program, call->segment);
+        const guint awaited = wait->op == LAST_OP ? of->num_ops - 1 : wait->op;
+
+        if (wait->before == clock->op && (wait->back == 0 || clock->step > 0) &&
+            is_on(streams, of->ops[awaited].stream))
+            end_s = MAX(end_s, clock->end[wait->back][wait_event(clock->first_op, wait)]);
+    }
+    return end_s;
+}
+
 /* The earliest start of the current op by its stream, its waits and the threads that it needs. */
 static double ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
 {
@@ -147,9 +194,7 @@ static double ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
     for (guint w = 0; w < call->num_waits; w++)
         if (waits[w].before == clock->op && (waits[w].back == 0 || clock->step > 0))
             at = MAX(at, clock->end[waits[w].back][wait_event(clock->first_op, &waits[w])]);
-    if (is_cpu) /* issued when the main thread comes by, run when its own thread is free */
-        at = MAX(at, MAX(clock->issue_s, op->stream == COMPUTE_STREAM ? 0 : clock->queue_s));
-    return at;
+    return MAX(at, thread_ready(clock, op->stream, is_cpu));
 }
 
 /* Of compute's time, to traffic.  What reductions take of it counts once all backward passes are
@@ -190,16 +235,25 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
 
     clock->call_end[clock->op] = end_s;
     clock->stream_s[timed->op->stream] = end_s;
+    if (is_on(clock->files, timed->op->stream)) {
+        clock->files_s = end_s;
+    } else if (clock->files != 0) {
+        double *held_s = &clock->held_s[timed->op->stream == COMPUTE_STREAM ? 0 : 1];
+
+        *held_s = MAX(*held_s, awaited_end(clock, timed->op, clock->files));
+    }
     if (timed->op->stream == COMPUTE_STREAM) {
         clock->issue_s = clock->last_compute_s = end_s;
-    } else {
+    } else if (!is_on(clock->files, timed->op->stream)) {
         clock->queue_s = end_s;
         lose(clock, timed);
     }
     if (timed->class == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
     count_op(clock, timed);
-    if (!overlaps) /* threads take turns on a core: what runs now delays whatever is issued later */
+    /* threads take turns on a core: what runs now delays whatever is issued later; but to wait for
+     * a disk takes none */
+    if (!overlaps && !timed->copies_file)
         clock->issue_s = clock->queue_s = MAX(clock->issue_s, end_s);
     note_op(clock, start_s, end_s, ops, class_index);
     clock->arrived = FALSE;

@@ -26,7 +26,11 @@ typedef struct {
  * of its own.  On a CPU the issuing thread runs compute itself and one thread a rank runs all
  * communication in the order of issue; when the cores of a node are not enough for both threads of
  * every rank, the two take turns and nothing overlaps (measured: compute and communication at once
- * take 0.86 to 1.07 of their sum in 25 configurations of 2 to 8 ranks on 2 cores). */
+ * take 0.86 to 1.07 of their sum in 25 configurations of 2 to 8 ranks on 2 cores).
+ *
+ * What is on a stream to and from files another thread runs, one op at a time, whatever the cores:
+ * it waits for a disk.  On a GPU, the thread that issues an op which waits for such a one issues
+ * nothing meanwhile. */
 void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTime *times,
                   GArray *ops);
 

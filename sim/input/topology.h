@@ -39,7 +39,8 @@ typedef struct {
 typedef struct {
     char *name;
     guint64 capacity_bytes;        /* of all that share it */
-    double bytes_per_s, latency_s; /* of one GPU, one direction */
+    double bytes_per_s, latency_s; /* of one GPU, one direction; nvme: while all that share it copy,
+                                      both directions in turn */
     guint span;                    /* GPUs that share it; 0 = those of a node */
 } MemoryTier;
 

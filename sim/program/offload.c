@@ -1,7 +1,7 @@
 /* Offload: state lives in another tier.  What an update works on is copied to a buffer on the
  * device before it and back after it, one stream a direction: a unit's copies run beside the update
- * of another, and ahead of it as soon as one of two buffers is free.  Shards of parameters are also
- * copied before each gather. */
+ * of another, and are issued ahead of it as soon as one of two buffers is free, the first ones
+ * beside the last backward pass.  Shards of parameters are also copied before each gather. */
 #include "sim/program/builder.h"
 
 #include <string.h>
@@ -114,6 +114,25 @@ static void offload_class(Builder *builder, guint index)
     }
 }
 
+/* ---- calls ---- */
+
+/* The copies of the updates, whose drafts are in `from`. */
+typedef struct {
+    Builder *builder;
+    const GArray *from;
+    GArray *updates; /* guint: drafts of `from` */
+    guint fetched;   /* updates whose copies in are issued */
+    guint stored;    /* and those whose copies out are */
+} Copies;
+
+static gboolean is_update(const Builder *builder, const Draft *draft)
+{
+    return builder_has_unit(builder, draft->unit) &&
+           draft->segment ==
+               (guint)builder->classes[program_unit_ref(builder->program, draft->unit)->unit_class]
+                   .update;
+}
+
 static void append_copy(Builder *builder, const Draft *update, gint segment)
 {
     Draft copy = *update;
@@ -123,24 +142,76 @@ static void append_copy(Builder *builder, const Draft *update, gint segment)
         g_array_append_val(builder->drafts, copy);
 }
 
+static const Draft *update_draft(const Copies *copies, guint update)
+{
+    return &g_array_index(copies->from, Draft, g_array_index(copies->updates, guint, update));
+}
+
+static const ClassSegments *segments_of(const Copies *copies, guint update)
+{
+    const UnitRef *ref =
+        program_unit_ref(copies->builder->program, update_draft(copies, update)->unit);
+
+    return &copies->builder->classes[ref->unit_class];
+}
+
+/* Whether a buffer is free by what was issued: of the updates before it whose units share its ring,
+ * as many are not stored as the ring has copies at most. */
+static gboolean has_buffer(const Copies *copies, guint update)
+{
+    const guint space = segments_of(copies, update)->offload_space;
+    guint in_use = 0;
+
+    if (space == NO_SPACE)
+        return TRUE;
+    for (guint i = copies->stored; i < update; i++)
+        in_use += segments_of(copies, i)->offload_space == space ? 1 : 0;
+    return in_use < g_array_index(copies->builder->program->spaces, Space, space).count;
+}
+
+/* In the order of the updates, as far as buffers go. */
+static void fetch_ahead(Copies *copies)
+{
+    for (; copies->fetched < copies->updates->len && has_buffer(copies, copies->fetched);
+         copies->fetched++)
+        append_copy(copies->builder, update_draft(copies, copies->fetched),
+                    segments_of(copies, copies->fetched)->fetch);
+}
+
+/* Where the first copies in are issued: when the last micro-batch's backward begins, so that they
+ * run beside it.  They need nothing of the step, but earlier they would stand before what the
+ * forward passes gather from the same tier. */
+static guint first_fetch(const GArray *from, const GArray *updates)
+{
+    const guint first_update = g_array_index(updates, guint, 0);
+
+    for (guint i = 0; i < first_update; i++)
+        if (g_array_index(from, Draft, i).opens_gradient && g_array_index(from, Draft, i).last)
+            return i;
+    return first_update;
+}
+
 static void insert_copies(Builder *builder)
 {
     g_autoptr(GArray) from = builder->drafts;
+    g_autoptr(GArray) updates = g_array_new(FALSE, FALSE, sizeof(guint));
+    Copies copies = {.builder = builder, .from = from, .updates = updates};
 
+    for (guint i = 0; i < from->len; i++)
+        if (is_update(builder, &g_array_index(from, Draft, i)))
+            g_array_append_val(updates, i);
+    if (updates->len == 0)
+        return (void)g_array_ref(from);
+    const guint begin = first_fetch(from, updates);
     builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
     for (guint i = 0; i < from->len; i++) {
         const Draft *draft = &g_array_index(from, Draft, i);
-        const ClassSegments *segments =
-            builder_has_unit(builder, draft->unit)
-                ? &builder->classes[program_unit_ref(builder->program, draft->unit)->unit_class]
-                : NULL;
-        const gboolean updates = segments != NULL && draft->segment == (guint)segments->update;
 
-        if (updates)
-            append_copy(builder, draft, segments->fetch);
+        if (i >= begin)
+            fetch_ahead(&copies);
         g_array_append_val(builder->drafts, *draft);
-        if (updates)
-            append_copy(builder, draft, segments->store);
+        if (is_update(builder, draft))
+            append_copy(builder, draft, segments_of(&copies, copies.stored++)->store);
     }
 }
 

@@ -231,6 +231,27 @@ void call_list_wait(CallList *list, guint call, Wait wait)
     g_array_append_val(list->waits, wait);
 }
 
+gboolean program_copies_file(const Program *program, const Op *op)
+{
+    return op->kind == OP_COPY &&
+           (program_tensor(program, op->operands[0].tensor)->tier == TIER_NVME ||
+            program_tensor(program, op->operands[1].tensor)->tier == TIER_NVME);
+}
+
+guint32 program_file_streams(const Program *program)
+{
+    guint32 streams = 0;
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            if (program_copies_file(program, &segment->ops[i]))
+                streams |= 1u << segment->ops[i].stream;
+    }
+    return streams;
+}
+
 guint64 tensor_copy_bytes(const Tensor *tensor)
 {
     return tensor->elements * dtype_bytes(tensor->dtype);

@@ -211,6 +211,11 @@ static inline Stream *program_stream(const Program *program, guint i)
     return &g_array_index(program->streams, Stream, i);
 }
 
+/* Copies to and from a file (the nvme tier); streams, as bits, on which such copies are: a thread
+ * of its own runs what is on them, one after the other in the order of issue. */
+gboolean program_copies_file(const Program *program, const Op *op);
+guint32 program_file_streams(const Program *program);
+
 /* Bytes of one copy, and of all copies. */
 guint64 tensor_copy_bytes(const Tensor *tensor);
 guint64 tensor_bytes(const Program *program, const Tensor *tensor);

@@ -22,15 +22,18 @@ static gboolean touches_whole_weights(const Program *program, const Op *op)
     return FALSE;
 }
 
-static void add_op(SegmentSums *sums, const Program *program, const Op *op, double seconds)
+/* @files: program_file_streams(), whose ops another thread runs; and to wait for a disk takes no
+ * core. */
+static void add_op(SegmentSums *sums, const Program *program, guint32 files, const Op *op,
+                   double seconds)
 {
-    sums->all_s += seconds;
+    sums->all_s += program_copies_file(program, op) ? 0 : seconds;
     if (op_kind_is_communication(op->kind))
         sums->volume_bytes[op_volume(op->kind)] += op_volume_bytes(program, op);
     if (op->stream == COMPUTE_STREAM)
         return;
     const char *purpose = stream_purpose(program, op);
-    sums->moving_s += seconds;
+    sums->moving_s += (files >> op->stream & 1) != 0 ? 0 : seconds;
     if (strcmp(purpose, "replicate") == 0) {
         sums->replicate_s += seconds;
     } else if (strcmp(purpose, "ep") == 0) {
@@ -44,13 +47,15 @@ static void add_op(SegmentSums *sums, const Program *program, const Op *op, doub
 
 SegmentSums segment_sums(const SegmentRun *run)
 {
+    const guint32 files = program_file_streams(run->program);
     SegmentSums sums = {0};
 
     for (guint s = 0; s < run->num; s++) {
         const Segment *segment = program_segment(run->program, run->segments[s]);
 
         for (guint i = 0; i < segment->num_ops; i++)
-            add_op(&sums, run->program, &segment->ops[i], run->durations[run->segments[s]][i]);
+            add_op(&sums, run->program, files, &segment->ops[i],
+                   run->durations[run->segments[s]][i]);
     }
     return sums;
 }

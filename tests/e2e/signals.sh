@@ -121,6 +121,26 @@ ended 3
 store_says running stopped failed
 nothing_left
 
+# In the midst of copies to and from files.
+{
+    timeout 60 "$build/fsdp-plan" topology localhost
+    printf '%s\n' '[memory nvme]' 'capacity=100 GB' 'bandwidth=1 GB/s' 'latency=100 us'
+} >"$tmp/disk.topology"
+disk=$(mktemp -d -p "$build")
+trap 'rm -rf "$disk"; clean_up' EXIT
+plan "$tmp/2.plan" --topology "$tmp/disk.topology" --gpus 2 --global-batch 4 --seq-len 64 \
+    --strategy full_shard --offload optimizer=nvme,parameters=nvme
+start "killed-with-files" 2 --nvme "$disk"
+[ -n "$(find "/proc/${ranks[0]}/fd" -lname "*$disk/*(deleted)")" ] || complain "$name: has no file"
+kill_rank 1
+[ -z "$(ls -A "$disk")" ] || complain "$name: left $(ls -A "$disk")"
+start "stopped-with-files" 2 --nvme "$disk"
+kill -TERM "$runner"
+ended 0
+silent
+nothing_left
+plan "$tmp/2.plan" --gpus 2 --global-batch 4 --seq-len 64 --strategy full_shard
+
 # What was written before goes on being readable, and written.
 timeout 60 "$build/fsdp-run" "$tmp/2.plan" --data "$text" --steps 3 --db "$db" >/dev/null ||
     complain "another run into the store of a killed one: status $?"

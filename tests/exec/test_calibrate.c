@@ -3,7 +3,9 @@
 
 #include "exec/calibrate/calibrate_comm.h"
 #include "exec/calibrate/calibrate_ops.h"
+#include "exec/calibrate/calibrate_storage.h"
 #include "exec/calibrate/calibrate_tasks.h"
+#include "sim/base/error.h"
 #include "sim/base/samples.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/compute.h"
@@ -243,6 +245,37 @@ static guint count_collectives(const Topology *topology, guint ranks)
     return count;
 }
 
+/* In place of what was stated. */
+START_TEST(a_disk_is_measured_for_the_ranks_that_share_it)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Topology) localhost = topology_load("localhost", options.topologies_dir, &error);
+    g_autofree char *stated = topology_print(localhost);
+    g_autofree char *text =
+        g_strconcat(stated, "[memory nvme]\ncapacity = 1 B\nbandwidth = 1 B/s\nspan = 9\n", NULL);
+    g_autoptr(Topology) topology =
+        topology_parse(text, "localhost", options.topologies_dir, &error);
+    MemoryTier nvme;
+
+    g_assert_no_error(error);
+    ck_assert(!calibrate_storage(topology, "/nowhere", &error));
+    ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
+    g_clear_error(&error);
+    ck_assert_msg(calibrate_storage(topology, "/var/tmp", &error), "%s",
+                  error == NULL ? "" : error->message);
+    ck_assert_uint_eq(topology->memories->len, localhost->memories->len + 1);
+    ck_assert(topology_memory(topology, TIER_NVME, &nvme));
+    ck_assert_uint_gt(nvme.capacity_bytes, 1);
+    ck_assert_double_gt(nvme.bytes_per_s, 1000);
+    ck_assert(nvme.latency_s > 0 && nvme.latency_s < 1);
+    ck_assert_uint_eq(nvme.span, 0);
+    g_autofree char *printed = topology_print(topology);
+    g_autoptr(Topology) again =
+        topology_parse(printed, "localhost", options.topologies_dir, &error);
+    ck_assert_msg(again != NULL, "%s", error == NULL ? "" : error->message);
+}
+END_TEST
+
 START_TEST(a_calibration_measures_every_load_and_writes_a_topology)
 {
     g_autoptr(GError) error = NULL;
@@ -283,6 +316,7 @@ static Suite *make_suite(void)
     tcase_set_timeout(measuring, 200);
     tcase_add_loop_test(measuring, ops_of_every_kind_and_type_take_time, 0, 2);
     tcase_add_test(measuring, collectives_of_one_rank_take_time_and_say_what_they_moved);
+    tcase_add_test(measuring, a_disk_is_measured_for_the_ranks_that_share_it);
     tcase_add_test(measuring, a_calibration_measures_every_load_and_writes_a_topology);
     suite_add_tcase(suite, rows);
     suite_add_tcase(suite, measuring);

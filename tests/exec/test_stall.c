@@ -225,6 +225,26 @@ START_TEST(a_rank_that_the_others_want_to_agree_with_is_named)
 }
 END_TEST
 
+/* Its main thread waits, its communication thread has not begun the collective that waits for the
+ * file. */
+START_TEST(a_rank_that_waits_for_its_file_is_named_with_the_copy)
+{
+    g_autoptr(ProgramSet) set = handmade_block(3, 3, ELEMENTS);
+    const Program *program = set->classes[0];
+    RankState states[MAX_RANKS] = {0};
+    const guint slow = 1;
+
+    for (guint r = 0; r < 3; r++)
+        put(&states[r], LANE_COMMUNICATION, 5, number_of(program, 1, collective(program, 1)), TRUE);
+    put(&states[slow], LANE_COMMUNICATION, 5, number_of(program, 1, collective(program, 0)), FALSE);
+    put(&states[slow], LANE_STORAGE, 5, number_of(program, 1, 0), TRUE);
+    assert_culprit(set, states, slow);
+    g_autofree char *report = stall_report(set, states, 5);
+    ck_assert_ptr_nonnull(strstr(report, "held up by rank 1; what each does:\n"));
+    ck_assert_ptr_nonnull(strstr(report, "; waits for its file: block unit "));
+}
+END_TEST
+
 /* ---- numbers of ops ---- */
 
 START_TEST(every_op_has_a_number_of_its_own)
@@ -269,6 +289,7 @@ int main(void)
     tcase_add_test(tcase, ranks_that_wait_for_each_other_are_said_to);
     tcase_add_test(tcase, a_rank_alone_is_named_itself);
     tcase_add_test(tcase, a_rank_that_the_others_want_to_agree_with_is_named);
+    tcase_add_test(tcase, a_rank_that_waits_for_its_file_is_named_with_the_copy);
     tcase_add_test(tcase, every_op_has_a_number_of_its_own);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -76,6 +76,46 @@ START_TEST(one_long_op_that_computes_is_progress)
 }
 END_TEST
 
+/* A copy of the storage thread: requests end for as long as it is told, the copy after another
+ * time.
+ */
+typedef struct {
+    double requests_s, then_s;
+} CopyTimes;
+
+static gboolean job_copy(Comm *comm, gconstpointer data, GError **error)
+{
+    const CopyTimes *times = data;
+    const double end_s = clock_s() + times->requests_s;
+
+    (void)error;
+    progress_begin(&comm->progress, LANE_STORAGE, progress_at(1, 0));
+    while (clock_s() < end_s) {
+        sleep_s(LIMIT_S / 10);
+        progress_tick(&comm->progress, LANE_STORAGE);
+    }
+    sleep_s(times->then_s);
+    progress_end(&comm->progress, LANE_STORAGE);
+    return TRUE;
+}
+
+static void job_run_copy(CopyTimes times)
+{
+    Job job = job_start();
+
+    runtime_start_storage(job.runtime);
+    ck_assert(
+        runtime_wait(job.runtime, LANE_STORAGE,
+                     runtime_post(job.runtime, LANE_STORAGE, job_copy, &times, sizeof times)));
+    job_end(&job);
+}
+
+START_TEST(requests_of_a_copy_that_end_are_progress)
+{
+    job_run_copy((CopyTimes){.requests_s = LONG_S});
+}
+END_TEST
+
 /* ---- what ends the process ---- */
 
 START_TEST(an_op_that_does_not_compute_ends_the_job)
@@ -96,6 +136,12 @@ START_TEST(an_op_of_the_communication_thread_that_hangs_ends_the_job)
 
     ck_assert(runtime_do(job.runtime, job_sleep, &seconds, sizeof seconds, &error));
     job_end(&job);
+}
+END_TEST
+
+START_TEST(a_copy_whose_requests_do_not_end_ends_the_job)
+{
+    job_run_copy((CopyTimes){.then_s = ENDLESS_S});
 }
 END_TEST
 
@@ -127,8 +173,10 @@ int main(void)
     tcase_set_timeout(tcase, TIMEOUT_S);
     tcase_add_test(tcase, ops_that_follow_each_other_are_progress);
     tcase_add_test(tcase, one_long_op_that_computes_is_progress);
+    tcase_add_test(tcase, requests_of_a_copy_that_end_are_progress);
     tcase_add_exit_test(tcase, an_op_that_does_not_compute_ends_the_job, STATUS);
     tcase_add_exit_test(tcase, an_op_of_the_communication_thread_that_hangs_ends_the_job, STATUS);
+    tcase_add_exit_test(tcase, a_copy_whose_requests_do_not_end_ends_the_job, STATUS);
     tcase_add_exit_test(tcase, silence_between_ops_ends_the_job, STATUS);
     tcase_add_test(tcase, one_that_is_stopped_says_nothing);
     suite_add_tcase(suite, tcase);

@@ -116,7 +116,7 @@ START_TEST(offloaded_programs_are_proven)
         Case one = case_random_4d(random, model);
 
         one.device = DEVICE_CUDA;
-        one.sharding.offload.optimizer = TIER_HOST;
+        one.sharding.offload.optimizer = i % 3 == 0 ? TIER_NVME : TIER_HOST;
         one.sharding.offload.parameters = i % 2 == 0 ? TIER_HOST : TIER_DEVICE;
         if (case_verdict(&one, NULL) != VERDICT_OK)
             one.sharding.offload.parameters = TIER_DEVICE;
@@ -188,6 +188,29 @@ static Topology *linked(guint host_megabytes, const char *link)
     return topology;
 }
 
+static Topology *cpu_with_disk(guint cores)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = g_strdup_printf(
+        "[cluster]\nname = case\nsource = test\nnodes = 1\n[node]\ngpus = %u\ngpu = core\n"
+        "cpu_memory = 1 GB\n[gpu core]\nsource = test\nkind = cpu\nfp32 = 10 GFLOP/s\n"
+        "bf16 = 10 GFLOP/s\nmemory = 1 GB\nmemory_bandwidth = 10 GB/s\n[network shared]\n"
+        "kind = shared\nspan = all\nbandwidth = 1 GB/s\nlatency = 1 us\n"
+        "[memory nvme]\ncapacity = 1 TB\nbandwidth = 100 MB/s\nlatency = 0 s\n",
+        cores);
+    Topology *topology = topology_parse(text, "case", "", &error);
+
+    ck_assert_msg(topology != NULL, "%s", error == NULL ? "" : error->message);
+    return topology;
+}
+
+static const Op *simulated_op(const Program *program, const SimulatedOp *at)
+{
+    const Call *call = &g_array_index(program->step.calls, Call, at->call);
+
+    return &program_segment(program, call->segment)->ops[at->op];
+}
+
 static double step_seconds(const Case *from, const Topology *topology)
 {
     const SimulateContext context = {.topology = topology, .ranks_per_node = 3, .threads = 1};
@@ -212,16 +235,88 @@ START_TEST(a_slow_link_is_what_a_step_takes)
 }
 END_TEST
 
-/* Those are 10 copies, of 1 ms each in nvme at the same rate. */
-START_TEST(a_tier_has_its_own_rate_and_latency)
+/* 3 copies in and 3 out for each of 4 units, at 1 MB/s and 1 ms each: a disk has one at a time, and
+ * no rest. */
+START_TEST(what_a_disk_moves_both_ways_is_what_a_step_takes)
 {
     g_autoptr(Model) model = case_model(&case_shape);
-    g_autoptr(Topology) topology = linked(1000, "1 MB/s");
-    const Case host = offloaded(model, STRATEGY_FULL_SHARD, TIER_HOST, TIER_DEVICE);
+    g_autoptr(Topology) topology = linked(1000, "1 TB/s");
     const Case nvme = offloaded(model, STRATEGY_FULL_SHARD, TIER_NVME, TIER_DEVICE);
 
-    ck_assert_double_eq_tol(step_seconds(&nvme, topology) - step_seconds(&host, topology), 0.010,
-                            1e-6);
+    ck_assert_double_eq_tol(step_seconds(&nvme, topology), 2 * 12 * SHARD / 1e6 + 24e-3, 1e-4);
+}
+END_TEST
+
+/* Of the steady step's timeline: storage ops that run while one of another kind does. */
+static guint beside(const Program *program, const GArray *ops, guint stream_of_others)
+{
+    guint num = 0;
+
+    for (guint i = 0; i < ops->len; i++) {
+        const SimulatedOp *copy = &g_array_index(ops, SimulatedOp, i);
+        gboolean any = FALSE;
+
+        if (!program_copies_file(program, simulated_op(program, copy)))
+            continue;
+        for (guint k = 0; k < ops->len; k++) {
+            const SimulatedOp *other = &g_array_index(ops, SimulatedOp, k);
+
+            any |= other->start_s < copy->end_s && other->end_s > copy->start_s &&
+                   (simulated_op(program, other)->stream == COMPUTE_STREAM) ==
+                       (stream_of_others == COMPUTE_STREAM) &&
+                   !program_copies_file(program, simulated_op(program, other));
+        }
+        num += any ? 1 : 0;
+    }
+    return num;
+}
+
+/* Also where cores are too few for two threads of a rank: who waits for a disk needs none. */
+START_TEST(a_disk_works_beside_compute_and_collectives)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case one = offloaded(model, STRATEGY_FULL_SHARD, TIER_NVME, TIER_DEVICE);
+    g_autoptr(ProgramSet) set = case_compile(&one);
+
+    for (guint i = 0; i < 2; i++) {
+        g_autoptr(Topology) topology = cpu_with_disk(i == 0 ? 3 : 100);
+        const SimulateContext context = {.topology = topology, .ranks_per_node = 3, .threads = 1};
+        g_autofree StepTime *times = g_new0(StepTime, set->num_classes);
+        g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+
+        ck_assert_uint_eq(set->num_classes, 1);
+        simulate_set(set, &context, times, ops);
+        ck_assert_uint_gt(beside(set->classes[0], ops, COMPUTE_STREAM), 0);
+        ck_assert_uint_gt(beside(set->classes[0], ops, COMPUTE_STREAM + 1), 0);
+    }
+}
+END_TEST
+
+/* 1, 3 and 6 ranks on 3 cores. */
+START_TEST(ranks_of_a_node_share_its_disk)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case one = offloaded(model, STRATEGY_FULL_SHARD, TIER_NVME, TIER_DEVICE);
+    g_autoptr(Program) program = case_build(&one);
+    g_autofree guint *spans = case_spans(program, &one);
+    g_autoptr(Topology) topology = cpu_with_disk(3);
+    static const guint ranks[] = {1, 3, 6};
+    double copies_s[3] = {0};
+
+    for (guint i = 0; i < 3; i++) {
+        const SimulateContext context = {
+            .topology = topology, .ranks_per_node = ranks[i], .threads = 1};
+        double **durations = durations_new(program, &context, spans);
+
+        for (guint s = 0; s < program->segments->len; s++)
+            for (guint k = 0; k < program_segment(program, s)->num_ops; k++)
+                if (program_copies_file(program, &program_segment(program, s)->ops[k]))
+                    copies_s[i] += durations[s][k];
+        durations_free(durations, program);
+    }
+    ck_assert_double_gt(copies_s[0], 0);
+    ck_assert_double_eq_tol(copies_s[1], 3 * copies_s[0], 1e-9);
+    ck_assert_double_eq_tol(copies_s[2], 6 * copies_s[0], 1e-9);
 }
 END_TEST
 
@@ -362,7 +457,9 @@ int main(void)
     tcase_add_test(tcase, parameters_that_stay_whole_are_not_offloaded);
     tcase_add_test(tcase, the_tier_is_part_of_the_hash);
     tcase_add_test(tcase, a_slow_link_is_what_a_step_takes);
-    tcase_add_test(tcase, a_tier_has_its_own_rate_and_latency);
+    tcase_add_test(tcase, what_a_disk_moves_both_ways_is_what_a_step_takes);
+    tcase_add_test(tcase, a_disk_works_beside_compute_and_collectives);
+    tcase_add_test(tcase, ranks_of_a_node_share_its_disk);
     tcase_add_test(tcase, a_fast_link_costs_little_and_a_slower_one_never_less);
     tcase_add_test(tcase, ranks_of_a_node_share_its_memory);
     tcase_add_test(tcase, a_plan_with_state_in_the_host_reads_back);

@@ -96,7 +96,8 @@ static void compare(const Case *from, const SimulateContext *context)
     const double calls_s = summarise_calls(summariser, &spec);
     ck_assert_msg(calls_s <= step_s * (1 + 1e-9), "%s: calls %.9g, step %.9g", text, calls_s,
                   step_s);
-    if (!simulate_overlaps(context) && set->num_classes == 1 && from->sharding.num_overrides == 0)
+    if (!simulate_overlaps(context) && set->num_classes == 1 && from->sharding.num_overrides == 0 &&
+        !sharding_offloads(&from->sharding))
         ck_assert_double_eq_tol(summary.bound_s, step_s, 1e-9 * step_s);
 }
 
@@ -172,6 +173,33 @@ START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
         Case one = draw_case(random, model);
 
         one.sharding.gather_fp8 = TRUE;
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        const SimulateContext context = draw_context(random, &one, &topology);
+        compare(&one, &context);
+        i++;
+    }
+}
+END_TEST
+
+/* Which threads and disks move beside all else. */
+START_TEST(they_hold_where_state_is_in_files)
+{
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 48, .ffn = 100, .layers = 5, .heads = 4, .kv_heads = 2};
+    static const Offload offloads[] = {{TIER_NVME, TIER_DEVICE},
+                                       {TIER_DEVICE, TIER_NVME},
+                                       {TIER_NVME, TIER_NVME},
+                                       {TIER_NVME, TIER_HOST},
+                                       {TIER_HOST, TIER_NVME}};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(GRand) random = g_rand_new_with_seed(581 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 6;) {
+        g_autoptr(Topology) topology = NULL;
+        Case one = draw_case(random, model);
+
+        one.sharding.offload = offloads[draw(random, one.device == DEVICE_CUDA ? 4 : 2)];
         if (case_verdict(&one, NULL) != VERDICT_OK)
             continue;
         const SimulateContext context = draw_context(random, &one, &topology);
@@ -313,6 +341,7 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
+    tcase_add_loop_test(tcase, they_hold_where_state_is_in_files, 0, 4);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
