@@ -62,6 +62,10 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WA
 /* The axes larger than 1 with what goes with them: "pp=4 interleaved x2 dp_shard=8 cp=2 ring". */
 char *plan_layout_text(const Plan *plan);
 
+/* "root shard_optimizer, layers.28-31 kept": units that are not as the rest; NULL: all are alike.
+ */
+char *plan_units_text(const Plan *plan);
+
 /* What is computed again: of the first layers of each stage's chunks (@num: one number for all
  * stages, or one each; 0 = all layers), in its one form. */
 void plan_set_recompute(Plan *plan, Recompute recompute, const guint16 *layers, guint num);
