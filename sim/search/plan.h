@@ -44,6 +44,8 @@ typedef struct {
     char *hash;                        /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;
+    double alike_s;     /* of a step with one strategy for all units, where a search found a faster
+                           one (unit_choice.h); else 0 */
     GArray *stages;     /* StageTime, by stage; empty until priced */
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
