@@ -47,9 +47,10 @@ static void print_recompute(const Plan *plan)
 
 /* ---- other choices ---- */
 
+/* Units are free again. */
 static SearchRequest request_of(const Plan *plan, const Topology *topology)
 {
-    return (SearchRequest){
+    SearchRequest request = {
         .model = plan->model,
         .topology = topology,
         .gpus = plan->gpus,
@@ -63,9 +64,13 @@ static SearchRequest request_of(const Plan *plan, const Topology *topology)
         .context = -1,
         .sequence_parallel = plan->sequence_parallel,
         .sharding = plan->sharding,
+        .searches_units = TRUE,
         .top = 6,
         .framework = plan->framework,
     };
+
+    request.sharding.num_overrides = 0;
+    return request;
 }
 
 static gboolean same_choice(const Plan *a, const Plan *b)
@@ -88,13 +93,16 @@ static void print_others(const Plan *plan, const SearchResult *result)
         g_autofree char *recompute = plan_recompute_text(other);
         g_autofree char *memory = bytes_text(other->prediction.memory_total);
         g_autofree char *bound = plan_bound_text(other);
+        g_autofree char *strategy = table_strategy_text(other);
+        g_autofree char *units = plan_units_text(other);
 
         if (same_choice(plan, other))
             continue;
-        g_print("  %-33s %-15s %3u x %-3u recompute %-9s %+6.1f%% time, %s, bound by %s%s\n",
-                layout, strategy_name(other->sharding.strategy), other->schedule.micro_batches,
-                other->schedule.micro_batch, recompute, 100 * ratio, memory, bound,
-                fabs(ratio) < NOISE ? "  (within noise)" : "");
+        g_print("  %-33s %-15s %3u x %-3u recompute %-9s %+6.1f%% time, %s, bound by %s%s%s%s\n",
+                layout, strategy, other->schedule.micro_batches, other->schedule.micro_batch,
+                recompute, 100 * ratio, memory, bound,
+                fabs(ratio) < NOISE ? "  (within noise)" : "", units == NULL ? "" : "; * ",
+                units == NULL ? "" : units);
     }
 }
 
@@ -158,6 +166,7 @@ gboolean explain_print(const Plan *plan, GError **error)
     explain_run_print(plan);
     print_recompute(plan);
     print_bound(plan);
+    explain_change_print_units(plan);
     explain_change_print(plan);
     g_autoptr(SearchResult) result = search(&request);
     print_others(plan, result);

@@ -160,6 +160,51 @@ void explain_change_print(const Plan *plan)
     }
 }
 
+/* ---- units that differ ---- */
+
+static gboolean treat_alike(Plan *plan)
+{
+    plan->sharding.num_overrides = 0;
+    return TRUE;
+}
+
+static guint64 received_bytes(const Plan *plan)
+{
+    guint64 bytes = 0;
+
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        bytes += plan->prediction.communication_bytes[v];
+    return bytes;
+}
+
+/* "1.2 GB more" */
+static char *difference_text(guint64 bytes, guint64 than)
+{
+    g_autofree char *text = bytes_text(bytes > than ? bytes - than : than - bytes);
+
+    return g_strdup_printf("%s %s", text, bytes >= than ? "more" : "less");
+}
+
+void explain_change_print_units(const Plan *plan)
+{
+    static const Change alike_change = {"one strategy for all units", treat_alike};
+    g_autofree char *units = plan_units_text(plan);
+    g_autoptr(Plan) alike = units == NULL ? NULL : change_plan(plan, &alike_change);
+
+    if (alike == NULL)
+        return;
+    g_autofree char *received = difference_text(received_bytes(plan), received_bytes(alike));
+    g_autofree char *memory =
+        difference_text(plan->prediction.memory_total, alike->prediction.memory_total);
+    g_autofree char *exposed = seconds_text(plan->prediction.exposed_communication_seconds);
+    g_autofree char *before = seconds_text(alike->prediction.exposed_communication_seconds);
+    g_print("\nunits that differ (%s), against one strategy for all: %+.1f%% time, a rank receives "
+            "%s and needs %s memory; of communication %s are not hidden, not %s%s\n",
+            units, 100 * (plan->prediction.step_seconds / alike->prediction.step_seconds - 1),
+            received, memory, exposed, before,
+            alike->reasons->len > 0 ? "; all alike does not fit" : "");
+}
+
 /* ---- what makes a plan fit ---- */
 
 static gboolean offload_optimizer(Plan *plan)

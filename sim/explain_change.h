@@ -6,6 +6,9 @@
 /* Each change that is legal, alone: speed and memory. */
 void explain_change_print(const Plan *plan);
 
+/* Where units differ, what they gain, and take, against one strategy for all. */
+void explain_change_print_units(const Plan *plan);
+
 /* Of the changes that make a plan fit which does not, each alone, the one that costs least; times
  * are relative to @beside's. */
 void explain_change_print_mend(const Plan *plan, const Plan *beside);

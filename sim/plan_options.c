@@ -53,7 +53,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
-         "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9",
+         "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9, and units: "
+         "unit=root:no_shard, or unit=uniform (else, without keep and --strategy, searched)",
          "K=V,..."},
         {"framework", 0, 0, G_OPTION_ARG_STRING, &o->framework,
          "What the prediction is for: fsdp-run (default), megatron, torchtitan, ...", "F"},
@@ -271,6 +272,7 @@ static gboolean fix_keep(SearchRequest *request, const char *value, GError **err
     Sharding *sharding = &request->sharding;
     g_auto(GStrv) names = g_strsplit(value, "+", -1);
 
+    request->searches_units = FALSE;
     sharding->keep_root = sharding->keep_last = FALSE;
     for (guint i = 0; names[i] != NULL; i++) {
         UnitOverride *unit = &sharding->overrides[sharding->num_overrides];
@@ -315,7 +317,8 @@ static gboolean fix_accumulate(SearchRequest *request, const char *value, GError
     return TRUE;
 }
 
-/* "root:no_shard" or "layers.0-3:shard_grad_op": another strategy for some units. */
+/* "root:no_shard" or "layers.0-3:shard_grad_op": another strategy for some units; "uniform": one
+ * for all.  Either way they are not searched. */
 static gboolean fix_unit(SearchRequest *request, const char *value, GError **error)
 {
     Sharding *sharding = &request->sharding;
@@ -323,11 +326,14 @@ static gboolean fix_unit(SearchRequest *request, const char *value, GError **err
     UnitOverride *unit = &sharding->overrides[sharding->num_overrides];
     Strategy strategy;
 
+    request->searches_units = FALSE;
+    if (strcmp(value, "uniform") == 0)
+        return TRUE;
     if (g_strv_length(parts) != 2 || sharding->num_overrides == MAX_UNIT_OVERRIDES ||
         !unit_override_parse(parts[0], unit) || !strategy_from_name(parts[1], &strategy))
         return fail(error, ERROR_INPUT,
-                    "--fix: unit = \"%s\": must be root, layers.N or layers.N-M, a colon, and a "
-                    "strategy (at most %d of them)",
+                    "--fix: unit = \"%s\": must be uniform, or root, layers.N or layers.N-M, a "
+                    "colon, and a strategy (at most %d of them)",
                     value, MAX_UNIT_OVERRIDES);
     unit->strategy = (gint)strategy;
     sharding->num_overrides++;
@@ -550,6 +556,7 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
     SearchRequest *request = &inputs->request;
 
     request->sequence_parallel = TRUE;
+    request->searches_units = TRUE;
     request->sharding = (Sharding){.form = FORM_PER_PARAMETER,
                                    .prefetch = 1,
                                    .keep_root = TRUE,
@@ -652,6 +659,7 @@ static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **e
         return FALSE;
     inputs->gpus_given = TRUE; /* the file and the mesh say how many */
     inputs->today = inputs->request;
+    inputs->today.searches_units = FALSE;
     return plan_config_layout(inputs->config, o->from, &inputs->today, error);
 }
 

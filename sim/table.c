@@ -20,6 +20,12 @@ char *plan_bound_text(const Plan *plan)
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
+char *table_strategy_text(const Plan *plan)
+{
+    return g_strdup_printf("%s%s", strategy_name(plan->sharding.strategy),
+                           plan->sharding.num_overrides > 0 ? "*" : "");
+}
+
 /* Nothing is said of fsdp-run. */
 static void print_framework(const Framework *framework)
 {
@@ -65,9 +71,9 @@ static void print_untrainable(const Plan *plan)
         g_print("fsdp-run can't train this: %s\n", missing->message);
 }
 
-/* Of columns: of the widest layout, and of what is computed again. */
+/* Of columns: of the widest layout, strategy, and what is computed again. */
 typedef struct {
-    gint layout, recompute;
+    gint layout, strategy, recompute;
 } Widths;
 
 static void print_row(const char *rank, const Plan *plan, Widths width, gboolean costs)
@@ -83,9 +89,10 @@ static void print_row(const char *rank, const Plan *plan, Widths width, gboolean
     g_autofree char *micro =
         g_strdup_printf("%u x %u", plan->schedule.micro_batches, plan->schedule.micro_batch);
     g_autofree char *bound = plan_bound_text(plan);
+    g_autofree char *strategy = table_strategy_text(plan);
 
-    g_print("%5s %-*s %-15s %9s  %-*s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width.layout, layout,
-            strategy_name(plan->sharding.strategy), micro, width.recompute, recompute, step,
+    g_print("%5s %-*s %-*s %9s  %-*s %9s  %12.5g  %5.1f%%  %-21s %s", rank, width.layout, layout,
+            width.strategy, strategy, micro, width.recompute, recompute, step,
             p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
     if (costs)
         g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
@@ -110,15 +117,17 @@ static void print_counts(const SearchResult *result)
 static void widen(Widths *width, const Plan *plan)
 {
     g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *strategy = table_strategy_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
 
     width->layout = MAX(width->layout, (gint)strlen(layout));
+    width->strategy = MAX(width->strategy, (gint)strlen(strategy));
     width->recompute = MAX(width->recompute, (gint)strlen(recompute));
 }
 
 static Widths widest(const SearchResult *result, const Plan *today)
 {
-    Widths width = {24, 9};
+    Widths width = {24, 15, 9};
 
     if (today != NULL)
         widen(&width, today);
@@ -154,21 +163,41 @@ static void print_tight(const SearchResult *result)
     }
 }
 
+/* What the strategies that are marked say of some units; and its worth, where the search chose it.
+ */
+static void print_units(const char *rank, const Plan *plan)
+{
+    g_autofree char *units = plan_units_text(plan);
+
+    if (units == NULL)
+        return;
+    g_print("* %s: %s", rank, units);
+    if (plan->alike_s > 0)
+        g_print("; %.1f%% less time than with one strategy for all units",
+                100 * (1 - plan->prediction.step_seconds / plan->alike_s));
+    g_print("\n");
+}
+
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
     const Widths width = widest(result, today);
     const gboolean costs = request->sort == SORT_COST;
 
     print_inputs(request);
-    g_print("\nrank  %-*s strategy        micro-batches  %-*s    step  tokens/s/GPU     MFU  "
+    g_print("\nrank  %-*s %-*s micro-batches  %-*s    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
-            width.layout, "layout", width.recompute, "recompute");
+            width.layout, "layout", width.strategy, "strategy", width.recompute, "recompute");
     if (today != NULL)
         print_row("today", today, width, costs);
     for (guint i = 0; i < result->plans->len; i++) {
         g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
 
         print_row(rank, g_ptr_array_index(result->plans, i), width, costs);
+    }
+    for (guint i = 0; i < result->plans->len; i++) {
+        g_autofree char *rank = g_strdup_printf("%u", i + 1);
+
+        print_units(rank, g_ptr_array_index(result->plans, i));
     }
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
@@ -211,6 +240,7 @@ static void print_choices(const Plan *plan)
     const Sharding *s = &plan->sharding;
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
+    g_autofree char *units = plan_units_text(plan);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -220,6 +250,8 @@ static void print_choices(const Plan *plan)
                 s->keep_last ? " last" : "", s->keep_root || s->keep_last ? "" : " none",
                 s->accumulate_sharded ? "sharded" : "unsharded",
                 s->gather_fp8 ? ", blocks gathered in fp8" : "");
+    if (units != NULL)
+        g_print("\nunits otherwise: %s", units);
     g_print(
         "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
         "recompute %s; %u thread(s) a rank\n",

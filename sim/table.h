@@ -19,5 +19,8 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
 /* "gemm 62%": the largest part of the step. */
 char *plan_bound_text(const Plan *plan);
 
+/* "full_shard", with a star where units differ (plan_units_text()). */
+char *table_strategy_text(const Plan *plan);
+
 /* "0-3 16-19": the layers of each chunk of a stage. */
 char *table_stage_layers(const Plan *plan, guint stage);

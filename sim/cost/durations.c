@@ -269,6 +269,24 @@ static double copy_seconds(const Program *program, const Op *op, const SimulateC
     return memory.latency_s + (double)bytes / MIN(share, through);
 }
 
+/* What units that are less sharded would not do: gathers, reductions before the last micro-batch's,
+ * the casts and sums beside them, copies from another tier.  Each unit is reduced once at least, by
+ * nothing shorter than a reduce-scatter. */
+static gboolean can_be_saved(const Program *program, guint segment, const Op *op)
+{
+    static const char *const moving[] = {"shard.gather", "shard.reduce", "replicate.reduce",
+                                         "data.reduce", NULL};
+    const gboolean reduces = op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE;
+    const gboolean in_place = op->num_operands == 1; /* whole gradients, once a step */
+
+    if (op->kind == OP_COPY)
+        return TRUE;
+    if (!g_strv_contains(moving, program_stream(program, op->stream)->name))
+        return FALSE;
+    return !reduces ||
+           (!in_place && !g_str_has_suffix(program_segment(program, segment)->name, ".last"));
+}
+
 ComputeContext durations_compute(const Program *program, const Op *op,
                                  const SimulateContext *context)
 {
@@ -304,7 +322,9 @@ double **durations_new(const Program *program, const SimulateContext *context, c
 
         durations[s] = g_new(double, segment->num_ops + 1);
         for (guint i = 0; i < segment->num_ops; i++)
-            durations[s][i] = op_seconds(program, &segment->ops[i], context, spans);
+            durations[s][i] = context->free_units && can_be_saved(program, s, &segment->ops[i])
+                                  ? 0
+                                  : op_seconds(program, &segment->ops[i], context, spans);
     }
     for (guint s = 0; s < program->segments->len; s++)
         wait_for_host(program, s, durations_framework(context), durations);

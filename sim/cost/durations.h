@@ -11,6 +11,7 @@ typedef struct {
     guint ranks_per_node;        /* of the job */
     guint threads;               /* of a rank */
     gboolean free_communication; /* it takes no time: what is left are waits for other stages */
+    gboolean free_units;         /* the same of all that other strategies of the units could save */
     const Framework *framework;  /* NULL: fsdp-run */
 } SimulateContext;
 

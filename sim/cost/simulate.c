@@ -38,7 +38,8 @@ typedef struct {
     guint *first_timed;           /* by segment; one past the end too */
     guint32 *first_op;            /* program_first_ops() */
     double *end[2];               /* by op: when it ended in this step, in the one before */
-    double stream_s[MAX_STREAMS]; /* when the newest op of a stream ends */
+    guint lane[MAX_STREAMS];      /* by stream: the stream whose clock it goes by */
+    double stream_s[MAX_STREAMS]; /* when the newest op of a lane ends */
     double owed_s;                /* what compute loses before the optimiser: to reductions */
     double issue_s;               /* when the issuing thread is free (CPU) */
     double queue_s;               /* when the communication thread is free (CPU) */
@@ -63,6 +64,43 @@ typedef struct {
 static OpClass spent_on(const Op *op)
 {
     return op->stream == COMPUTE_STREAM ? op_class(op->kind) : OP_CLASS_COMMUNICATION;
+}
+
+/* Whether units' gradients are reduced on that stream. */
+static gboolean reduces_units(const Program *program, guint stream)
+{
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+            const Op *op = &program_segment(program, s)->ops[i];
+
+            if (op->stream == stream && op->unit >= 0)
+                return TRUE;
+        }
+    return FALSE;
+}
+
+/* A stream is a clock of its own, but units whose gradients are reduced among all data ranks beside
+ * others that are sharded send over the very links that those do: one after the other.  Else a step
+ * would gain by spreading its units over streams, as if each had its own network. */
+static void find_lanes(Clock *clock)
+{
+    const Program *program = clock->program;
+    gint shard = -1, data = -1, replicate = -1;
+
+    for (guint s = 0; s < program->streams->len; s++) {
+        const char *name = program_stream(program, s)->name;
+
+        clock->lane[s] = s;
+        shard = strcmp(name, "shard.reduce") == 0 ? (gint)s : shard;
+        data = strcmp(name, "data.reduce") == 0 ? (gint)s : data;
+        replicate = strcmp(name, "replicate.reduce") == 0 ? (gint)s : replicate;
+    }
+    if (shard < 0 || data < 0 || !reduces_units(program, (guint)data) ||
+        !reduces_units(program, (guint)shard))
+        return;
+    clock->lane[data] = (guint)shard;
+    if (replicate >= 0)
+        clock->lane[replicate] = (guint)shard;
 }
 
 static void time_ops(Clock *clock, const SimulateContext *context, double *const *durations)
@@ -100,6 +138,7 @@ static void clock_init(Clock *clock, const Program *program, const SimulateConte
     double **durations = durations_new(program, context, spans);
 
     *clock = (Clock){.program = program, .files = program_file_streams(program)};
+    find_lanes(clock);
     clock->first_op = program_first_ops(program);
     const guint32 ops_per_step = clock->first_op[program->step.calls->len];
     clock->end[0] = g_new0(double, ops_per_step);
@@ -185,7 +224,7 @@ static double ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
     const Call *call = clock->call;
     const Op *op = timed->op;
     const Wait *waits = clock->call_waits;
-    double at = clock->stream_s[op->stream];
+    double at = clock->stream_s[clock->lane[op->stream]];
 
     if (timed->class == OP_CLASS_OPTIMIZER)
         at += clock->owed_s;
@@ -234,7 +273,7 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     const double end_s = start_s + timed->took_s;
 
     clock->call_end[clock->op] = end_s;
-    clock->stream_s[timed->op->stream] = end_s;
+    clock->stream_s[clock->lane[timed->op->stream]] = end_s;
     if (is_on(clock->files, timed->op->stream)) {
         clock->files_s = end_s;
     } else if (clock->files != 0) {

@@ -135,7 +135,9 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
                              "plans that keep all on the device are exported", error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
-                             "its configuration has one strategy for all units", error);
+                             "its configuration has one strategy for all units (search with "
+                             "--fix unit=uniform)",
+                             error);
     return TRUE;
 }
 

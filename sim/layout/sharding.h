@@ -110,5 +110,7 @@ Strategy sharding_unit_strategy(const Sharding *sharding, guint unit);
 gboolean sharding_offloads(const Sharding *sharding); /* something is in another tier */
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks);
 
-/* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those. */
+/* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those.  And
+ * back: the caller's. */
 gboolean unit_override_parse(const char *text, UnitOverride *unit);
+char *unit_override_units(const UnitOverride *unit);

@@ -33,3 +33,12 @@ gboolean unit_override_parse(const char *text, UnitOverride *unit)
     unit->last = last + 1;
     return TRUE;
 }
+
+char *unit_override_units(const UnitOverride *unit)
+{
+    if (unit->last == ROOT_UNIT)
+        return g_strdup("root");
+    if (unit->first == unit->last)
+        return g_strdup_printf("layers.%u", unit->first - 1);
+    return g_strdup_printf("layers.%u-%u", unit->first - 1, unit->last - 1);
+}

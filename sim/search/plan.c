@@ -56,6 +56,24 @@ char *plan_layout_text(const Plan *plan)
     return text->len > 0 ? g_strdup(text->str) : layout_text(&plan->layout);
 }
 
+char *plan_units_text(const Plan *plan)
+{
+    const Sharding *sharding = &plan->sharding;
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < sharding->num_overrides; i++) {
+        const UnitOverride *entry = &sharding->overrides[i];
+        g_autofree char *units = unit_override_units(entry);
+
+        g_string_append_printf(text, "%s%s", i > 0 ? ", " : "", units);
+        if (entry->strategy >= 0)
+            g_string_append_printf(text, " %s", strategy_name((Strategy)entry->strategy));
+        if (entry->keep >= 0)
+            g_string_append(text, entry->keep != 0 ? " kept" : " not kept");
+    }
+    return text->len > 0 ? g_strdup(text->str) : NULL;
+}
+
 void plan_set_recompute(Plan *plan, Recompute recompute, const guint16 *layers, guint num)
 {
     const guint pp = plan->layout.size[AXIS_PP];

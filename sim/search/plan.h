@@ -46,6 +46,8 @@ typedef struct {
     char *hash;                        /* of the programs; NULL until compiled */
     guint64 ops, arena_bytes[NUM_TIERS];
     Prediction prediction;
+    double alike_s;     /* of a step with one strategy for all units, where a search found a faster
+                           one (unit_choice.h); else 0 */
     GArray *stages;     /* StageTime, by stage; empty until priced */
     GPtrArray *reasons; /* why it is infeasible, lines; empty = feasible */
 } Plan;
@@ -63,6 +65,10 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error) G_GNUC_WA
 
 /* The axes larger than 1 with what goes with them: "pp=4 interleaved x2 dp_shard=8 cp=2 ring". */
 char *plan_layout_text(const Plan *plan);
+
+/* "root shard_optimizer, layers.28-31 kept": units that are not as the rest; NULL: all are alike.
+ */
+char *plan_units_text(const Plan *plan);
 
 /* What is computed again: of the first layers of each stage's chunks (@num: one number for all
  * stages, or one each; 0 = all layers), in its one form. */

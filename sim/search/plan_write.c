@@ -71,22 +71,13 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     json_builder_end_object(json);
 }
 
-static char *unit_range(const UnitOverride *unit)
-{
-    if (unit->last == ROOT_UNIT)
-        return g_strdup("root");
-    if (unit->first == unit->last)
-        return g_strdup_printf("layers.%u", unit->first - 1);
-    return g_strdup_printf("layers.%u-%u", unit->first - 1, unit->last - 1);
-}
-
 static void add_overrides(JsonBuilder *json, const Sharding *sharding)
 {
     json_builder_set_member_name(json, "units");
     json_builder_begin_array(json);
     for (guint i = 0; i < sharding->num_overrides; i++) {
         const UnitOverride *unit = &sharding->overrides[i];
-        g_autofree char *range = unit_range(unit);
+        g_autofree char *range = unit_override_units(unit);
 
         json_builder_begin_object(json);
         add_string(json, "unit", range);

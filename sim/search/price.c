@@ -116,18 +116,16 @@ static double slowest(const StepTime *times, guint num)
 }
 
 /* Stages differ by what is left of a step after the last exchange: all wait for the slowest. */
-static void simulate_stages(const Plan *plan, const ProgramSpec *spec, const ProgramSet *set,
-                            StepTime *times)
+static void simulate_stages(const SimulateContext *context, const ProgramSpec *spec,
+                            const ProgramSet *set, StepTime *times)
 {
-    const SimulateContext context = plan_context(plan);
-
     if (set->num_classes == 1) {
         g_autofree guint *spans = program_spans(set->classes[0], spec);
 
-        times[0] = simulate_program(set->classes[0], &context, spans);
+        times[0] = simulate_program(set->classes[0], context, spans);
         return;
     }
-    simulate_set(set, &context, times, NULL);
+    simulate_set(set, context, times, NULL);
     const double step_s = slowest(times, set->num_classes);
     for (guint c = 0; c < set->num_classes; c++) {
         times[c].exposed_s += step_s - times[c].step_s;
@@ -344,13 +342,14 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
 
 gboolean plan_price(Plan *plan)
 {
+    const SimulateContext context = plan_context(plan);
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
     place_programs(set);
     store_programs(plan, set);
-    simulate_stages(plan, &spec, set, times);
+    simulate_stages(&context, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     grow_programs(plan, set);
     if (is_foreign(plan))
@@ -415,6 +414,7 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
 /* Of that many micro-batches, whether it fits or not. */
 static Priced price_micro_batches(Plan *plan, guint micro_batches)
 {
+    const SimulateContext context = plan_context(plan);
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
@@ -422,7 +422,7 @@ static Priced price_micro_batches(Plan *plan, guint micro_batches)
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
     grow_programs(plan, set);
     place_programs(set);
-    simulate_stages(plan, &spec, set, times);
+    simulate_stages(&context, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     Priced priced = price_largest(plan, set, times);
     price_peak(plan, set->classes[priced.stage], &priced);
@@ -442,6 +442,52 @@ gboolean plan_price_quickly(Plan *plan)
     Priced priced = price_micro_batches(plan, steady + group);
     extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
     return predict(plan, &priced);
+}
+
+static double volume_seconds(const double seconds[NUM_VOLUMES])
+{
+    double sum_s = 0;
+
+    for (guint v = 0; v < NUM_VOLUMES; v++)
+        sum_s += seconds[v];
+    return sum_s;
+}
+
+/* Of that many micro-batches; moved_s is what remains. */
+static UnitSavings without_units(const Plan *plan, guint micro_batches)
+{
+    SimulateContext context = plan_context(plan);
+    ProgramSpec spec = plan_spec(plan);
+    const guint stage = plan->prediction.rank / (plan->gpus / plan->layout.size[AXIS_PP]);
+
+    context.free_units = TRUE;
+    spec.schedule.micro_batches = micro_batches;
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
+    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+    simulate_stages(&context, &spec, set, times);
+    return (UnitSavings){.bound_s = slowest(times, set->num_classes),
+                         .moved_s = volume_seconds(times[stage].volume_s)};
+}
+
+UnitSavings plan_unit_savings(const Plan *plan)
+{
+    const guint micro_batches = plan->schedule.micro_batches;
+    UnitSavings savings;
+    guint steady, group;
+
+    if (is_steady(plan, &steady, &group)) {
+        const guint more = (micro_batches - steady) / group - 1;
+        const UnitSavings before = without_units(plan, steady);
+
+        savings = without_units(plan, steady + group);
+        savings.bound_s = line(before.bound_s, savings.bound_s, more);
+        savings.moved_s = line(before.moved_s, savings.moved_s, more);
+    } else {
+        savings = without_units(plan, micro_batches);
+    }
+    savings.moved_s =
+        MAX(0, volume_seconds(plan->prediction.communication_seconds) - savings.moved_s);
+    return savings;
 }
 
 /* ---- among many ---- */
@@ -466,6 +512,7 @@ static gboolean place_stage(Plan *plan, Program *program, guint stage, gboolean 
 static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const PriceLimit *below,
                                      Priced *priced, ProgramSet **fitting)
 {
+    const SimulateContext context = plan_context(plan);
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
@@ -479,7 +526,7 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Pric
     for (guint c = 0; c < set->num_classes; c++)
         if (c != below->stage)
             grow_program(plan, set->classes[c]);
-    simulate_stages(plan, &spec, set, times);
+    simulate_stages(&context, &spec, set, times);
     if (slowest(times, set->num_classes) > below->limit_s)
         return PRICE_TOO_SLOW;
     for (guint c = 0; c < set->num_classes; c++)

@@ -32,6 +32,15 @@ gboolean plan_price(Plan *plan);
  * program's hash and sizes and the bubble. */
 gboolean plan_price_quickly(Plan *plan);
 
+/* What other strategies of units, each less sharded than the plan's or kept, could save of it:
+ * gathers, and reductions but each unit's last. */
+typedef struct {
+    double bound_s; /* of a step without: no choice of theirs makes a faster one */
+    double moved_s; /* what that is, hidden or not, on the reported rank */
+} UnitSavings;
+
+UnitSavings plan_unit_savings(const Plan *plan);
+
 /* Sets the least number of first layers of each stage's chunks that must be computed again for the
  * stage to fit, at least those of @from, by placing its program.  FALSE, with the reason, where
  * nothing less than all of them fits, or not even that. */

@@ -4,6 +4,7 @@
 #include "sim/base/parallel.h"
 #include "sim/search/candidates.h"
 #include "sim/search/price.h"
+#include "sim/search/unit_choice.h"
 
 #include <math.h>
 #include <string.h>
@@ -314,7 +315,7 @@ static void price_plan(gpointer data, guint i, guint worker)
 
 /* Those that are listed are priced to the last micro-batch; the straight line may be a little off.
  */
-static void price_listed(Search *search)
+static void price_listed(Search *search, const Candidates *found)
 {
     GPtrArray *plans = search->result->plans;
 
@@ -329,6 +330,7 @@ static void price_listed(Search *search)
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
         g_ptr_array_remove_index(plans, i);
     }
+    unit_choice_refine(search->request, found, plans);
     g_ptr_array_sort_with_data(plans, by_plan_key, (gpointer)search->request);
 }
 
@@ -364,7 +366,7 @@ SearchResult *search(const SearchRequest *request)
         price_by_memory(&search, found->listed);
     else
         price_by_time(&search, found);
-    price_listed(&search);
+    price_listed(&search, found);
     if (result->plans->len == 0 && found->legal > 0)
         result->closest = closest_plan(request, found);
     result->seconds = (double)(g_get_monotonic_time() - start) / 1e6;

@@ -33,6 +33,8 @@ typedef struct {
     guint fixed_ep;        /* the same */
     gboolean sequence_parallel;
     Sharding sharding; /* form, prefetch, keep, accumulate, overrides; strategy is overwritten */
+    gboolean searches_units; /* strategy and keep of units too, where no strategy is given and
+                                @sharding has no overrides */
     guint top;
     SortKey sort;
     const Framework *framework; /* that predictions are for; NULL = fsdp-run */

@@ -100,7 +100,7 @@ search stray
 search --model
 for fix in dp_shard dp_shard= dp_shard=0 dp_shard=-1 dp_shard=x dp_shard=2,dp_shrad=1 colour=red \
     form=round accumulate=never prefetch=-1 prefetch=x live_units=0 prefetch=2,live_units=1 \
-    keep=everything keep=layers.x keep=layers.3-1 unit=root unit=root:x unit=layers.0:no_shard:x \
+    keep=everything keep=layers.x keep=layers.3-1 unit=root unit=unifrm unit=root:x unit=layers.0:no_shard:x \
     micro_batch=0 recompute=some strategy=x schedule=x virtual_stages=0 stages=3:x stages= \
     context=ulysses sequence=maybe; do
     search --fix "$fix"

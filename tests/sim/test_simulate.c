@@ -320,6 +320,52 @@ START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
 }
 END_TEST
 
+static const char *stream_of(const Program *program, const SimulatedOp *op)
+{
+    const Call *call = &g_array_index(program->step.calls, Call, op->call);
+
+    return program_stream(program, program_segment(program, call->segment)->ops[op->op].stream)
+        ->name;
+}
+
+/* Fails where ops of those streams run at once. */
+static void assert_take_turns(const Program *program, const GArray *ops, const char *const *streams)
+{
+    for (guint i = 0; i < ops->len; i++)
+        for (guint j = 0; j < i; j++) {
+            const SimulatedOp *a = &g_array_index(ops, SimulatedOp, i);
+            const SimulatedOp *b = &g_array_index(ops, SimulatedOp, j);
+
+            if (g_strv_contains(streams, stream_of(program, a)) &&
+                g_strv_contains(streams, stream_of(program, b)))
+                ck_assert(a->start_s >= b->end_s - 1e-12 || b->start_s >= a->end_s - 1e-12);
+        }
+}
+
+/* They share the links: a step gains nothing by spreading its units over streams. */
+START_TEST(units_that_are_not_sharded_are_reduced_in_turn_with_those_that_are)
+{
+    static const char *const reduces[] = {"shard.reduce", "data.reduce", "replicate.reduce", NULL};
+    g_autoptr(Model) model = case_model(&real_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+
+    for (guint replicate = 1; replicate <= 2; replicate++) {
+        g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+        Case one = case_of(model, replicate, 4, 2);
+        StepTime time;
+
+        one.device = DEVICE_CUDA;
+        one.sharding.num_overrides = 1;
+        one.sharding.overrides[0] = (UnitOverride){3, 6, STRATEGY_NO_SHARD, -1};
+        g_autoptr(ProgramSet) set = case_compile(&one);
+        simulate_set(set, &context, &time, ops);
+        ck_assert_uint_gt(count_calls(set->classes[0], ".reduce"), 4);
+        assert_take_turns(set->classes[0], ops, reduces);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("simulate");
@@ -336,6 +382,7 @@ int main(void)
     tcase_add_test(tcase, prefetch_hides_gathers_behind_longer_compute);
     tcase_add_test(tcase, slower_links_never_make_a_step_shorter);
     tcase_add_test(tcase, a_gpu_runs_gathers_and_reductions_side_by_side);
+    tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_in_turn_with_those_that_are);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -1,0 +1,430 @@
+#include "sim/search/unit_choice.h"
+
+#include "sim/base/parallel.h"
+#include "sim/summary/summary.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What differs by less is not worth a plan that is harder to read. */
+const double UNIT_CHOICE_GAIN = 0.005;
+
+/* And what a change must gain to be worth its memory. */
+static const double CHANGE_GAIN = 0.001;
+
+/* How whole a unit is, the more the later: less is moved, more is kept. */
+typedef enum {
+    LEVEL_PLAN, /* as the plan's strategy and keep say */
+    LEVEL_KEPT,
+    LEVEL_SHARD_GRAD_OP,
+    LEVEL_SHARD_OPTIMIZER,
+    LEVEL_NO_SHARD,
+    NUM_LEVELS
+} Level;
+
+static const UnitOverride overrides[NUM_LEVELS] = {
+    [LEVEL_KEPT] = {0, 0, -1, TRUE},
+    [LEVEL_SHARD_GRAD_OP] = {0, 0, STRATEGY_SHARD_GRAD_OP, -1},
+    [LEVEL_SHARD_OPTIMIZER] = {0, 0, STRATEGY_SHARD_OPTIMIZER, -1},
+    [LEVEL_NO_SHARD] = {0, 0, STRATEGY_NO_SHARD, -1},
+};
+
+/* With one micro-batch shard_grad_op and shard_optimizer gather a unit once, as where it is kept.
+ */
+static gboolean is_offered(Level level, const Plan *plan)
+{
+    const Strategy strategy = plan->sharding.strategy;
+
+    if (level == LEVEL_KEPT)
+        return strategy >= STRATEGY_FULL_SHARD;
+    return (plan->schedule.micro_batches > 1 || level == LEVEL_NO_SHARD) &&
+           overrides[level].strategy < (gint)strategy;
+}
+
+/* Raises some units to a level: the root, or the first or last @num blocks of each chunk. */
+typedef struct {
+    Level level;
+    gboolean of_root, from_end;
+    guint num;
+} Change;
+
+/* One plan under work. */
+typedef struct {
+    const Plan *plan;
+    Summariser *summariser;
+    guint64 limit_bytes; /* of a floor */
+    guint most_blocks;   /* of a chunk, that there may be room for */
+    guint8 *levels;      /* Level, by unit: the best so far */
+    double step_s;       /* of it */
+    Sharding sharding;
+} Refiner;
+
+static void raise_units(guint8 *levels, guint first, guint num, Level level)
+{
+    for (guint unit = first; unit < first + num; unit++)
+        levels[unit] = MAX(levels[unit], (guint8)level);
+}
+
+static void change_levels(const Plan *plan, const Change *change, guint8 *levels)
+{
+    const guint layers = plan->model->layers, pp = plan->layout.size[AXIS_PP];
+
+    if (change->of_root)
+        raise_units(levels, ROOT_UNIT, 1, change->level);
+    for (guint c = 0; !change->of_root && c < schedule_chunks(&plan->schedule, pp); c++) {
+        const LayerRange range = schedule_chunk(&plan->schedule, layers, pp, c);
+        const guint num = MIN(change->num, range.count);
+
+        raise_units(levels, 1 + range.first + (change->from_end ? range.count - num : 0), num,
+                    change->level);
+    }
+}
+
+/* One override for each run of units of a level; FALSE where they are too many. */
+static gboolean set_overrides(Sharding *sharding, const guint8 *levels, guint layers)
+{
+    sharding->num_overrides = 0;
+    for (guint unit = ROOT_UNIT; unit <= layers; unit++) {
+        const gboolean runs_on = unit > ROOT_UNIT + 1 && levels[unit] == levels[unit - 1];
+        UnitOverride *entry = &sharding->overrides[sharding->num_overrides];
+
+        if (levels[unit] == LEVEL_PLAN)
+            continue;
+        if (runs_on) {
+            entry[-1].last = unit;
+            continue;
+        }
+        if (sharding->num_overrides == MAX_UNIT_OVERRIDES)
+            return FALSE;
+        *entry = overrides[levels[unit]];
+        entry->first = entry->last = unit;
+        sharding->num_overrides++;
+    }
+    return TRUE;
+}
+
+/* The plan's choices with another sharding; what they point to is borrowed. */
+static Plan *variant_new(const Plan *plan, const Sharding *sharding)
+{
+    Plan *variant = plan_new();
+
+    variant->model = plan->model;
+    variant->topology = plan->topology;
+    variant->gpus = plan->gpus;
+    variant->device = plan->device;
+    variant->ranks_per_node = plan->ranks_per_node;
+    variant->threads = plan->threads;
+    variant->workload = plan->workload;
+    variant->layout = plan->layout;
+    variant->sharding = *sharding;
+    variant->schedule = plan->schedule;
+    variant->sequence_parallel = plan->sequence_parallel;
+    variant->context = plan->context;
+    variant->framework = plan->framework;
+    return variant;
+}
+
+static void variant_free(Plan *variant)
+{
+    variant->model = NULL;
+    variant->topology = NULL;
+    plan_free(variant);
+}
+
+/* ---- one change ---- */
+
+/* What a change leads to; FALSE where it changes nothing or is not legal. */
+static gboolean change_sharding(const Refiner *refiner, const Change *change, guint8 *levels,
+                                Sharding *sharding)
+{
+    const Plan *plan = refiner->plan;
+    const guint units = plan->model->layers + 1;
+    Choice choice = plan_choice(plan);
+
+    memcpy(levels, refiner->levels, units);
+    change_levels(plan, change, levels);
+    *sharding = refiner->sharding;
+    choice.sharding = sharding;
+    return memcmp(levels, refiner->levels, units) != 0 &&
+           set_overrides(sharding, levels, plan->model->layers) &&
+           legality_check(&choice, NULL) == VERDICT_OK;
+}
+
+static Summary summary_of(const Refiner *refiner, const Sharding *sharding)
+{
+    ProgramSpec spec = plan_spec(refiner->plan);
+
+    spec.sharding = sharding;
+    return summarise(refiner->summariser, &spec, G_MAXUINT64);
+}
+
+/* The best change so far. */
+typedef struct {
+    guint8 *levels;
+    Sharding sharding;
+    double step_s;
+    gboolean found;
+} Best;
+
+/* FALSE where it is too large; one that is no faster counts as fitting. */
+static gboolean try_change(const Refiner *refiner, const Change *change, Best *best)
+{
+    const guint units = refiner->plan->model->layers + 1;
+    const PriceLimit limit = {.limit_s = best->step_s * (1 - CHANGE_GAIN)};
+    g_autofree guint8 *levels = g_new(guint8, units);
+    Sharding sharding;
+
+    if (!change_sharding(refiner, change, levels, &sharding))
+        return TRUE;
+    const Summary summary = summary_of(refiner, &sharding);
+    if (summary.floor_bytes > refiner->limit_bytes)
+        return FALSE;
+    if (summary.bound_s > limit.limit_s)
+        return TRUE;
+    Plan *variant = variant_new(refiner->plan, &sharding);
+    const PriceLimit of_stage = {.limit_s = limit.limit_s, .stage = summary.stage};
+    const PriceResult result = plan_price_below(variant, &of_stage);
+    if (result == PRICE_FITS) {
+        memcpy(best->levels, levels, units);
+        best->sharding = sharding;
+        best->step_s = variant->prediction.step_seconds;
+        best->found = TRUE;
+    }
+    variant_free(variant);
+    return result != PRICE_TOO_LARGE;
+}
+
+/* ---- until nothing gains ---- */
+
+/* One block, all that there may be room for, and where those are too large the most that fit, by
+ * halves.  FALSE where not even one fits. */
+static gboolean try_blocks(const Refiner *refiner, Level level, gboolean from_end, Best *best)
+{
+    Change change = {.level = level, .from_end = from_end, .num = 1};
+    guint fits = 1, most = refiner->most_blocks;
+
+    if (!try_change(refiner, &change, best))
+        return FALSE;
+    change.num = most;
+    while (fits < most) {
+        if (try_change(refiner, &change, best))
+            fits = change.num;
+        else
+            most = change.num - 1;
+        change.num = (fits + most + 1) / 2;
+    }
+    return TRUE;
+}
+
+/* Makes the best change; FALSE where none gains.  Where a block has no room at one level it has
+ * none at the next. */
+static gboolean improve(Refiner *refiner)
+{
+    const Plan *plan = refiner->plan;
+    const guint units = plan->model->layers + 1;
+    g_autofree guint8 *levels = g_memdup2(refiner->levels, units);
+    Best best = {levels, refiner->sharding, refiner->step_s, FALSE};
+    gboolean room = refiner->most_blocks > 0;
+
+    for (guint l = LEVEL_PLAN + 1; l < NUM_LEVELS; l++) {
+        const Change root = {.level = (Level)l, .of_root = TRUE};
+
+        if (!is_offered((Level)l, plan))
+            continue;
+        if (l != LEVEL_KEPT || !plan->sharding.keep_root)
+            try_change(refiner, &root, &best);
+        room = room && try_blocks(refiner, (Level)l, TRUE, &best) &&
+               try_blocks(refiner, (Level)l, FALSE, &best);
+    }
+    memcpy(refiner->levels, best.levels, units);
+    refiner->sharding = best.sharding;
+    refiner->step_s = best.step_s;
+    return best.found;
+}
+
+/* Takes the sharding if the whole step, every micro-batch of it, is as short as that. */
+static void take(Plan *plan, const Sharding *sharding, double wanted_s)
+{
+    const Sharding alike = plan->sharding;
+    const double alike_s = plan->prediction.step_seconds;
+
+    plan->sharding = *sharding;
+    if (plan_price(plan) && plan->prediction.step_seconds <= wanted_s) {
+        plan->alike_s = alike_s;
+        return;
+    }
+    plan->sharding = alike;
+    plan_price(plan);
+}
+
+/* ---- what can be gained ---- */
+
+static double unit_bytes(const Plan *plan, UnitKind kind)
+{
+    g_autoptr(GArray) params = model_unit_params(plan->model, kind);
+    double elements = 0;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *shape = &g_array_index(params, ParamShape, i);
+
+        elements += (double)shape->rows * (double)shape->cols;
+    }
+    return elements * dtype_bytes(plan->workload.recipe->compute) / plan->layout.size[AXIS_TP];
+}
+
+/* Blocks of the fullest stage that can be whole for longer: those that there is memory for, or all,
+ * where all but the gathered copies that are there anyway have room.  What is whole already needs
+ * no more for it. */
+static guint blocks_with_room(const Plan *plan, guint blocks)
+{
+    const Prediction *p = &plan->prediction;
+    const guint copies = plan->sharding.live_units + 1; /* and the last block's */
+    const double each =
+        unit_bytes(plan, UNIT_BLOCK) * (1 - 1.0 / layout_shard_ranks(&plan->layout));
+    const double room = (double)(p->memory_limit - p->memory_total) / each;
+
+    if (plan->sharding.strategy < STRATEGY_FULL_SHARD || room + copies >= blocks)
+        return blocks;
+    return (guint)room;
+}
+
+/* The fullest stage's blocks, and chunks. */
+typedef struct {
+    guint blocks, chunks;
+} StageBlocks;
+
+static StageBlocks fullest_stage(const Plan *plan)
+{
+    const guint pp = plan->layout.size[AXIS_PP];
+    const guint stage = plan->prediction.rank / (plan->gpus / pp);
+    StageBlocks found = {0, schedule_virtual_stages(&plan->schedule)};
+
+    for (guint c = stage; c < schedule_chunks(&plan->schedule, pp); c += pp)
+        found.blocks += schedule_chunk(&plan->schedule, plan->model->layers, pp, c).count;
+    return found;
+}
+
+/* No more than what units that there is room for move, by their share of it: a root that is kept is
+ * gathered half as often. */
+static double most_saved_s(const Plan *plan, const UnitSavings *savings, StageBlocks stage,
+                           guint with_room)
+{
+    const gboolean kept =
+        plan->sharding.strategy >= STRATEGY_FULL_SHARD && plan->sharding.keep_root;
+    const double block = unit_bytes(plan, UNIT_BLOCK);
+    const double root = unit_bytes(plan, UNIT_ROOT) * (kept ? 0.5 : 1);
+    const double part = (with_room * block + root) / (stage.blocks * block + root);
+
+    return MIN(plan->prediction.step_seconds - savings->bound_s, savings->moved_s * part);
+}
+
+/* ---- all plans ---- */
+
+/* Those that are worked on at once: so many, on however many cores, that all find the same. */
+enum { AT_ONCE = 2 };
+
+typedef struct {
+    GPtrArray *plans;
+    guint first;
+    double wanted_s;        /* of a sequence: what is short enough to be taken */
+    GPtrArray *summarisers; /* by worker */
+} Refine;
+
+static void refine(const Refine *all, Plan *plan, Summariser *summariser)
+{
+    enum { MOST_CHANGES = 8 };
+    const double alike_s = plan->prediction.step_seconds;
+    const double wanted_s = all->wanted_s * plan->workload.global_batch;
+    const UnitSavings savings = plan_unit_savings(plan);
+    const StageBlocks stage = fullest_stage(plan);
+    const guint with_room = blocks_with_room(plan, stage.blocks);
+    g_autofree guint8 *levels = g_new0(guint8, plan->model->layers + 1);
+    Refiner refiner = {.plan = plan,
+                       .summariser = summariser,
+                       .limit_bytes = plan_memory_limit(plan) - plan_framework_bytes(plan),
+                       .most_blocks = (with_room + stage.chunks - 1) / stage.chunks,
+                       .levels = levels,
+                       .step_s = alike_s,
+                       .sharding = plan->sharding};
+
+    if (alike_s - most_saved_s(plan, &savings, stage, with_room) > wanted_s)
+        return;
+    for (guint i = 0; i < MOST_CHANGES && savings.bound_s < refiner.step_s * (1 - CHANGE_GAIN); i++)
+        if (!improve(&refiner))
+            break;
+    if (refiner.step_s <= wanted_s)
+        take(plan, &refiner.sharding, wanted_s);
+}
+
+/* Whether something could be gained at all: units are sharded, and with no communication that is
+ * not hidden the step would be the shortest. */
+static gboolean is_open(const Refine *all, const Plan *plan)
+{
+    const Prediction *p = &plan->prediction;
+    const double saved_s = p->exposed_communication_seconds - p->bubble_fraction * p->step_seconds;
+
+    return plan->sharding.strategy != STRATEGY_NO_SHARD && plan->model->experts.count == 0 &&
+           layout_shard_ranks(&plan->layout) > 1 &&
+           p->step_seconds - saved_s < all->wanted_s * plan->workload.global_batch;
+}
+
+static void refine_plan(gpointer data, guint i, guint worker)
+{
+    const Refine *all = data;
+    Plan *plan = g_ptr_array_index(all->plans, all->first + i);
+
+    if (is_open(all, plan))
+        refine(all, plan, g_ptr_array_index(all->summarisers, worker));
+}
+
+static void find_wanted(Refine *all)
+{
+    all->wanted_s = INFINITY;
+    for (guint i = 0; i < all->plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(all->plans, i);
+        const double step_s = plan->prediction.step_seconds / plan->workload.global_batch;
+
+        all->wanted_s = MIN(all->wanted_s, step_s * (1 - UNIT_CHOICE_GAIN));
+    }
+}
+
+/* Of the list, those at its head that together are simulated quickly: of all stages, but not of
+ * every micro-batch (price.h). */
+static guint num_refined(const GPtrArray *plans)
+{
+    enum { MOST_OPS = 20000, LOOKED_AT = 7 };
+    double ops = 0;
+
+    for (guint i = 0; i < plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(plans, i);
+        const double pp = plan->layout.size[AXIS_PP];
+        const double part = LOOKED_AT * pp / plan->schedule.micro_batches;
+
+        ops += (double)plan->ops * pp * MIN(part, 1);
+        if (ops > MOST_OPS)
+            return i;
+    }
+    return plans->len;
+}
+
+void unit_choice_refine(const SearchRequest *request, const Candidates *found, GPtrArray *plans)
+{
+    g_autoptr(GPtrArray) summarisers =
+        g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
+    const guint num = num_refined(plans);
+    Refine all = {.plans = plans, .summarisers = summarisers};
+
+    if (!request->searches_units || request->strategy >= 0 || request->sort == SORT_MEMORY ||
+        request->sharding.num_overrides > 0 || framework_is_foreign(request->framework))
+        return;
+    for (guint w = 0; plans->len > 0 && w < parallel_workers(AT_ONCE); w++) {
+        const SimulateContext context = plan_context(g_ptr_array_index(plans, 0));
+
+        g_ptr_array_add(summarisers,
+                        summariser_new(&context, g_ptr_array_index(found->summarisers, 0)));
+    }
+    for (all.first = 0; all.first < num; all.first += AT_ONCE) {
+        find_wanted(&all);
+        parallel_run(MIN(AT_ONCE, num - all.first), refine_plan, &all);
+    }
+}
