@@ -118,6 +118,7 @@ check_cudasim() {
         run_simulated build "${source%.*}" fifo asc 1
         run_simulated build "${source%.*}" lifo desc 1
         for seed in $(seq "${SEEDS:-8}"); do
+            [[ $seed -eq 1 || $source != */test_ops.c ]] || break # one stream: nothing to schedule
             policy=$([ $((seed % 2)) -eq 0 ] && echo pct || echo random)
             run_simulated build "${source%.*}" "$policy" random "$seed"
         done
