@@ -50,7 +50,7 @@ gpu-tests: $(GPU_TEST)
 
 .PHONY: gpu-tests cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
-cuda-report: ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
+cuda-report: $(FLOORS) ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh
 
 -include $(CUDA_KERNELS:.o=.d) $(CUDA_HOST:.o=.d)
