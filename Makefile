@@ -147,6 +147,7 @@ check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
 	$(MAKE) BUILD=build/tsan $(TSAN_TESTS)
 	$(MAKE) cudasim
+	$(MAKE) check-nvcc
 	scripts/check.sh unit mpi e2e tsan cudasim
 
 check-all: check ## beside all of check, what takes long: every pair of features, many schedules

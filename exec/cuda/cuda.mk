@@ -48,7 +48,15 @@ $(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_K
 	$(Q)$(RUN_LINK) $(CHECK_LIBS) $(CUDA_LIBS) -o $@
 gpu-tests: $(GPU_TEST)
 
-.PHONY: gpu-tests cuda-kernels cuda-report install-cuda
+# Every check compiles and links all of it against NVIDIA's libraries, where they are.
+check-nvcc:
+ifneq ($(wildcard $(NVCC)),)
+	$(MAKE) BUILD=build build/fsdp-cuda.so gpu-tests
+else
+	@echo "SKIP the CUDA plug-in: no $(NVCC)"
+endif
+
+.PHONY: gpu-tests check-nvcc cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
 cuda-report: $(FLOORS) ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh

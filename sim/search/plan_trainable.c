@@ -38,7 +38,8 @@ static gboolean check_heads(const Plan *plan, GError **error)
 
     return plan->device != DEVICE_CUDA || (dim % 2 == 0 && dim <= CUDA_ATTENTION_MOST_DIM) ||
            fail(error, ERROR_INPUT,
-                "model %s has head_dim = %u: attention kernels for GPUs take even ones of at most %u",
+                "model %s has head_dim = %u: attention kernels for GPUs take even ones of at most "
+                "%u",
                 plan->model->name, dim, (guint)CUDA_ATTENTION_MOST_DIM);
 }
 
