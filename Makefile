@@ -150,7 +150,7 @@ check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) check-nvcc
 	scripts/check.sh unit mpi e2e tsan cudasim
 
-check-all: check ## beside all of check, what takes long: every pair of features, many schedules
+check-all: check ## beside all of check, what takes long: every pair of features, every wait, many schedules
 	SEEDS=50 scripts/check.sh all cudasim
 
 check-unit check-mpi check-e2e: ## one part of it
