@@ -39,7 +39,8 @@ REPORTS_SRC := $(call sources,reports/*/*.c)
 EXEC_SRC    := $(filter-out exec/cuda/%,$(call sources,exec/*/*.c))
 TEST_SRC    := $(filter-out tests/cuda/% tests/cudasim/%,$(wildcard tests/*/test_*.c))
 BENCH_SRC   := $(wildcard tests/bench/bench_*.c)
-ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*/*.c reports/*.c exec/*/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC)
+FLOORS_SRC  := tests/bench/kernel_floors.c
+ALL_SRC     := $(wildcard sim/*/*.c sim/*.c reports/*/*.c reports/*.c exec/*/*.c exec/*.c) $(TEST_SRC) $(BENCH_SRC) $(FLOORS_SRC)
 
 PLAN_LIB := $(BUILD)/libreports.a $(BUILD)/libsim.a
 RUN_LIB  := $(BUILD)/libexec.a $(PLAN_LIB)
@@ -116,7 +117,8 @@ $(BUILD)/fsdp-run: $(BUILD)/exec/run_main.o $(RUN_LIB)
 	$(Q)$(RUN_LINK) -o $@
 
 # Tests of sim/ and reports/ need neither MPI nor a BLAS.
-PLAN_TESTS := $(filter $(BUILD)/tests/sim/% $(BUILD)/tests/reports/%,$(TESTS))
+FLOORS     := $(FLOORS_SRC:%.c=$(BUILD)/%)
+PLAN_TESTS := $(filter $(BUILD)/tests/sim/% $(BUILD)/tests/reports/%,$(TESTS)) $(FLOORS)
 $(PLAN_TESTS): %: %.o $(PLAN_LIB)
 	$(call say,link)
 	$(Q)$(PLAN_LINK) $(CHECK_LIBS) -o $@
@@ -152,10 +154,10 @@ check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) build/tests/sim/test_summary
 	$(MAKE) $(TSAN)
 	$(MAKE) cudasim
-	$(MAKE) cuda
+	$(MAKE) check-nvcc
 	scripts/check.sh cudasim mpi e2e unit tsan
 
-check-all: check ## beside all of check, what takes long: every pair of features, many schedules
+check-all: check ## beside all of check, what takes long: every pair of features, every wait, many schedules
 	SEEDS=50 scripts/check.sh all cudasim
 
 check-unit check-mpi check-e2e: ## one part of it

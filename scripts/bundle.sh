@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes a folder that can be copied to another x86-64 Linux with a C library no older than this one's:
 # bundle.sh BUILD FOLDER, from `make bundle`.  In it are the programs, which look for libraries in
-# ../lib; those libraries, but for glibc, the NVIDIA driver and CUDA's; what Open MPI opens at run
-# time; models, topologies; and, where they were built, the plug-in and the tests for a GPU.
+# ../lib; those libraries, but for glibc, the NVIDIA driver and CUDA's (NCCL, 0.2 GB, comes with
+# neither, so it is there); what Open MPI opens at run time; models, topologies; and, where they were
+# built, the plug-in and the tests for a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 out=$2
@@ -64,7 +65,7 @@ chmod +x "$out/bin/mpirun"
 # ---- libraries ----
 
 missing=$(ldd "${copied[@]}" | sed -n 's/^\t\(.*\) => not found.*/\1/p' | sort -u |
-    grep -v '^lib\(cuda\|cublas\|nccl\)' || true)
+    grep -v '^lib\(cuda\|cublas\)' || true)
 if [ -n "$missing" ]; then
     printf 'bundle.sh: not found on this machine: %s\n' "$missing" >&2
     exit 1
@@ -74,7 +75,7 @@ ldd "${copied[@]}" | sed -n 's/^\t\(.*\) => \(\/.*\) (0x.*/\1 \2/p' | sort -u |
         case $name in
         ld-linux* | libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | \
             libresolv.so.* | libutil.so.* | libmvec.so.*) ;;
-        libcuda.so.* | libcuda[rR]t.so.* | libcublas*.so.* | libnccl.so.*) ;;
+        libcuda.so.* | libcuda[rR]t.so.* | libcublas*.so.*) ;;
         *) cp -L "$path" "$out/lib/$name" ;;
         esac
     done

@@ -4,9 +4,9 @@
 # 1. A kernel a line: registers (sm_80/90/100), bytes spilled, static shared memory, and how many
 #    instructions of its PTX (and its SASS, where cuobjdump is) access global memory by 16 bytes or
 #    by fewer, copy tiles to shared memory, load matrices, and use tensor cores.
-# 2. A kernel a line at the shapes of Llama 3 8B, one sequence of 8192: bytes and FLOPs that it
-#    must move and do at least (sim/program/traits.c), those that it does, and how long the
-#    bandwidth or the arithmetic of an H100 and an H200 takes for the latter.
+# 2. An op a line of the program of Llama 3.1 8B, one sequence of 8192: bytes and FLOPs that it must
+#    move and do at least, those that its kernels do, and how long the bandwidth or the arithmetic of
+#    an H100 and an H200 takes for the latter (tests/bench/kernel_floors.c).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -97,46 +97,10 @@ table() {
     }'
 }
 
-# N rows, C hidden, F ffn, V vocabulary, R rows of logits at a time, H/K heads, D head_dim, P
-# parameters of a block.  H100 SXM and H200 SXM: 3.35 and 4.8 TB/s, 989.4 TFLOP/s dense bf16
-# (NVIDIA, data sheets of the H100 and the H200).
-floors() {
-    awk '
-    function row(kernel, must_bytes, bytes, must_flops, flops,    h100, h200) {
-        h100 = 1e6 * (bytes / 3.35e12 > flops / 989.4e12 ? bytes / 3.35e12 : flops / 989.4e12)
-        h200 = 1e6 * (bytes / 4.8e12 > flops / 989.4e12 ? bytes / 4.8e12 : flops / 989.4e12)
-        printf "%-24s %9.1f %9.1f %9.1f %9.1f %9.1f %9.1f\n", kernel, must_bytes / 1e6,
-               bytes / 1e6, must_flops / 1e9, flops / 1e9, h100, h200
-    }
-    BEGIN {
-        N = 8192; C = 4096; F = 14336; V = 128256; R = 1024; H = 32; K = 8; D = 128
-        P = 218112000; x = 2 * N * C; qkvo = 2 * N * D * (2 * H + 2 * K); pair = N * N * H * D
-        printf "%-24s %9s %9s %9s %9s %9s %9s\n", "bf16, N = 8192", "must MB", "does MB",
-               "must GF", "does GF", "H100 us", "H200 us"
-        row("embed", 2 * x + 4 * N, 2 * x + 4 * N)
-        row("embed_backward", 2 * x + 4 * N, x + 4 * N + 2 * V * C + 2 * x) # zeroes dW, adds to it
-        row("rmsnorm", 2 * x + 4 * N, 2 * x + 4 * N)
-        row("rmsnorm + residual", 4 * x + 4 * N, 4 * x + 4 * N)
-        row("rmsnorm_backward", 3 * x + 4 * N, 3 * x + 4 * N + 2 * 256 * 4 * C) # partial sums
-        row("layernorm_backward", 3 * x + 8 * N, 3 * x + 8 * N + 4 * 256 * 4 * C)
-        row("rope", 2 * 2 * N * D * (H + K), 2 * 2 * N * D * (H + K))
-        row("swiglu", 6 * N * F, 6 * N * F)
-        row("swiglu_backward", 10 * N * F, 10 * N * F)
-        row("gelu", 4 * N * F, 4 * N * F)
-        row("gelu_backward", 6 * N * F, 6 * N * F)
-        row("cross_entropy (R rows)", 6 * R * V, 10 * R * V) # logits twice: a row outgrows caches
-        row("attention", qkvo, qkvo, 2 * pair, 2 * pair * (1 + 64 / N))
-        row("attention_backward", 2 * qkvo, 3 * qkvo, 5 * pair, 7 * pair * (1 + 64 / N)) # both kernels
-        row("squared_norm (block)", 2 * P, 2 * P)
-        row("adamw (block)", 28 * P, 28 * P)
-        row("cast_fp8", 1.5 * x, 1.5 * x)
-    }'
-}
-
 for source in exec/cuda/*.cu; do
     for arch in "${archs[@]}"; do
         compile "$source" "$arch"
     done
 done | table
 echo
-floors
+build/tests/bench/kernel_floors

@@ -257,14 +257,18 @@ template <typename T> static void launch_plain(const CudaAttention *a, CudaStrea
 
 void cuda_attention(const CudaAttention *attention, CudaStream stream)
 {
-    const guint64 dim = attention->sizes.head_dim;
-
+    switch (attention_tensor_cores(&attention->sizes)) {
+    case 128:
+        launch_forward<MmaTiles<128, 2, 4>>(attention, stream);
+        return;
+    case 64:
+        launch_forward<MmaTiles<64, 2, 8>>(attention, stream);
+        return;
+    default:
+        break;
+    }
     if (attention->sizes.dtype == DTYPE_FP32)
         launch_plain<float>(attention, stream);
-    else if (dim == 128)
-        launch_forward<MmaTiles<128, 2, 4>>(attention, stream);
-    else if (dim == 64)
-        launch_forward<MmaTiles<64, 2, 8>>(attention, stream);
     else
         launch_plain<bf16>(attention, stream);
 }

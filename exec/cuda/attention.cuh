@@ -103,6 +103,26 @@ static __device__ __forceinline__ guint64 row_stride(const HeadPlace &place)
     return (guint64)place.heads * place.dim;
 }
 
+/* Columns from @c on of one row of a head, zeros behind the last; rows are aligned where the number
+ * of columns is a multiple of WIDE. */
+template <typename T>
+static __device__ __forceinline__ void load_head(float (&to)[WIDE], const T *row, unsigned c,
+                                                 unsigned dim)
+{
+    if (dim % WIDE == 0 && c < dim) {
+        load(to, row + c);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+        float value[1] = {0};
+
+        if (c + i < dim)
+            load(value, row + c + i);
+        to[i] = value[0];
+    }
+}
+
 /* ---- copies to shared memory that go on behind the thread's back ---- */
 
 /* BYTES (8 or 16) from global to shared memory; zeros where not @valid. */
@@ -193,3 +213,5 @@ struct TileSets {
 TileSets attention_tiles(const CudaAttentionSizes *sizes, unsigned query_rows, unsigned key_rows,
                          void *scratch, CudaStream stream);
 Shape attention_shape(const CudaAttentionSizes *sizes);
+/* HEAD_DIM of the MmaTiles that take such heads, or 0: FmaTiles do. */
+unsigned attention_tensor_cores(const CudaAttentionSizes *sizes);

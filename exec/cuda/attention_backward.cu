@@ -43,8 +43,8 @@ static __global__ void __launch_bounds__(STATS_THREADS) query_stats(QueryStats<T
     for (unsigned d = threadIdx.x % WARP * WIDE; d < s.shape.dim; d += WARP * WIDE) {
         float a[WIDE], b[WIDE];
 
-        load(a, s.dout + n * s.shape.dim + d);
-        load(b, s.o + n * s.shape.dim + d);
+        load_head(a, s.dout + n * s.shape.dim, d, s.shape.dim);
+        load_head(b, s.o + n * s.shape.dim, d, s.shape.dim);
 #pragma unroll
         for (int i = 0; i < WIDE; i++)
             sum += a[i] * b[i];
@@ -420,14 +420,18 @@ template <typename T> static void launch_plain(const CudaAttentionBackward *a, C
 
 void cuda_attention_backward(const CudaAttentionBackward *attention, CudaStream stream)
 {
-    const guint64 dim = attention->sizes.head_dim;
-
+    switch (attention_tensor_cores(&attention->sizes)) {
+    case 128:
+        launch_backward<MmaTiles<128, 1, 4>, MmaTiles<128, 1, 4>>(attention, stream);
+        return;
+    case 64:
+        launch_backward<MmaTiles<64, 2, 4>, MmaTiles<64, 1, 8>>(attention, stream);
+        return;
+    default:
+        break;
+    }
     if (attention->sizes.dtype == DTYPE_FP32)
         launch_plain<float>(attention, stream);
-    else if (dim == 128)
-        launch_backward<MmaTiles<128, 1, 4>, MmaTiles<128, 1, 4>>(attention, stream);
-    else if (dim == 64)
-        launch_backward<MmaTiles<64, 2, 4>, MmaTiles<64, 1, 8>>(attention, stream);
     else
         launch_plain<bf16>(attention, stream);
 }

@@ -1,5 +1,5 @@
-/* Products of tiles by plain multiply-adds in fp32: any storage, heads of any multiple of 8 up to
- * MAX_DIM columns.
+/* Products of tiles by plain multiply-adds in fp32: any storage, heads of any even number of
+ * columns up to MAX_DIM.
  *
  * 16 x 16 threads on tiles of 32 x 32: a thread has two rows, and of a result every sixteenth group
  * of 4 columns.  Shared tiles are rows of fp32, zeros behind the last column; four floats of
@@ -51,8 +51,8 @@ template <typename T, int MAX_DIM> struct FmaTiles {
             const unsigned r = i / (MAX_DIM / WIDE), c = i % (MAX_DIM / WIDE) * WIDE;
             float values[WIDE] = {};
 
-            if (r < rows && c < dim)
-                load(values, from + r * stride + c);
+            if (r < rows)
+                load_head(values, from + r * stride, c, dim);
             store(to + r * STRIDE + c, values);
         }
     }

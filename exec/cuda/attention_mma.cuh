@@ -1,4 +1,5 @@
-/* Products of tiles by tensor cores: bf16, fp32 sums, heads of HEAD_DIM (64 or 128) columns.
+/* Products of tiles by tensor cores: bf16, fp32 sums, heads of at most HEAD_DIM (64 or 128)
+ * columns, a multiple of 8; those behind the last are zeros.
  *
  * 4 warps, each with 16 * M_TILES rows of the block's tile.  Shared tiles are rows of HEAD_DIM bf16
  * in chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8), so that the eight rows that
@@ -102,18 +103,20 @@ template <int HEAD_DIM, int M_TILES, int N_TILES> struct MmaTiles {
         return tile + row * HEAD_DIM + (chunk ^ row % 8) * 8;
     }
 
-    /* Copies a tile, zeros behind its last row. */
+    /* Copies a tile, zeros behind its last row and column. */
     template <int TILE_ROWS>
     static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, guint64 stride,
-                                                     unsigned rows, unsigned)
+                                                     unsigned rows, unsigned dim)
     {
+        const unsigned c = threadIdx.x % CHUNKS;
+
 #pragma unroll
         for (int i = 0; i < TILE_ROWS * CHUNKS / THREADS; i++) {
-            const unsigned r = (threadIdx.x + i * THREADS) / CHUNKS, c = threadIdx.x % CHUNKS;
-            const bool valid = r < rows;
+            const unsigned r = (threadIdx.x + i * THREADS) / CHUNKS;
+            const bool valid = r < rows && c * 8 < dim;
 
             copy_async<16>(const_cast<bf16 *>(chunk_at(to, r, c)),
-                           from + (valid ? r : 0) * stride + c * 8, valid);
+                           from + (valid ? r * stride + c * 8 : 0), valid);
         }
     }
 

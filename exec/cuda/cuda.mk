@@ -48,17 +48,17 @@ $(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_K
 	$(Q)$(RUN_LINK) $(CHECK_LIBS) $(CUDA_LIBS) -o $@
 gpu-tests: $(GPU_TEST)
 
-# With NVIDIA's compiler and libraries, no GPU: the plug-in and the tests for one are built and linked.
-cuda:
+# Every check compiles and links all of it against NVIDIA's libraries, where they are.
+check-nvcc:
 ifneq ($(wildcard $(NVCC)),)
-	$(MAKE) CUDA=1 all gpu-tests
+	$(MAKE) BUILD=build build/fsdp-cuda.so gpu-tests
 else
-	@echo "SKIP cuda: no $(NVCC)"
+	@echo "SKIP the CUDA plug-in: no $(NVCC)"
 endif
 
-.PHONY: cuda gpu-tests cuda-kernels cuda-report install-cuda
+.PHONY: gpu-tests check-nvcc cuda-kernels cuda-report install-cuda
 cuda-kernels: $(CUDA_KERNELS)
-cuda-report: ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
+cuda-report: $(FLOORS) ## registers, accesses, tensor core instructions of the CUDA kernels; bytes and FLOPs
 	CUDA_HOME=$(CUDA_HOME) scripts/cuda_report.sh
 
 -include $(CUDA_KERNELS:.o=.d) $(CUDA_HOST:.o=.d)

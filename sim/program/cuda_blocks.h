@@ -7,6 +7,7 @@ enum {
     CUDA_BIAS_PARTIALS = 64,           /* sums of a bias' gradient */
     CUDA_SQUARED_NORM_PARTIALS = 1024, /* sums of squares of a unit: 8 KiB that the device keeps */
     CUDA_ATTENTION_TILE = 32,          /* queries or keys of the smallest tile */
+    CUDA_ATTENTION_MOST_DIM = 256,     /* columns of a head, an even number */
     /* What cuBLASLt is given as its limit: NVIDIA recommends 32 MiB for Hopper and later. */
     CUDA_GEMM_WORKSPACE_BYTES = 32 << 20,
 };

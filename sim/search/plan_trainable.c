@@ -1,5 +1,6 @@
 /* Which plans fsdp-run trains: what it lacks is said beside a plan, and refused by a run. */
 #include "sim/base/error.h"
+#include "sim/program/cuda_blocks.h"
 #include "sim/search/plan.h"
 
 static gboolean check_workload(const Plan *plan, GError **error)
@@ -31,9 +32,20 @@ static gboolean check_window(const Plan *plan, GError **error)
                 plan->workload.seq_len, window);
 }
 
+static gboolean check_heads(const Plan *plan, GError **error)
+{
+    const guint dim = plan->model->head_dim;
+
+    return plan->device != DEVICE_CUDA || (dim % 2 == 0 && dim <= CUDA_ATTENTION_MOST_DIM) ||
+           fail(error, ERROR_INPUT,
+                "model %s has head_dim = %u: attention kernels for GPUs take even ones of at most "
+                "%u",
+                plan->model->name, dim, (guint)CUDA_ATTENTION_MOST_DIM);
+}
+
 gboolean plan_check_trainable(const Plan *plan, GError **error)
 {
-    if (!check_workload(plan, error) || !check_window(plan, error))
+    if (!check_workload(plan, error) || !check_window(plan, error) || !check_heads(plan, error))
         return FALSE;
     if (plan->sharding.offload.optimizer == TIER_CXL ||
         plan->sharding.offload.parameters == TIER_CXL)

@@ -31,6 +31,16 @@ for library in libdl.so.2 libpthread.so.0 librt.so.1 libutil.so.1 libresolv.so.2
     cp -L "/lib/x86_64-linux-gnu/$library" "$root/lib/x86_64-linux-gnu/" 2>/dev/null || true
 done
 
+# Where it has the plug-in: CUDA is what that machine must have, here with a driver that finds no GPU.
+cuda=/opt/cuda
+with_cuda=no
+if [ -e "$bundle/lib/fsdp/fsdp-cuda.so" ] && [ -e "${CUDA_HOME:=/usr/local/cuda}/lib64/stubs/libcuda.so" ]; then
+    with_cuda=yes
+    mkdir -p "$root$cuda"
+    cp -L "$CUDA_HOME"/lib64/libcublasLt.so.*[0-9] "$root$cuda/"
+    cp -L "$CUDA_HOME/lib64/stubs/libcuda.so" "$root$cuda/libcuda.so.1"
+fi
+
 cat >"$root/script" <<'SCRIPT'
 set -eu
 bin="/opt/moved here/bin"
@@ -45,6 +55,12 @@ status=0
 "$bin/fsdp-run" gpu.plan --data "$text" --device cuda 2>no-gpu || status=$?
 echo "without a GPU: status $status"
 while read -r line; do echo "said: $line"; done <no-gpu
+if [ -e /opt/cuda ]; then
+    status=0
+    LD_LIBRARY_PATH=/opt/cuda "$bin/fsdp-run" gpu.plan --data "$text" 2>no-gpu || status=$?
+    echo "with CUDA and a driver: status $status"
+    while read -r line; do echo "said then: $line"; done <no-gpu
+fi
 SCRIPT
 
 status=0
@@ -63,4 +79,8 @@ grep -q 'memory_bytes' "$root/out" || failed "no report"
 grep -q '^without a GPU: status 3$' "$root/out" || failed "a plan for GPUs is not refused"
 [ "$(grep -c '^said: ' "$root/out")" -eq 1 ] || failed "not one line says why"
 grep '^said: fsdp-run: device "cuda": ' "$root/out"
+if [ "$with_cuda" = yes ]; then # all of the plug-in is loaded before it can find no GPU
+    grep -q '^with CUDA and a driver: status 3$' "$root/out" || failed "the plug-in does not end with 3"
+    grep '^said then: .*no GPU can be used here' "$root/out" || failed "the plug-in finds not all that it needs"
+fi
 echo "the bundle plans, trains on 2 ranks and reports, in a root with a C library and a shell"

@@ -3,7 +3,7 @@
 #include "tests/cuda/tcp_ranks.h"
 #include "tests/cuda/train_layouts.h"
 
-enum { GRAPH_STEPS = 9, SAMPLED = 5, COUNTED = 7, AUTO_STEPS = 10 };
+enum { GRAPH_STEPS = 9, SAMPLED = 4, COUNTED = 7, AUTO_STEPS = 10 };
 
 static LayoutRun *run_new(const TrainTest *test, const TrainLayout *of, GraphMode mode,
                           TrainParts *parts)
@@ -15,7 +15,7 @@ static LayoutRun *run_new(const TrainTest *test, const TrainLayout *of, GraphMod
     return layout_run_new_with(test->runtime, &spec, &task, &options);
 }
 
-/* Of graphs, steps 1 and 2 are issued, 3 is captured; 5, sampled, is issued between two of them; 8
+/* Of graphs, steps 1 and 2 are issued, 3 is captured; 4, sampled, is issued behind it; 8
  * begins with a prologue. */
 static gboolean train(const TrainTest *test, const TrainLayout *of, GraphMode mode,
                       double loss[GRAPH_STEPS], double norm[GRAPH_STEPS])

@@ -16,6 +16,14 @@ refused_silently() {
 
 refused_silently 2 "the plan's is cuda" "$build/fsdp-run" "$plan" --data "$text" --device cpu
 
+# Heads that no attention kernel takes.
+mkdir "$tmp/wide"
+sed 's/"hidden_size"/"head_dim": 264, &/' models/tiny-1m/config.json >"$tmp/wide/config.json"
+timeout 60 "$build/fsdp-plan" search --model "$tmp/wide" --topology dgx-h100 --gpus 2 \
+    --global-batch 4 --seq-len 32 -o "$tmp/wide.plan" >/dev/null || die "fsdp-plan search: status $?"
+refused_silently 2 'head_dim = 264: .*even ones of at most 256' "$build/fsdp-run" "$tmp/wide.plan" \
+    --data "$text"
+
 # A program without the plug-in, whatever was built.
 mkdir -p "$tmp/bin"
 cp "$build/fsdp-run" "$tmp/bin/"
