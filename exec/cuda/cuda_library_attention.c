@@ -69,6 +69,7 @@ static gboolean can_run(const Op *op, GError **error)
     for (guint i = first_result; i < scratch; i++)
         if (op->operands[i].access != ACCESS_WRITE)
             return fail(error, ERROR_RUNTIME, "a result is added to what is there");
+    g_assert(op_library_attention(op)); /* and so the program has its scratch */
     return TRUE;
 }
 
