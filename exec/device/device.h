@@ -57,10 +57,12 @@ typedef struct {
     void (*graph_run)(Device *device, DeviceGraph *graph);
     void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
     guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
-    /* Lets a library run all attention of @program, as long as no other is asked for, and returns
-     * its name and version; or NULL, the device's own kernels run it, and ERROR_RUNTIME says why.
-     * @program NULL: own kernels, no error.  Nothing of a program is under way. */
-    const char *(*library_attention)(Device *device, const Program *program, GError **error);
+    /* Lets a library run attention, which is no other than @ops (const Op *), as long as nothing
+     * else is asked for, and returns its name and version; or NULL, the device's own kernels run
+     * it, and ERROR_RUNTIME says why.  @ops NULL: own kernels, no error.  @scratch_bytes: of their
+     * scratch operand.  Nothing is under way. */
+    const char *(*library_attention)(Device *device, const GPtrArray *ops, guint64 scratch_bytes,
+                                     GError **error);
 } DeviceQueueOps;
 
 /* Slots are required.  Kernels never allocate. */
@@ -111,6 +113,9 @@ void device_fill_host(void *to, guint32 word, gsize bytes);            /* the sa
 
 /* Name and version of what multiplies matrices, for the run's record ("OpenBLAS 0.3.21 Zen"). */
 const char *device_library(const Device *device);
+
+/* Slot library_attention for all that @program has, with its scratch.  The device has queues. */
+const char *device_library_attention(Device *device, const Program *program, GError **error);
 
 /* The first of the optional operands, which come last: NULL when op has @required ones only. */
 static inline void *launch_optional(const Launch *launch, guint required)

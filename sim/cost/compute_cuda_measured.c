@@ -5,8 +5,8 @@
 
 static const MeasuredLoad alone = {.busy = 1, .threads = 1, .cores = 1};
 
-/* The kernels that were measured are fsdp-run's own (not cuDNN's attention, which a run may take
- * instead); products are the library's, whoever calls it. */
+/* The kernels that were measured are those of fsdp-run; products are the library's, whoever calls
+ * it. */
 static gboolean is_own(const ComputeContext *context)
 {
     return !framework_is_foreign(context->framework);
@@ -24,14 +24,25 @@ static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *
                                  : device_cost_cuda.gemm(shape, dtype, topology, context);
 }
 
-static double attention_seconds(const Op *op, const Topology *topology,
-                                const ComputeContext *context)
+/* By cuDNN where it was measured and a run would take it, else by the own kernels. */
+static double attention_rate(const Op *op, const Topology *topology)
 {
     const guint64 keys = (guint64)((double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op));
     const guint64 size[] = {keys, op->sizes.head_dim};
-    const double rate = is_own(context) ? measured_op_rate(&topology->measured, &alone,
-                                                           op_kind_name(op->kind), op->dtype, size)
-                                        : 0;
+    g_autofree char *by_cudnn = g_strconcat(op_kind_name(op->kind), MEASURED_BY_CUDNN, NULL);
+    const double rate = op_library_attention(op) ? measured_op_rate(&topology->measured, &alone,
+                                                                    by_cudnn, op->dtype, size)
+                                                 : 0;
+
+    return rate > 0 ? rate
+                    : measured_op_rate(&topology->measured, &alone, op_kind_name(op->kind),
+                                       op->dtype, size);
+}
+
+static double attention_seconds(const Op *op, const Topology *topology,
+                                const ComputeContext *context)
+{
+    const double rate = is_own(context) ? attention_rate(op, topology) : 0;
 
     return rate > 0 ? op_flops(op) / rate : device_cost_cuda.attention(op, topology, context);
 }

@@ -502,13 +502,16 @@ static guint64 cuda_aligned(guint64 bytes)
     return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
 }
 
+guint op_attention_scratch(OpKind kind)
+{
+    return kind == OP_ATTENTION ? 5 : 9;
+}
+
 gboolean op_library_attention(const Op *op)
 {
-    const guint operands = op->kind == OP_ATTENTION ? 6 : 10;
-
     return (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD) &&
-           op->num_operands <= operands && op->dtype == DTYPE_BF16 && op->dtype_out == DTYPE_BF16 &&
-           op_value_dim(op) == op->sizes.head_dim;
+           op->num_operands <= op_attention_scratch(op->kind) + 1 && op->dtype == DTYPE_BF16 &&
+           op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
 }
 
 /* What any plan that cuDNN makes of the op may need, by the plans that its 9.19 makes for sm_80 to

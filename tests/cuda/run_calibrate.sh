@@ -36,15 +36,21 @@ refused 2 'has GPUs of type h100-sxm-80gb, and this machine has another: simulat
     "${calibrate[@]}" -t "$tmp/other.topology" -o "$tmp/out.topology"
 refused 2 'its device is a cpu' "${calibrate[@]}" -t localhost -o "$tmp/out.topology"
 refused 2 'only with --device cuda' "$run" calibrate -t "$tmp/in.topology" -o "$tmp/out.topology"
+refused 2 '"none": must be cudnn, own or auto' "${calibrate[@]}" --attention none \
+    -t "$tmp/in.topology" -o "$tmp/out.topology"
+refused 3 'attention cudnn: libcudnn.so.9 is cuDNN 9.8.0' env CUDASIM_CUDNN_VERSION=90800 \
+    "${calibrate[@]}" --attention cudnn -t "$tmp/in.topology" -o "$tmp/out.topology"
 [ ! -e "$tmp/out.topology" ] || complain "a refused calibration wrote something"
 
 timeout 200 "${no_mpi[@]}" CUDASIM_DEVICES=2 "${calibrate[@]}" -t "$tmp/in.topology" \
     -o "$tmp/out.topology" >"$tmp/stdout" 2>"$tmp/stderr" || complain "calibrate: $(<"$tmp/stderr")"
-for row in 'source=measured by fsdp-run calibrate on simulated' 'bf16=100 TFLOP/s' 'op_overhead=' \
+for row in 'source=measured by fsdp-run calibrate on simulated.*, attention by cuDNN 9' 'bf16=100 TFLOP/s' 'op_overhead=' \
     'framework_memory_alone=' 'framework_memory=' 'bf16/busy1/threads1/64x256x64=' \
-    'attention_backward/bf16/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
+    'attention_backward/bf16/' 'attention_cudnn/bf16/busy1/threads1/64x64=' \
+    'attention_backward_cudnn/bf16/' 'attention/fp32/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
     grep -q "^$row" "$tmp/out.topology" || complain "calibrated: no $row in $(<"$tmp/out.topology")"
 done
+! grep -q '^attention.*_cudnn/fp32' "$tmp/out.topology" || complain "calibrated: fp32 by cuDNN"
 timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
     complain "calibrated: not read"
 cmp -s "$tmp/out.topology" "$tmp/again.topology" || complain "calibrated: printed otherwise"
