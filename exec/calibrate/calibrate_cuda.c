@@ -128,6 +128,18 @@ static gboolean measure_ops(const CalibrateOptions *options, Device *device, Mea
 
 /* ---- one of several ranks ---- */
 
+static void say_late(const GArray *tasks, guint ranks)
+{
+    guint late = 0;
+
+    for (guint i = 0; i < tasks->len; i++)
+        late += g_array_index(tasks, CommTask, i).late ? 1 : 0;
+    if (late > 0)
+        g_printerr("note: of %u collectives of %u ranks %u were not issued before their time "
+                   "began: it may include the host's\n",
+                   tasks->len, ranks, late);
+}
+
 static gboolean measure_collectives(const CalibrateOptions *options, const SessionMeans *means,
                                     Measured *measured, guint *rank, GError **error)
 {
@@ -139,6 +151,8 @@ static gboolean measure_collectives(const CalibrateOptions *options, const Sessi
         return FALSE;
     *rank = session.comm->rank;
     comm_tasks_add_rows(tasks, session.comm->size, measured);
+    if (*rank == 0)
+        say_late(tasks, session.comm->size);
     return session_close(&session, error);
 }
 

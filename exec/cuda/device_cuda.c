@@ -278,6 +278,12 @@ static void cuda_wait(Device *base, guint stream, DeviceEvent *event)
               "cudaStreamWaitEvent");
 }
 
+static gboolean cuda_happened(Device *base, DeviceEvent *event)
+{
+    cuda_enter((CudaDevice *)base);
+    return cudaEventQuery((cudaEvent_t)event) != cudaErrorNotReady;
+}
+
 static double cuda_seconds(Device *base, DeviceEvent *from, DeviceEvent *to)
 {
     CudaDevice *device = (CudaDevice *)base;
@@ -302,6 +308,7 @@ static const DeviceQueueOps cuda_queues = {
     .event_free = cuda_event_free,
     .record = cuda_record,
     .wait = cuda_wait,
+    .happened = cuda_happened,
     .seconds = cuda_seconds,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,

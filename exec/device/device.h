@@ -48,6 +48,7 @@ typedef struct {
     void (*event_free)(Device *device, DeviceEvent *event);
     void (*record)(Device *device, guint stream, DeviceEvent *event);
     void (*wait)(Device *device, guint stream, DeviceEvent *event); /* of the last record() */
+    gboolean (*happened)(Device *device, DeviceEvent *event);       /* the last record() did */
     double (*seconds)(Device *device, DeviceEvent *from, DeviceEvent *to); /* both have happened */
     /* What is issued on COMPUTE_STREAM, and on streams once they wait for an event of its, is kept
      * instead of run, whichever thread issues it.  At the end COMPUTE_STREAM must have waited for

@@ -50,6 +50,10 @@ for row in 'source=measured by fsdp-run calibrate on simulated.*, attention by c
     'attention_backward_cudnn/bf16/' 'attention/fp32/' 'adamw/bf16/' 'head_loss/fp32/' 'all_reduce/bf16/ranks2/16384='; do
     grep -q "^$row" "$tmp/out.topology" || complain "calibrated: no $row in $(<"$tmp/out.topology")"
 done
+# A microsecond of that device is an op: between the marks of a collective are it and the second mark,
+# and none of the work before, during which it was issued.
+grep '/ranks2/' "$tmp/out.topology" | grep -v '=2 us$' >"$tmp/longer" &&
+    complain "calibrated: between marks is more than a collective: $(<"$tmp/longer")"
 ! grep -q '^attention.*_cudnn/fp32' "$tmp/out.topology" || complain "calibrated: fp32 by cuDNN"
 timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
     complain "calibrated: not read"

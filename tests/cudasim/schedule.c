@@ -82,6 +82,7 @@ static void run(CsStream *stream)
     CsOp *op = stream->first;
 
     begin(stream, op);
+    cs_time_us += 1;
     op->kind->run(op);
     finish();
     stream->first = op->next;
