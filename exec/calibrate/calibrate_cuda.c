@@ -1,6 +1,7 @@
 /* Calibration of the GPUs of a machine. */
 #include "exec/calibrate/calibrate_comm.h"
 #include "exec/calibrate/calibrate_framework.h"
+#include "exec/calibrate/calibrate_match.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
 #include "exec/calibrate/calibrate_samples.h"
@@ -25,21 +26,6 @@ static CalibrateScale scale_of(const CalibrateOptions *options)
     if (options->tiny)
         return CALIBRATE_TINY;
     return options->quick ? CALIBRATE_GPU_QUICK : CALIBRATE_GPU;
-}
-
-/* "h100" of "h100-sxm-80gb" must be a word of "NVIDIA H100 80GB HBM3": GH200 is no h200.  Left out:
- * variants of one name (its memory, PCIe or SXM), which the source of the rows shows. */
-static gboolean check_name(const Topology *topology, const char *library, GError **error)
-{
-    g_auto(GStrv) parts = g_strsplit(topology->gpu.name, "-", 2);
-    g_autofree char *lower = g_ascii_strdown(library, -1);
-    const char *at = strstr(lower, parts[0]);
-
-    return (at != NULL && (at == lower || !g_ascii_isalnum(at[-1]))) ||
-           fail(error, ERROR_INPUT,
-                "topology %s has GPUs of type %s, and this machine has another: %s (--topology "
-                "names what describes it)",
-                topology->name, topology->gpu.name, library);
 }
 
 /* Without rows that were measured before. */
@@ -206,11 +192,17 @@ static gboolean measure_one(const CalibrateOptions *options, const CudaPlugIn *p
 {
     const DeviceOptions first = {.threads = 1};
     g_autoptr(Device) device = device_open_with(plug_in->device, &first, error);
-    g_autofree char *attention = NULL;
+    g_autofree char *attention = NULL, *note = NULL;
+    DeviceFacts facts;
 
-    if (device == NULL || !check_name(topology, device_library(device), error) ||
+    if (device == NULL)
+        return FALSE;
+    device_queues(device)->describe(device, &facts);
+    if (!calibrate_match(topology, &facts, &note, error) ||
         !measure_ops(options, device, &topology->measured, &attention, error))
         return FALSE;
+    if (note != NULL)
+        g_printerr("note: %s\n", note);
     set_source(topology, device_library(device), attention);
     return TRUE;
 }

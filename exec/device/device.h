@@ -31,6 +31,13 @@ typedef struct {
                                     and on a device without queues, where the caller looks */
 } Launch;
 
+/* What it says of itself, at its highest clocks; 0: it doesn't. */
+typedef struct {
+    char name[256];
+    guint64 memory_bytes;
+    double memory_bytes_per_s, fp32_flops;
+} DeviceFacts;
+
 /* What a device has that runs ops later, on streams, in memory of its own.  Streams are numbered as
  * the program's.  Nothing waits but sync() and what says so; a stream is used by one thread at a
  * time, streams by several.  The first error is kept and is every later sync()'s. */
@@ -58,6 +65,7 @@ typedef struct {
     void (*graph_run)(Device *device, DeviceGraph *graph);
     void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
     guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
+    void (*describe)(Device *device, DeviceFacts *facts);
     /* Lets a library run attention, which is no other than @ops (const Op *), as long as nothing
      * else is asked for, and returns its name and version; or NULL, the device's own kernels run
      * it, and ERROR_RUNTIME says why.  @ops NULL: own kernels, no error.  @scratch_bytes: of their

@@ -6,7 +6,7 @@
 
 mkdir "$tmp/bin"
 export BIN=$build DATA=models BLOCK_MODEL=tiny-1m LAYERS=1 WHOLE_MODEL=tiny-gpt2 SEQ=16 BATCH=2 STEPS=3
-export CALIBRATE=--tiny PYTHON=false SIMULATED=$build/tests/cuda/simulated_run PATH=$tmp/bin:$PATH
+export CUDASIM_MEM=$((143771 << 20)) CALIBRATE=--tiny PYTHON=false SIMULATED=$build/tests/cuda/simulated_run PATH=$tmp/bin:$PATH
 
 # player NAME: a program, from standard input.
 player() {
@@ -15,8 +15,8 @@ player() {
 }
 
 player nvidia-smi <<<'echo "NVIDIA H200, 570.86.15"'
-sed 's/h200-sxm-141gb/simulated-gpu/' topologies/one-h200 >"$tmp/topology"
-sed 's/h200-sxm-141gb/simulated-gpu/' topologies/gpus/h200-sxm-141gb >>"$tmp/topology"
+sed 's/h200-sxm-141gb/simulated/' topologies/one-h200 >"$tmp/topology"
+sed 's/h200-sxm-141gb/simulated/' topologies/gpus/h200-sxm-141gb >>"$tmp/topology"
 player copying <<'SCRIPT'
 case "$*" in
 calibrate*) cp "$TOPOLOGY" "${@: -1}" ;;

@@ -16,8 +16,8 @@ source = made up
 nodes = 1
 [node]
 gpus = 2
-gpu = simulated-gpu
-[gpu simulated-gpu]
+gpu = simulated
+[gpu simulated]
 source = made up
 kind = cuda
 bf16 = 100 TFLOP/s
@@ -29,11 +29,14 @@ kind = nvlink
 bandwidth = 100 GB/s
 latency = 2 us
 END
+export CUDASIM_MEM=80000000000
 calibrate=("$run" calibrate --device cuda --tiny)
-sed 's/simulated-gpu/h100-sxm-80gb/' "$tmp/in.topology" >"$tmp/other.topology"
+sed 's/simulated/h100-sxm-80gb/' "$tmp/in.topology" >"$tmp/other.topology"
 refused 2 'needs --topology T' "${calibrate[@]}" -o "$tmp/out.topology"
 refused 2 'has GPUs of type h100-sxm-80gb, and this machine has another: simulated' \
     "${calibrate[@]}" -t "$tmp/other.topology" -o "$tmp/out.topology"
+CUDASIM_MEM=40000000000 refused 2 "with 80.0 GB, and this machine's simulated has 40.0 GB" \
+    "${calibrate[@]}" -t "$tmp/in.topology" -o "$tmp/out.topology"
 refused 2 'its device is a cpu' "${calibrate[@]}" -t localhost -o "$tmp/out.topology"
 refused 2 'only with --device cuda' "$run" calibrate -t "$tmp/in.topology" -o "$tmp/out.topology"
 refused 2 '"none": must be cudnn, own or auto' "${calibrate[@]}" --attention none \
@@ -44,6 +47,8 @@ refused 3 'attention cudnn: libcudnn.so.9 is cuDNN 9.8.0' env CUDASIM_CUDNN_VERS
 
 timeout 200 "${no_mpi[@]}" CUDASIM_DEVICES=2 "${calibrate[@]}" -t "$tmp/in.topology" \
     -o "$tmp/out.topology" >"$tmp/stdout" 2>"$tmp/stderr" || complain "calibrate: $(<"$tmp/stderr")"
+grep -q '^note: by its clocks this simulated has .* of fp32; topology two-gpus states 1 and 50 ' \
+    "$tmp/stderr" || complain "calibrated: rates are not compared: $(<"$tmp/stderr")"
 for row in 'source=measured by fsdp-run calibrate on simulated.*, attention by cuDNN 9' 'bf16=100 TFLOP/s' 'op_overhead=' \
     'framework_memory_alone=' 'framework_memory=' 'bf16/busy1/threads1/64x256x64=' \
     'attention_backward/bf16/' 'attention_cudnn/bf16/busy1/threads1/64x64=' \
