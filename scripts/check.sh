@@ -135,6 +135,7 @@ check_cudasim() {
 # Programs that start their ranks themselves.
 check_cudasim_tcp() {
     local program seed
+    run_simulated build tests/cuda/test_host_waits_tcp random asc 1
     for program in tests/cuda/test_train_tcp tests/cuda/test_graphs_tcp; do
         RANKS="1 2" run_simulated build/checked "$program" lifo asc 1
         RANKS="2 4" run_simulated build/asan "$program" lifo desc 1

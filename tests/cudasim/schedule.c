@@ -229,8 +229,16 @@ static gboolean is_done(const void *token)
     return ((const CsToken *)token)->done;
 }
 
+static guint host_waits;
+
+guint cudasim_host_waits(void)
+{
+    return host_waits;
+}
+
 void cs_wait_stream(CsStream *stream)
 {
+    host_waits++;
     cs_host_advance();
     cs_schedule_until(is_idle, stream);
     cs_host_joins(&stream->clock);
@@ -239,6 +247,7 @@ void cs_wait_stream(CsStream *stream)
 
 void cs_wait_token(CsToken *token)
 {
+    host_waits++;
     cs_host_advance();
     cs_token_ref(token);
     cs_schedule_until(is_done, token);
