@@ -126,7 +126,7 @@ check_cudasim() {
     for kind in build build/asan; do
         run "tests/cuda/run_tcp ($kind)" 400 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
     done
-    run "tests/cuda/run_bench (build)" 120 env BUILD=build bash tests/cuda/run_bench.sh
+    run "tests/cuda/run_bench (build)" 200 env BUILD=build bash tests/cuda/run_bench.sh
     run "tests/cuda/run_calibrate (build)" 300 "${no_leaks[@]}" BUILD=build bash tests/cuda/run_calibrate.sh
     check_cudasim_mpi
     check_cudasim_tcp
