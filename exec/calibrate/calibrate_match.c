@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* A driver keeps 1% (80 GB) to 4% (40 GB with ECC) of what nvidia-smi reports, and data sheets round
- * down: 141 GB of an H200 NVL are 150.  Variants are 15% or more apart. */
+/* A driver keeps 1% (80 GB) to 4% (40 GB with ECC) of what nvidia-smi reports, and data sheets
+ * round down: 141 GB of an H200 NVL are 150.  Variants are 15% or more apart. */
 static const double LEAST_MEMORY = 0.92, MOST_MEMORY = 1.08;
 
 /* Data sheets round (4.8 TB/s of an H200 are 4.9 by its clock), boards are clocked a little higher
