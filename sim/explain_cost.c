@@ -69,6 +69,14 @@ static void print_bubble(const Plan *plan)
 
 /* ---- scratch ---- */
 
+static gboolean uses_scratch(const Program *program, const Op *op)
+{
+    for (guint i = 0; i < op->num_operands; i++)
+        if (strcmp(program_tensor(program, op->operands[i].tensor)->name, "scratch") == 0)
+            return TRUE;
+    return FALSE;
+}
+
 /* All ops share it: it is what the most demanding one may need. */
 static void print_scratch(const Plan *plan, const Program *program)
 {
@@ -80,7 +88,8 @@ static void print_scratch(const Plan *plan, const Program *program)
 
         for (guint i = 0; i < segment->num_ops; i++) {
             const Op *op = &segment->ops[i];
-            const guint64 needs = op_workspace_bytes(op, plan->device, plan->threads);
+            const guint64 needs =
+                uses_scratch(program, op) ? op_workspace_bytes(op, plan->device, plan->threads) : 0;
 
             most = needs > bytes ? op : most;
             bytes = MAX(bytes, needs);
