@@ -193,8 +193,8 @@ static GPtrArray *rank_command(const char *program, const CalibrateOptions *opti
 }
 
 /* The device is the topology's; without one it is this machine's CPU. */
-static gboolean check_calibrated_device(const char *device, const CalibrateOptions *options,
-                                        GError **error)
+static gboolean check_calibrated_device(const char *device, const char *attention,
+                                        const CalibrateOptions *options, GError **error)
 {
     const gboolean cuda = g_strcmp0(device, "cuda") == 0;
 
@@ -204,6 +204,8 @@ static gboolean check_calibrated_device(const char *device, const CalibrateOptio
         return fail(error, ERROR_INPUT,
                     "calibrate --device cuda needs --topology T: what describes this machine (one "
                     "under topologies/, or what fsdp-plan topology import makes)");
+    if (!cuda && attention != NULL)
+        return fail(error, ERROR_INPUT, "--attention: only with --device cuda");
     if (!cuda && options->tiny)
         return fail(error, ERROR_INPUT, "--tiny: only with --device cuda");
     if (!cuda && options->topology != NULL)
@@ -216,7 +218,7 @@ static gboolean check_calibrated_device(const char *device, const CalibrateOptio
 static int calibrate_command(int argc, char **argv, GError **error)
 {
     g_autofree char *output = NULL, *rank_part = NULL, *device = NULL, *topology = NULL;
-    g_autofree char *nvme = NULL;
+    g_autofree char *nvme = NULL, *attention = NULL;
     CalibrateOptions options = {.quick = FALSE};
     const GOptionEntry entries[] = {
         {"quick", 0, 0, G_OPTION_ARG_NONE, &options.quick,
@@ -226,6 +228,8 @@ static int calibrate_command(int argc, char **argv, GError **error)
          "Of GPUs: what describes this machine; its rows are replaced", "T"},
         {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &nvme,
          "The disk there too, as the nvme tier that ranks of this machine share", "DIR"},
+        {"attention", 0, 0, G_OPTION_ARG_STRING, &attention,
+         "Of GPUs: as the runs that are to be predicted (auto, cudnn or own)", "BY"},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the topology here", "T"},
         {"tiny", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_NONE, &options.tiny, NULL, NULL},
         {"rank-part", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME, &rank_part, NULL, NULL},
@@ -254,7 +258,8 @@ static int calibrate_command(int argc, char **argv, GError **error)
         fail(error, ERROR_INPUT, "calibrate needs -o T and no other argument (see --help)");
         return 2;
     }
-    if (!check_calibrated_device(device, &options, error))
+    if (!check_calibrated_device(device, attention, &options, error) ||
+        !attention_mode_parse(attention, &options.attention, error))
         return 2;
     return (cuda ? calibrate_cuda : calibrate)(&options, output, error) ? 0
                                                                         : error_exit_status(*error);

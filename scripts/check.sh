@@ -143,7 +143,7 @@ check_cudasim() {
     for kind in build build/asan; do
         run "tests/cuda/run_tcp ($kind)" 400 "${no_leaks[@]}" BUILD="$kind" bash tests/cuda/run_tcp.sh
     done
-    run "tests/cuda/run_bench (build)" 120 env BUILD=build bash tests/cuda/run_bench.sh
+    run "tests/cuda/run_bench (build)" 200 env BUILD=build bash tests/cuda/run_bench.sh
     run "tests/cuda/run_calibrate (build)" 300 "${no_leaks[@]}" BUILD=build bash tests/cuda/run_calibrate.sh
     check_cudasim_mpi
     check_cudasim_tcp
@@ -152,6 +152,7 @@ check_cudasim() {
 # Programs that start their ranks themselves.
 check_cudasim_tcp() {
     local program seed
+    run_simulated build tests/cuda/test_host_waits_tcp random asc 1
     for program in tests/cuda/test_train_tcp tests/cuda/test_graphs_tcp; do
         RANKS="1 2" run_simulated build/checked "$program" lifo asc 1
         RANKS="2 4" run_simulated build/asan "$program" lifo desc 1

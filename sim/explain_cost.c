@@ -67,6 +67,43 @@ static void print_bubble(const Plan *plan)
             100 * plan->prediction.bubble_fraction, planned_stage(plan));
 }
 
+/* ---- scratch ---- */
+
+static gboolean uses_scratch(const Program *program, const Op *op)
+{
+    for (guint i = 0; i < op->num_operands; i++)
+        if (strcmp(program_tensor(program, op->operands[i].tensor)->name, "scratch") == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* All ops share it: it is what the most demanding one may need. */
+static void print_scratch(const Plan *plan, const Program *program)
+{
+    const Op *most = NULL;
+    guint64 bytes = 0;
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+            const guint64 needs =
+                uses_scratch(program, op) ? op_workspace_bytes(op, plan->device, plan->threads) : 0;
+
+            most = needs > bytes ? op : most;
+            bytes = MAX(bytes, needs);
+        }
+    }
+    if (most == NULL)
+        return;
+    g_autofree char *text = bytes_text(bytes);
+    const gboolean library = plan->device == DEVICE_CUDA && op_library_attention(most);
+    g_print("  workspace: of it %s are scratch, for %s%s\n", text, op_kind_name(most->kind),
+            library ? " by cuDNN (4 N H D + 4 N H + 4 N H D, and 4 N H D where heads share keys)"
+                    : "");
+}
+
 /* ---- state ---- */
 
 /* "rank 8 (stage 1 of 4, its part of each matrix of 2)" */
@@ -238,5 +275,6 @@ void explain_cost_print(const Plan *plan, const ProgramSet *set)
         print_bubble(plan);
     }
     print_state(plan, program);
+    print_scratch(plan, program);
     print_volume(plan, program);
 }

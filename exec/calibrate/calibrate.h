@@ -2,12 +2,15 @@
  * writes a topology file with what it found. */
 #pragma once
 
+#include "exec/run/interpreter.h"
+
 #include <glib.h>
 
 typedef struct {
-    gboolean quick;       /* fewer rows, on a CPU under 15 s instead of 60 s */
-    gboolean tiny;        /* of GPUs: one row of each, for those that are simulated */
-    const char *topology; /* of GPUs: what describes this machine; file or name */
+    gboolean quick;          /* fewer rows, on a CPU under 15 s instead of 60 s */
+    gboolean tiny;           /* of GPUs: one row of each, for those that are simulated */
+    AttentionMode attention; /* of GPUs: what a run will take */
+    const char *topology;    /* of GPUs: what describes this machine; file or name */
     const char *topologies_dir;
     const char *nvme_folder; /* of a disk that is measured too; NULL: none */
     /* Arguments, the program's name first and NULL last, that make this program call

@@ -1,6 +1,7 @@
 #include "exec/calibrate/calibrate_comm.h"
 
 #include "exec/base/process.h"
+#include "exec/calibrate/calibrate_memory.h"
 #include "sim/base/samples.h"
 
 #include <string.h>
@@ -9,6 +10,9 @@
 #define MIB ((guint64)1024 * 1024)
 
 enum { LEAST_CALLS = 5, MOST_CALLS = 500, PILOT_CALLS = 3 };
+/* A filler of 4 Mi elements moves 32 MiB: 7 us of an H200, for 2 or 3 us of the host's.  NCCL takes
+ * tens of us to issue a collective. */
+enum { MOST_FILLER_ELEMENTS = 4 << 20, LEAST_FILLERS = 4, MOST_FILLERS = 64 };
 
 static const struct {
     guint64 step, largest;
@@ -35,10 +39,13 @@ GArray *comm_tasks_new(CalibrateScale scale)
     return tasks;
 }
 
-/* On a GPU: two events of the stream. */
+/* On a GPU: two events of the stream, and what keeps it busy before the first. */
 typedef struct {
     Device *device; /* NULL: the host's clock, as a call returns when all is done */
     DeviceEvent *begin, *end;
+    char *idle; /* two of filler_elements, and what ranks meet with */
+    guint64 filler_elements;
+    guint fillers; /* launches before a call, on all ranks alike */
 } Clock;
 
 /* Two rings of memory, for whole buffers and for shards: as in a step, where a call finds buffers
@@ -56,6 +63,7 @@ typedef struct {
     void *full, *shard;
     ShardPiece piece;
     const Clock *clock;
+    gboolean late; /* result: begin was over when the host had issued the call */
 } CollectiveCall;
 
 static gboolean run_call(Session *session, gpointer data, GError **error)
@@ -78,19 +86,33 @@ static gboolean run_call(Session *session, gpointer data, GError **error)
     }
 }
 
-static void mark(const Clock *clock, DeviceEvent *event)
+/* Fillers, then an all-reduce of a number a rank, which no rank leaves before all have come. */
+static gboolean gather_ranks(Session *session, const Clock *clock, GError **error)
 {
-    if (clock->device != NULL)
-        device_queues(clock->device)->record(clock->device, SESSION_STREAM, event);
+    const gsize filler_bytes = clock->filler_elements * sizeof(float);
+    const CommRun run = {.offset = 0, .elements = session->group->size};
+
+    for (guint i = 0; i < clock->fillers; i++)
+        memory_keep_busy(clock->device, SESSION_STREAM, clock->idle, clock->idle + filler_bytes,
+                         clock->filler_elements);
+    return session->comm->ops->all_reduce(session->group, clock->idle + 2 * filler_bytes, &run, 1,
+                                          DTYPE_FP32, REDUCE_SUM, error);
 }
 
 static gboolean run_between_marks(Session *session, gpointer data, GError **error)
 {
-    const CollectiveCall *call = data;
+    CollectiveCall *call = data;
+    const Clock *clock = call->clock;
 
-    mark(call->clock, call->clock->begin);
+    if (clock->device == NULL)
+        return run_call(session, data, error);
+    const DeviceQueueOps *queues = device_queues(clock->device);
+    if (!gather_ranks(session, clock, error))
+        return FALSE;
+    queues->record(clock->device, SESSION_STREAM, clock->begin);
     const gboolean ok = run_call(session, data, error);
-    mark(call->clock, call->clock->end);
+    call->late = queues->happened(clock->device, clock->begin);
+    queues->record(clock->device, SESSION_STREAM, clock->end);
     return ok;
 }
 
@@ -117,12 +139,13 @@ static char *ring_place(char *ring, gsize ring_bytes, gsize bytes, guint call)
     return ring + call % places * bytes;
 }
 
-/* Seconds of @num calls, one by one. */
-static gboolean time_calls(Session *session, const Buffers *buffers, const CommTask *task,
+/* Seconds of @num calls, one by one, and whether any was late. */
+static gboolean time_calls(Session *session, const Buffers *buffers, CommTask *task,
                            double *seconds, guint num, GError **error)
 {
     const gsize shard_bytes = task->bytes / session->group->size;
 
+    task->late = FALSE;
     for (guint i = 0; i < num; i++) {
         CollectiveCall call = {
             .kind = task->kind,
@@ -134,19 +157,37 @@ static gboolean time_calls(Session *session, const Buffers *buffers, const CommT
         };
         if (!time_call(session, &call, &seconds[i], error))
             return FALSE;
+        task->late |= call.late;
     }
     return TRUE;
 }
 
+/* Calls before those that count, with more fillers until none is late on any rank. */
+static gboolean run_pilot(Session *session, Buffers *buffers, CommTask *task, double *seconds,
+                          GError **error)
+{
+    Clock *clock = &buffers->clock;
+
+    for (;; clock->fillers *= 2) {
+        if (!time_calls(session, buffers, task, seconds, PILOT_CALLS, error))
+            return FALSE;
+        double late = task->late;
+        if (clock->device != NULL && !session_max(session, &late, error))
+            return FALSE;
+        if (late < 1 || clock->fillers >= MOST_FILLERS)
+            return TRUE;
+    }
+}
+
 /* Every rank must make as many calls: the slowest's pilot says how many. */
-static gboolean run_task(Session *session, const Buffers *buffers, CommTask *task, double window_s,
+static gboolean run_task(Session *session, Buffers *buffers, CommTask *task, double window_s,
                          GError **error)
 {
     const guint64 unit = session->group->size * dtype_bytes(task->dtype);
     double seconds[MOST_CALLS];
 
     task->bytes = MAX(task->bytes / unit, 1) * unit;
-    if (!time_calls(session, buffers, task, seconds, PILOT_CALLS, error))
+    if (!run_pilot(session, buffers, task, seconds, error))
         return FALSE;
     double pilot = seconds[PILOT_CALLS - 1];
     if (!session_max(session, &pilot, error))
@@ -170,7 +211,7 @@ static gboolean touch(Session *session, const Buffers *buffers, GError **error)
         memset(buffers->shard, 0, buffers->shard_bytes);
     }
     for (guint i = 0; i < G_N_ELEMENTS(kinds); i++) {
-        const CommTask task = {
+        CommTask task = {
             .kind = kinds[i], .dtype = DTYPE_FP32, .bytes = buffers->full_bytes / unit * unit};
         if (!time_calls(session, buffers, &task, &seconds, 1, error))
             return FALSE;
@@ -191,28 +232,41 @@ static gboolean average_tasks(Session *session, GArray *tasks, GError **error)
     return TRUE;
 }
 
+static gboolean clock_open(Clock *clock, Session *session, guint64 largest, GError **error)
+{
+    const DeviceQueueOps *queues = device_queues(session->device);
+    const guint64 elements = MIN(largest / 16, MOST_FILLER_ELEMENTS);
+
+    *clock =
+        (Clock){.device = session->device, .filler_elements = elements, .fillers = LEAST_FILLERS};
+    clock->idle = session_alloc(
+        session, 2 * elements * sizeof(float) + session->group->size * sizeof(float), error);
+    clock->begin = clock->idle ? queues->event_new(session->device, TRUE, error) : NULL;
+    clock->end = clock->begin ? queues->event_new(session->device, TRUE, error) : NULL;
+    return clock->end != NULL;
+}
+
 static gboolean buffers_open(Buffers *buffers, Session *session, const GArray *tasks,
                              GError **error)
 {
-    *buffers = (Buffers){.full_bytes = 32 * MIB, .clock = {.device = session->device}};
+    guint64 largest = 0;
+
     for (guint i = 0; i < tasks->len; i++)
-        buffers->full_bytes = MAX(buffers->full_bytes, g_array_index(tasks, CommTask, i).bytes);
+        largest = MAX(largest, g_array_index(tasks, CommTask, i).bytes);
+    *buffers = (Buffers){.full_bytes = MAX(32 * MIB, largest)};
     buffers->shard_bytes = buffers->full_bytes / session->group->size;
     buffers->full = session_alloc(session, buffers->full_bytes, error);
     buffers->shard = buffers->full ? session_alloc(session, buffers->shard_bytes, error) : NULL;
     if (buffers->shard == NULL || session->device == NULL)
         return buffers->shard != NULL;
-    const DeviceQueueOps *queues = device_queues(session->device);
-    buffers->clock.begin = queues->event_new(session->device, TRUE, error);
-    buffers->clock.end =
-        buffers->clock.begin ? queues->event_new(session->device, TRUE, error) : NULL;
-    return buffers->clock.end != NULL;
+    return clock_open(&buffers->clock, session, largest, error);
 }
 
 static void buffers_close(Buffers *buffers, Session *session)
 {
     session_release(session, buffers->full);
     session_release(session, buffers->shard);
+    session_release(session, buffers->clock.idle);
     if (buffers->clock.begin != NULL)
         device_queues(session->device)->event_free(session->device, buffers->clock.begin);
     if (buffers->clock.end != NULL)

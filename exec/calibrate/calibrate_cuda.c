@@ -1,6 +1,7 @@
 /* Calibration of the GPUs of a machine. */
 #include "exec/calibrate/calibrate_comm.h"
 #include "exec/calibrate/calibrate_framework.h"
+#include "exec/calibrate/calibrate_match.h"
 #include "exec/calibrate/calibrate_ops.h"
 #include "exec/calibrate/calibrate_parts.h"
 #include "exec/calibrate/calibrate_storage.h"
@@ -28,21 +29,6 @@ static CalibrateScale scale_of(const CalibrateOptions *options)
     return options->quick ? CALIBRATE_GPU_QUICK : CALIBRATE_GPU;
 }
 
-/* "h100" of "h100-sxm-80gb" must be a word of "NVIDIA H100 80GB HBM3": GH200 is no h200.  Left out:
- * variants of one name (its memory, PCIe or SXM), which the source of the rows shows. */
-static gboolean check_name(const Topology *topology, const char *library, GError **error)
-{
-    g_auto(GStrv) parts = g_strsplit(topology->gpu.name, "-", 2);
-    g_autofree char *lower = g_ascii_strdown(library, -1);
-    const char *at = strstr(lower, parts[0]);
-
-    return (at != NULL && (at == lower || !g_ascii_isalnum(at[-1]))) ||
-           fail(error, ERROR_INPUT,
-                "topology %s has GPUs of type %s, and this machine has another: %s (--topology "
-                "names what describes it)",
-                topology->name, topology->gpu.name, library);
-}
-
 /* Without rows that were measured before. */
 static Topology *load(const CalibrateOptions *options, GError **error)
 {
@@ -60,26 +46,86 @@ static Topology *load(const CalibrateOptions *options, GError **error)
     return g_steal_pointer(&topology);
 }
 
+/* The device's library runs attention of @tasks from here on: what it is called, or NULL. */
+static const char *open_library(Device *device, const GArray *tasks, GError **error)
+{
+    g_autoptr(GPtrArray) ops = g_ptr_array_new();
+    guint64 scratch_bytes = 0;
+
+    for (guint i = 0; i < tasks->len; i++) {
+        const Op *op = &g_array_index(tasks, OpTask, i).op;
+
+        g_ptr_array_add(ops, (gpointer)op);
+        scratch_bytes = MAX(scratch_bytes, op_workspace_bytes(op, DEVICE_CUDA, 1));
+    }
+    return device_queues(device)->library_attention(device, ops, scratch_bytes, error);
+}
+
+static gboolean measure_tasks(OpBench *bench, GArray *tasks, Measured *measured, GError **error)
+{
+    if (!op_bench_run(bench, tasks, error))
+        return FALSE;
+    op_tasks_add_rows(tasks, 1, 1, measured);
+    return TRUE;
+}
+
+/* Rows of their own beside those of the own kernels, which context parallelism and fp32 take all
+ * the same.  @said: by what a run's attention runs here. */
+static gboolean measure_library(const CalibrateOptions *options, OpBench *bench, GArray *tasks,
+                                Measured *measured, char **said, GError **error)
+{
+    g_autoptr(GError) why = NULL;
+    const char *library =
+        options->attention == ATTENTION_BY_OWN ? NULL : open_library(bench->device, tasks, &why);
+
+    if (library == NULL && options->attention == ATTENTION_BY_CUDNN)
+        return fail(error, ERROR_RUNTIME, "--attention cudnn: %s", why->message);
+    if (library == NULL) {
+        *said = why == NULL ? g_strdup("own kernels")
+                            : g_strdup_printf("own kernels (cuDNN: %s)", why->message);
+        return TRUE;
+    }
+    *said = g_strdup(library);
+    const gboolean ok = measure_tasks(bench, tasks, measured, error);
+    device_queues(bench->device)->library_attention(bench->device, NULL, 0, NULL);
+    return ok;
+}
+
 static gboolean measure_ops(const CalibrateOptions *options, Device *device, Measured *measured,
-                            GError **error)
+                            char **attention, GError **error)
 {
     const SessionMeans means = {.transport = "self"};
+    const double budget_s = options->quick ? quick_budget.ops_s : full_budget.ops_s;
     g_autoptr(GArray) tasks = op_tasks_new(scale_of(options));
+    g_autoptr(GArray) library = op_tasks_by_library(tasks);
+    const double share = (double)library->len / (library->len + tasks->len);
     Session session;
 
     if (!session_open(&session, &means, error))
         return FALSE;
-    OpBench bench = {.session = &session,
-                     .device = device,
-                     .budget_s = options->quick ? quick_budget.ops_s : full_budget.ops_s};
-    if (!op_bench_run(&bench, tasks, error))
+    OpBench bench = {.session = &session, .device = device, .budget_s = budget_s * share};
+    if (!measure_library(options, &bench, library, measured, attention, error))
+        return FALSE;
+    bench.budget_s = budget_s * (1 - share);
+    if (!measure_tasks(&bench, tasks, measured, error))
         return FALSE;
     measured->op_overhead_s = samples_round(bench.overhead_s);
-    op_tasks_add_rows(tasks, 1, 1, measured);
     return session_close(&session, error);
 }
 
 /* ---- one of several ranks ---- */
+
+static void say_late(const GArray *tasks, guint ranks)
+{
+    guint late = 0;
+
+    for (guint i = 0; i < tasks->len; i++)
+        late += g_array_index(tasks, CommTask, i).late ? 1 : 0;
+    if (late > 0)
+        g_printerr("note: of %u collectives of %u ranks %u were not issued before their time "
+                   "began: it may include the host's\n",
+                   tasks->len, ranks, late);
+}
 
 static gboolean measure_collectives(const CalibrateOptions *options, const SessionMeans *means,
                                     Measured *measured, guint *rank, GError **error)
@@ -92,6 +138,8 @@ static gboolean measure_collectives(const CalibrateOptions *options, const Sessi
         return FALSE;
     *rank = session.comm->rank;
     comm_tasks_add_rows(tasks, session.comm->size, measured);
+    if (*rank == 0)
+        say_late(tasks, session.comm->size);
     return session_close(&session, error);
 }
 
@@ -130,12 +178,13 @@ gboolean calibrate_cuda_rank_part(const CalibrateOptions *options, const char *r
 
 /* ---- all ---- */
 
-static void set_source(Topology *topology, const char *library)
+static void set_source(Topology *topology, const char *library, const char *attention)
 {
     g_autofree char *nominal = g_steal_pointer(&topology->source);
 
-    topology->source = g_strdup_printf("measured by fsdp-run calibrate on %s; the rest: %s",
-                                       library, nominal == NULL ? "not stated" : nominal);
+    topology->source =
+        g_strdup_printf("measured by fsdp-run calibrate on %s, attention by %s; the rest: %s",
+                        library, attention, nominal == NULL ? "not stated" : nominal);
 }
 
 /* The device is closed again before other processes want its memory. */
@@ -144,11 +193,18 @@ static gboolean measure_one(const CalibrateOptions *options, const CudaPlugIn *p
 {
     const DeviceOptions first = {.threads = 1};
     g_autoptr(Device) device = device_open_with(plug_in->device, &first, error);
+    g_autofree char *attention = NULL, *note = NULL;
+    DeviceFacts facts;
 
-    if (device == NULL || !check_name(topology, device_library(device), error) ||
-        !measure_ops(options, device, &topology->measured, error))
+    if (device == NULL)
         return FALSE;
-    set_source(topology, device_library(device));
+    device_queues(device)->describe(device, &facts);
+    if (!calibrate_match(topology, &facts, &note, error) ||
+        !measure_ops(options, device, &topology->measured, &attention, error))
+        return FALSE;
+    if (note != NULL)
+        g_printerr("note: %s\n", note);
+    set_source(topology, device_library(device), attention);
     return TRUE;
 }
 

@@ -48,6 +48,19 @@ void memory_refill(const Memory *memory, char *to, gsize bytes)
         memcpy(to + done, memory->read.base, MIN(PATTERN_BYTES, bytes - done));
 }
 
+void memory_keep_busy(Device *device, guint stream, const void *from, void *to, guint64 elements)
+{
+    const Op op = {.kind = OP_CAST,
+                   .dtype = DTYPE_FP32,
+                   .dtype_out = DTYPE_FP32,
+                   .num_operands = 2,
+                   .operands = {{.access = ACCESS_READ}, {.access = ACCESS_WRITE}},
+                   .sizes = {.elements = elements}};
+    const Launch launch = {.op = &op, .stream = stream, .operand = {(void *)from, to}};
+
+    device_run(device, &launch);
+}
+
 gsize memory_operand_bytes(const OpTask *task, guint i)
 {
     Op with = task->op, without = task->op;

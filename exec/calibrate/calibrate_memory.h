@@ -30,6 +30,9 @@ gboolean memory_open(Memory *memory, Session *session, Device *device, const GAr
                      GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void memory_close(const Memory *memory);
 
+/* Copies @elements (fp32) by a kernel of @stream: work that keeps a device busy for a while. */
+void memory_keep_busy(Device *device, guint stream, const void *from, void *to, guint64 elements);
+
 /* Bytes of operand @i, from what the op with and without it moves. */
 gsize memory_operand_bytes(const OpTask *task, guint i);
 

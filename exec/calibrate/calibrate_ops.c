@@ -96,17 +96,10 @@ static void trial_prepare(Trial *trial)
  * host got to it; in a step they have just worked, and it is not empty. */
 static void wake(const Memory *memory, Device *device)
 {
-    const Op op = {.kind = OP_CAST,
-                   .dtype = DTYPE_FP32,
-                   .dtype_out = DTYPE_FP32,
-                   .num_operands = 2,
-                   .operands = {{.access = ACCESS_READ}, {.access = ACCESS_WRITE}},
-                   .sizes = {.elements = WAKE_ELEMENTS}};
-    const Launch launch = {.op = &op, .operand = {memory->read.base, memory->idle}};
     const guint times = device_queues(device) != NULL ? WAKE_LAUNCHES : 1;
 
     for (guint i = 0; i < times; i++)
-        device_run(device, &launch);
+        memory_keep_busy(device, COMPUTE_STREAM, memory->read.base, memory->idle, WAKE_ELEMENTS);
 }
 
 /* Between two events of the queue. */

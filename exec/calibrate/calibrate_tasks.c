@@ -1,6 +1,7 @@
 #include "exec/calibrate/calibrate_tasks.h"
 
 #include "sim/base/samples.h"
+#include "sim/cost/measured.h"
 #include "sim/program/program.h"
 
 /* ---- what to measure ---- */
@@ -342,6 +343,20 @@ GArray *op_tasks_new(CalibrateScale scale)
     return tasks;
 }
 
+GArray *op_tasks_by_library(const GArray *tasks)
+{
+    GArray *found = g_array_new(FALSE, TRUE, sizeof(OpTask));
+
+    for (guint i = 0; i < tasks->len; i++) {
+        OpTask task = g_array_index(tasks, OpTask, i);
+
+        task.by_library = TRUE;
+        if (op_library_attention(&task.op))
+            g_array_append_val(found, task);
+    }
+    return found;
+}
+
 /* ---- rows ---- */
 
 typedef struct {
@@ -405,7 +420,9 @@ static void add_gemm_row(const GArray *tasks, guint at, const Rows *rows)
 static void add_op_row(const OpTask *task, guint64 size, guint64 width, double work,
                        const Rows *rows)
 {
-    const MeasuredOp row = {.op = g_strdup(op_kind_name(task->op.kind)),
+    const MeasuredOp row = {.op = g_strdup(task->by_library
+                                               ? measured_attention_row(task->op.kind, TRUE)
+                                               : op_kind_name(task->op.kind)),
                             .dtype = task->op.dtype,
                             .busy = rows->busy,
                             .threads = rows->threads,

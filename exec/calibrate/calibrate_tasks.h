@@ -10,6 +10,7 @@ typedef struct {
     Op op;
     guint64 unit_elements; /* unit ops */
     double seconds;        /* one call; the fixed cost of an op is taken off */
+    gboolean by_library;   /* attention: cuDNN runs it */
 } OpTask;
 
 enum {
@@ -43,6 +44,9 @@ typedef enum {
 
 /* The ops to measure, all seconds 0. */
 GArray *op_tasks_new(CalibrateScale scale);
+
+/* Those of @tasks that a GPU's library may run instead. */
+GArray *op_tasks_by_library(const GArray *tasks);
 
 /* Appends their rows. */
 void op_tasks_add_rows(const GArray *tasks, guint busy, guint threads, Measured *measured);

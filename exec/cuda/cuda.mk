@@ -41,7 +41,7 @@ install-cuda: $(BUILD)/fsdp-cuda.so
 
 # The tests of tests/cuda/ with NVIDIA's libraries, for a machine with a GPU (tests/gpu/run.sh).
 GPU_TEST := $(patsubst tests/cuda/%.c,$(BUILD)/tests/gpu/%,\
-              $(filter-out tests/cuda/test_dropped_wait% tests/cuda/test_cudnn_%,$(wildcard tests/cuda/test_*.c)))
+              $(filter-out tests/cuda/test_dropped_wait% tests/cuda/test_host_waits% tests/cuda/test_cudnn_%,$(wildcard tests/cuda/test_*.c)))
 $(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_KERNELS) $(RUN_LIB)
 	@mkdir -p $(@D)
 	$(call say,link)

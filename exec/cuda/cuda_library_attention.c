@@ -44,20 +44,10 @@ static CudaLibraryAttention *library_new(GError **error)
 
 /* ---- which ops it can run ---- */
 
-static gboolean is_attention(const Op *op)
-{
-    return op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD;
-}
-
-/* Of the scratch operand; results come before it. */
-static guint scratch_of(const Op *op)
-{
-    return op->kind == OP_ATTENTION ? 5 : 9;
-}
-
 static gboolean can_run(const Op *op, GError **error)
 {
-    const guint scratch = scratch_of(op), first_result = op->kind == OP_ATTENTION ? 3 : 6;
+    const guint scratch = op_attention_scratch(op->kind);
+    const guint first_result = op->kind == OP_ATTENTION ? 3 : 6;
 
     if (op->num_operands > scratch + 1)
         return fail(error, ERROR_RUNTIME, "context parallel attention has positions");
@@ -69,6 +59,7 @@ static gboolean can_run(const Op *op, GError **error)
     for (guint i = first_result; i < scratch; i++)
         if (op->operands[i].access != ACCESS_WRITE)
             return fail(error, ERROR_RUNTIME, "a result is added to what is there");
+    g_assert(op_library_attention(op)); /* and so the program has its scratch */
     return TRUE;
 }
 
@@ -93,50 +84,41 @@ static const CudnnAttention *find(const CudaLibraryAttention *library, const Op 
     return NULL;
 }
 
-static gboolean add(CudaLibraryAttention *library, const Program *program, const Op *op,
+static gboolean add(CudaLibraryAttention *library, const Op *op, guint64 scratch_bytes,
                     GError **error)
 {
     const CudnnTarget target = {.handle = library->handle};
     const CudnnAttentionShape shape = shape_of(op);
-    const guint scratch = op->operands[scratch_of(op)].tensor;
-    const guint64 limit = tensor_copy_bytes(program_tensor(program, scratch));
 
     if (!can_run(op, error))
         return FALSE;
     if (find(library, op) != NULL)
         return TRUE;
-    CudnnAttention *attention = cudnn_attention_new(library->cudnn, &target, &shape, limit, error);
+    CudnnAttention *attention =
+        cudnn_attention_new(library->cudnn, &target, &shape, scratch_bytes, error);
     if (attention == NULL)
         return FALSE;
     g_ptr_array_add(library->shapes, attention);
     return cuda_attention_check(library->cudnn, library->handle, &shape, error);
 }
 
-static gboolean add_all(CudaLibraryAttention *library, const Program *program, GError **error)
-{
-    for (guint s = 0; s < program->segments->len; s++) {
-        const Segment *segment = program_segment(program, s);
-
-        for (guint i = 0; i < segment->num_ops; i++)
-            if (is_attention(&segment->ops[i]) && !add(library, program, &segment->ops[i], error))
-                return FALSE;
-    }
-    return TRUE;
-}
-
 /* ---- slots ---- */
 
-const char *cuda_library_attention(Device *base, const Program *program, GError **error)
+const char *cuda_library_attention(Device *base, const GPtrArray *ops, guint64 scratch_bytes,
+                                   GError **error)
 {
     CudaDevice *device = (CudaDevice *)base;
 
     cuda_enter(device);
     g_clear_pointer(&device->attention, library_free);
-    if (program == NULL)
+    if (ops == NULL)
         return NULL;
     g_autoptr(CudaLibraryAttention) library = library_new(error);
-    if (library == NULL || !add_all(library, program, error))
+    if (library == NULL)
         return NULL;
+    for (guint i = 0; i < ops->len; i++)
+        if (!add(library, ops->pdata[i], scratch_bytes, error))
+            return NULL;
     device->attention = g_steal_pointer(&library);
     return device->attention->name;
 }

@@ -4,12 +4,11 @@
 #include "exec/cuda/cudnn_attention.h"
 
 #include "sim/base/error.h"
+#include "sim/program/cuda_blocks.h"
 
 #include <math.h>
 
 enum { Q = 1, K, V, O, LSE, SCALE, HIDDEN, DOUT, DQ, DK, DV, ONE, DQ_SUMS, DOTS, NUM_UIDS };
-
-enum { SCRATCH_ALIGNMENT = 256 };
 
 struct CudnnAttention {
     CudnnAttentionShape shape;
@@ -206,7 +205,7 @@ static CudnnGraph *backward_graph(const Cudnn *cudnn, const CudnnAttentionShape 
 
 static guint64 aligned(guint64 bytes)
 {
-    return (bytes + SCRATCH_ALIGNMENT - 1) / SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT;
+    return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
 }
 
 CudnnAttention *cudnn_attention_new(const Cudnn *cudnn, const CudnnTarget *target,

@@ -240,6 +240,42 @@ static guint64 cuda_used_bytes(Device *base)
     return total - left;
 }
 
+/* 0 where the driver doesn't tell. */
+static double attribute(const CudaDevice *device, enum cudaDeviceAttr attribute)
+{
+    int value = 0;
+
+    return cudaDeviceGetAttribute(&value, attribute, device->ordinal) == cudaSuccess ? value : 0;
+}
+
+/* fp32 units of a multiprocessor: CUDA C++ Programming Guide, "Arithmetic Instructions". */
+static double fp32_units(const struct cudaDeviceProp *properties)
+{
+    const gboolean few =
+        properties->major < 8 || (properties->major == 8 && properties->minor == 0);
+
+    return few ? 64 : 128;
+}
+
+/* Clocks are in kHz; memory moves twice in a cycle, a multiply-add is two. */
+static void cuda_describe(Device *base, DeviceFacts *facts)
+{
+    const CudaDevice *device = (const CudaDevice *)base;
+    struct cudaDeviceProp properties;
+
+    *facts = (DeviceFacts){.memory_bytes = 0};
+    cuda_enter(device);
+    if (cudaGetDeviceProperties(&properties, device->ordinal) != cudaSuccess)
+        return;
+    g_strlcpy(facts->name, properties.name, sizeof facts->name);
+    facts->memory_bytes = properties.totalGlobalMem;
+    facts->memory_bytes_per_s = 2e3 * attribute(device, cudaDevAttrMemoryClockRate) *
+                                attribute(device, cudaDevAttrGlobalMemoryBusWidth) / 8;
+    facts->fp32_flops = 2e3 * attribute(device, cudaDevAttrClockRate) *
+                        properties.multiProcessorCount * fp32_units(&properties);
+    cudaGetLastError(); /* an attribute that isn't told is no failure of what comes next */
+}
+
 /* ---- events ---- */
 
 /* A DeviceEvent is a cudaEvent_t. */
@@ -278,6 +314,12 @@ static void cuda_wait(Device *base, guint stream, DeviceEvent *event)
               "cudaStreamWaitEvent");
 }
 
+static gboolean cuda_happened(Device *base, DeviceEvent *event)
+{
+    cuda_enter((CudaDevice *)base);
+    return cudaEventQuery((cudaEvent_t)event) != cudaErrorNotReady;
+}
+
 static double cuda_seconds(Device *base, DeviceEvent *from, DeviceEvent *to)
 {
     CudaDevice *device = (CudaDevice *)base;
@@ -302,12 +344,14 @@ static const DeviceQueueOps cuda_queues = {
     .event_free = cuda_event_free,
     .record = cuda_record,
     .wait = cuda_wait,
+    .happened = cuda_happened,
     .seconds = cuda_seconds,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,
     .graph_run = cuda_graph_run,
     .graph_free = cuda_graph_free,
     .used_bytes = cuda_used_bytes,
+    .describe = cuda_describe,
     .library_attention = cuda_library_attention,
 };
 

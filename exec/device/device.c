@@ -120,3 +120,25 @@ void device_fill(Device *device, void *to, guint32 word, gsize bytes)
     }
     settle(device);
 }
+
+/* One tensor is the scratch of all. */
+const char *device_library_attention(Device *device, const Program *program, GError **error)
+{
+    g_autoptr(GPtrArray) ops = g_ptr_array_new();
+    guint64 scratch_bytes = 0;
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+
+            if (op->kind != OP_ATTENTION && op->kind != OP_ATTENTION_BACKWARD)
+                continue;
+            g_ptr_array_add(ops, (gpointer)op);
+            scratch_bytes = tensor_copy_bytes(
+                program_tensor(program, op->operands[op_attention_scratch(op->kind)].tensor));
+        }
+    }
+    return device_queues(device)->library_attention(device, ops, scratch_bytes, error);
+}

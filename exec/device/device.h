@@ -31,6 +31,13 @@ typedef struct {
                                     and on a device without queues, where the caller looks */
 } Launch;
 
+/* What it says of itself, at its highest clocks; 0: it doesn't. */
+typedef struct {
+    char name[256];
+    guint64 memory_bytes;
+    double memory_bytes_per_s, fp32_flops;
+} DeviceFacts;
+
 /* What a device has that runs ops later, on streams, in memory of its own.  Streams are numbered as
  * the program's.  Nothing waits but sync() and what says so; a stream is used by one thread at a
  * time, streams by several.  The first error is kept and is every later sync()'s. */
@@ -48,6 +55,7 @@ typedef struct {
     void (*event_free)(Device *device, DeviceEvent *event);
     void (*record)(Device *device, guint stream, DeviceEvent *event);
     void (*wait)(Device *device, guint stream, DeviceEvent *event); /* of the last record() */
+    gboolean (*happened)(Device *device, DeviceEvent *event);       /* the last record() did */
     double (*seconds)(Device *device, DeviceEvent *from, DeviceEvent *to); /* both have happened */
     /* What is issued on COMPUTE_STREAM, and on streams once they wait for an event of its, is kept
      * instead of run, whichever thread issues it.  At the end COMPUTE_STREAM must have waited for
@@ -57,10 +65,13 @@ typedef struct {
     void (*graph_run)(Device *device, DeviceGraph *graph);
     void (*graph_free)(Device *device, DeviceGraph *graph); /* it no longer runs */
     guint64 (*used_bytes)(Device *device);                  /* of its memory, by whomever */
-    /* Lets a library run all attention of @program, as long as no other is asked for, and returns
-     * its name and version; or NULL, the device's own kernels run it, and ERROR_RUNTIME says why.
-     * @program NULL: own kernels, no error.  Nothing of a program is under way. */
-    const char *(*library_attention)(Device *device, const Program *program, GError **error);
+    void (*describe)(Device *device, DeviceFacts *facts);
+    /* Lets a library run attention, which is no other than @ops (const Op *), as long as nothing
+     * else is asked for, and returns its name and version; or NULL, the device's own kernels run
+     * it, and ERROR_RUNTIME says why.  @ops NULL: own kernels, no error.  @scratch_bytes: of their
+     * scratch operand.  Nothing is under way. */
+    const char *(*library_attention)(Device *device, const GPtrArray *ops, guint64 scratch_bytes,
+                                     GError **error);
 } DeviceQueueOps;
 
 /* Slots are required.  Kernels never allocate. */
@@ -111,6 +122,9 @@ void device_fill_host(void *to, guint32 word, gsize bytes);            /* the sa
 
 /* Name and version of what multiplies matrices, for the run's record ("OpenBLAS 0.3.21 Zen"). */
 const char *device_library(const Device *device);
+
+/* Slot library_attention for all that @program has, with its scratch.  The device has queues. */
+const char *device_library_attention(Device *device, const Program *program, GError **error);
 
 /* The first of the optional operands, which come last: NULL when op has @required ones only. */
 static inline void *launch_optional(const Launch *launch, guint required)

@@ -251,7 +251,7 @@ static gboolean open_events(Interpreter *interpreter, GError **error)
     return interpreter->events != NULL && open_graph(interpreter, error);
 }
 
-/* All ranks alike: stages differ in the scratch they have. */
+/* All ranks alike. */
 static gboolean open_attention(Interpreter *interpreter, GError **error)
 {
     const AttentionMode mode = interpreter->options.attention;
@@ -262,13 +262,14 @@ static gboolean open_attention(Interpreter *interpreter, GError **error)
     if (queues == NULL)
         return mode != ATTENTION_BY_CUDNN ||
                fail(error, ERROR_INPUT, "--attention cudnn: this plan's device is a CPU");
-    const Program *program = mode == ATTENTION_BY_OWN ? NULL : interpreter->program;
-    const char *library = queues->library_attention(device, program, &why);
+    const char *library = mode == ATTENTION_BY_OWN
+                              ? queues->library_attention(device, NULL, 0, NULL)
+                              : device_library_attention(device, interpreter->program, &why);
     gint64 own = library == NULL;
     if (!runtime_agree_max(interpreter->runtime, &own, error))
         return FALSE;
     if (own && library != NULL) {
-        queues->library_attention(device, NULL, NULL);
+        queues->library_attention(device, NULL, 0, NULL);
         fail(&why, ERROR_RUNTIME, "another rank can't use it");
     }
     if (own && mode == ATTENTION_BY_CUDNN)

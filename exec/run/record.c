@@ -63,7 +63,7 @@ static char *attention_line(const Record *record)
     const char *attention = interpreter_attention(record->interpreter);
 
     return attention == NULL ? g_strdup("")
-                             : g_strdup_printf("  %-15s%s\n", "attention", attention);
+                             : g_strdup_printf("  %-15s%s\n", STORE_ATTENTION, attention);
 }
 
 /* @effective: what the run will do. */

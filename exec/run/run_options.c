@@ -142,20 +142,28 @@ static gboolean check_mode(const char *option, const char *typed, const char *co
                 names[0], names[2]);
 }
 
+gboolean attention_mode_parse(const char *typed, AttentionMode *mode, GError **error)
+{
+    static const char *const names[] = {
+        [ATTENTION_BY_OWN] = "own", [ATTENTION_BY_CUDNN] = "cudnn", [ATTENTION_BY_AUTO] = "auto"};
+    guint value = ATTENTION_BY_AUTO;
+
+    if (!check_mode("attention", typed, names, &value, error))
+        return FALSE;
+    *mode = (AttentionMode)value;
+    return TRUE;
+}
+
 static gboolean check_modes(RunOptions *o, GError **error)
 {
     static const char *const graphs[] = {
         [GRAPH_OFF] = "off", [GRAPH_ON] = "on", [GRAPH_AUTO] = "auto"};
-    static const char *const attentions[] = {
-        [ATTENTION_BY_OWN] = "own", [ATTENTION_BY_CUDNN] = "cudnn", [ATTENTION_BY_AUTO] = "auto"};
-    guint graph = GRAPH_AUTO, attention = ATTENTION_BY_AUTO;
+    guint graph = GRAPH_AUTO;
 
-    if (!check_mode("cuda-graph", o->graph, graphs, &graph, error) ||
-        !check_mode("attention", o->attention, attentions, &attention, error))
+    if (!check_mode("cuda-graph", o->graph, graphs, &graph, error))
         return FALSE;
     o->train.graph = (GraphMode)graph;
-    o->train.attention = (AttentionMode)attention;
-    return TRUE;
+    return attention_mode_parse(o->attention, &o->train.attention, error);
 }
 
 static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, GError **error)

@@ -14,3 +14,7 @@ typedef struct {
 gboolean run_options_parse(RunOptions *options, int *argc, char ***argv,
                            GError **error) G_GNUC_WARN_UNUSED_RESULT;
 void run_options_clear(RunOptions *options);
+
+/* Of --attention; nothing was typed: auto. */
+gboolean attention_mode_parse(const char *typed, AttentionMode *mode,
+                              GError **error) G_GNUC_WARN_UNUSED_RESULT;

@@ -61,13 +61,19 @@ static gboolean check_tiers(const Plan *plan, const TopologyText *file, GError *
 
 /* ---- what is fed ---- */
 
+/* Whether the run's record says so (exec/run/record.c). */
+static gboolean says(const ReportRun *run, const char *what, const char *begin)
+{
+    g_autofree char *line = g_strdup_printf("  %-15s%s", what, begin);
+
+    return run->row->notes != NULL && strstr(run->row->notes, line) != NULL;
+}
+
 /* Steps that are sampled run without graphs; where the others ran as graphs, what is between ops of
- * a sampled step is not theirs.  The run's record says which (exec/run/record.c). */
+ * a sampled step is not theirs. */
 static gboolean has_gaps(const ReportRun *run)
 {
-    g_autofree char *on = g_strdup_printf("  %-15son", STORE_GRAPHS);
-
-    return run->row->notes == NULL || strstr(run->row->notes, on) == NULL;
+    return !says(run, STORE_GRAPHS, "on");
 }
 
 static gboolean learn_ops(Feedback *feedback, const ReportRun *run, const Plan *plan,
@@ -82,7 +88,8 @@ static gboolean learn_ops(Feedback *feedback, const ReportRun *run, const Plan *
         g_ptr_array_add(spans, program_spans(set->classes[c], &spec));
     if (!shown_read(&shown, store, run->row->id, set, (guint **)spans->pdata, has_gaps(run), error))
         return FALSE;
-    feedback->rows = learn_rows(plan->topology, &context, shown.ops);
+    feedback->rows =
+        learn_rows(plan->topology, &context, shown.ops, says(run, STORE_ATTENTION, "cuDNN"));
     feedback->num = shown.num;
     feedback->steps = shown.steps;
     feedback->incomplete = shown.incomplete;

@@ -17,6 +17,8 @@ typedef struct {
 #define STORE_NO_OVERLAP ", no overlap"
 /* Of one whose steps ran as graphs, but for those that are sampled. */
 #define STORE_GRAPHS "cuda graphs"
+/* Of one on GPUs: who ran attention, "cuDNN 9.19.0" or "own kernels". */
+#define STORE_ATTENTION "attention"
 
 typedef struct {
     gint64 step; /* from 1 */

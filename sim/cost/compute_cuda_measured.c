@@ -2,9 +2,8 @@
  * any, else the figures of data sheets. */
 #include "sim/cost/device_cost.h"
 
-/* The kernels that calibrate measures are fsdp-run's own (not cuDNN's attention, which a run may
- * take instead: then rows of training are of that); products are the library's, whoever calls it.
- */
+/* The kernels that were measured are those of fsdp-run; products are the library's, whoever calls
+ * it. */
 static gboolean is_own(const ComputeContext *context)
 {
     return !framework_is_foreign(context->framework);
@@ -33,14 +32,26 @@ static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *
                                  : device_cost_cuda.gemm(shape, dtype, topology, context);
 }
 
+/* By cuDNN where it was measured and a run would take it, else by the own kernels. */
+static double attention_rate(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const guint64 size[] = {attention_keys(op), op->sizes.head_dim};
+    const MeasuredLoad alone = load(context);
+
+    for (guint own = op_library_attention(op) ? 0 : 1; own < 2; own++) {
+        const char *row = measured_attention_row(op->kind, own == 0);
+        const double rate = measured_op_rate(&topology->measured, &alone, row, op->dtype, size);
+
+        if (rate > 0)
+            return rate;
+    }
+    return 0;
+}
+
 static double attention_seconds(const Op *op, const Topology *topology,
                                 const ComputeContext *context)
 {
-    const guint64 size[] = {device_cost_cuda.attention_keys(op), op->sizes.head_dim};
-    const MeasuredLoad alone = load(context);
-    const double rate = is_own(context) ? measured_op_rate(&topology->measured, &alone,
-                                                           op_kind_name(op->kind), op->dtype, size)
-                                        : 0;
+    const double rate = is_own(context) ? attention_rate(op, topology, context) : 0;
 
     return rate > 0 ? op_flops(op) / rate : device_cost_cuda.attention(op, topology, context);
 }

@@ -29,6 +29,7 @@ typedef struct {
 typedef struct {
     Topology *topology;
     const SimulateContext *context;
+    gboolean by_cudnn;
     GArray *rows; /* Row: those of this run */
     Learnt learnt;
 } Learning;
@@ -99,7 +100,8 @@ static Row row_of(const Learning *learning, const Case *c, guint i)
                                   .n = work->gemm.n,
                                   .k = work->gemm.k};
     else if (work->kind == WORK_ATTENTION)
-        row.op = (MeasuredOp){.op = (char *)op_kind_name(op->kind),
+        row.op = (MeasuredOp){.op = (char *)measured_attention_row(
+                                  op->kind, learning->by_cudnn && op_library_attention(op)),
                               .dtype = op->dtype,
                               .busy = busy,
                               .threads = threads,
@@ -366,9 +368,10 @@ static void learn_collectives(Learning *learning, const GArray *ops)
     learning->learnt.collectives = traffic->len;
 }
 
-Learnt learn_rows(Topology *topology, const SimulateContext *context, const GArray *ops)
+Learnt learn_rows(Topology *topology, const SimulateContext *context, const GArray *ops,
+                  gboolean by_cudnn)
 {
-    Learning learning = {.topology = topology, .context = context};
+    Learning learning = {.topology = topology, .context = context, .by_cudnn = by_cudnn};
 
     g_assert(context->topology == topology);
     learning.rows = g_array_new(FALSE, FALSE, sizeof(Row));

@@ -19,5 +19,7 @@ typedef struct {
 
 /* Puts into @topology, which context->topology is too, the rows with which the ops of @ops take
  * what they took: prediction and run agree on them to the 4 digits of a row.  Rows of other keys
- * stay.  What it is given twice changes nothing, nor does what was predicted. */
-Learnt learn_rows(Topology *topology, const SimulateContext *context, const GArray *ops);
+ * stay.  What it is given twice changes nothing, nor does what was predicted.  @by_cudnn: cuDNN ran
+ * the attention that it can. */
+Learnt learn_rows(Topology *topology, const SimulateContext *context, const GArray *ops,
+                  gboolean by_cudnn);

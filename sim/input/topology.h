@@ -53,6 +53,9 @@ typedef struct {
     double flops_per_s;
 } MeasuredGemm; /* C(m,n) = A(m,k) B(k,n) */
 
+/* Behind the name of attention: cuDNN ran it, and not the kernels of fsdp-run. */
+#define MEASURED_BY_CUDNN "_cudnn"
+
 typedef struct {
     char *op; /* op_kind_name(): "rmsnorm", "adamw", ... or "attention", "attention_backward" */
     DType dtype;

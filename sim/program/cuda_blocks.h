@@ -10,4 +10,6 @@ enum {
     CUDA_ATTENTION_MOST_DIM = 256,     /* columns of a head, an even number */
     /* What cuBLASLt is given as its limit: NVIDIA recommends 32 MiB for Hopper and later. */
     CUDA_GEMM_WORKSPACE_BYTES = 32 << 20,
+    CUDA_LIBRARY_ALIGNMENT = 256, /* of each part of cuDNN's scratch, and its counters, bytes */
+    CUDA_LIBRARY_SEQ = 8,         /* sequences in its workspace are a multiple of this */
 };

@@ -248,3 +248,10 @@ double op_memory_bytes(const Op *op, guint64 unit_elements);
  * that many bytes and no more (a library instead of it, where there is a choice, all that the
  * program's scratch tensor has).  For OP_HEAD_LOSS the chunk of logits is part of it. */
 guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads);
+
+/* Which operand of OP_ATTENTION or OP_ATTENTION_BACKWARD is the scratch; results come before it. */
+guint op_attention_scratch(OpKind kind);
+
+/* Whether a GPU's library (cuDNN) may run this op in place of the device's own kernel: attention of
+ * bf16 without positions, whose values are as wide as its keys. */
+gboolean op_library_attention(const Op *op);

@@ -497,12 +497,56 @@ static guint64 tile_range_bytes(const Op *op, guint operands)
     return op->num_operands > operands ? 8 * (op->sizes.chunk + 1) * tiles : 0;
 }
 
+static guint64 cuda_aligned(guint64 bytes)
+{
+    return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
+}
+
+guint op_attention_scratch(OpKind kind)
+{
+    return kind == OP_ATTENTION ? 5 : 9;
+}
+
+gboolean op_library_attention(const Op *op)
+{
+    return (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD) &&
+           op->num_operands <= op_attention_scratch(op->kind) + 1 && op->dtype == DTYPE_BF16 &&
+           op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
+}
+
+/* What any plan that cuDNN makes of the op may need, by the plans that its 9.19 makes for sm_80 to
+ * sm_120 (tests/cuda/test_cudnn_plans.c asks the one that is installed).  Backward, for N tokens of
+ * H heads of D: sums of dq in fp32 and rowsum(do * o), which our graph names; the sums once more,
+ * of T rounded up (all engines before sm_90, and those of short sequences on sm_100); where heads
+ * share keys, dk and dv of each in bf16; and counters.
+ *
+ *     4 N H D + 4 N H  +  4 N' H D + (2 + 2) N H D + 256
+ *
+ * Engines of sm_90 and sm_100 leave out the second sums; one bound holds for all, since a plan is
+ * for a topology, whose GPUs have no compute capability. */
+static guint64 library_attention_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const guint64 rows = s->batch * s->seq * s->heads;
+    const guint64 seq = (s->seq + CUDA_LIBRARY_SEQ - 1) / CUDA_LIBRARY_SEQ * CUDA_LIBRARY_SEQ;
+
+    if (!op_library_attention(op))
+        return 0;
+    if (op->kind == OP_ATTENTION)
+        return CUDA_LIBRARY_ALIGNMENT;
+    const guint64 shared = s->heads == s->kv_heads ? 0 : (2 + 2) * rows * s->head_dim;
+    return cuda_aligned(4 * rows * s->head_dim) + cuda_aligned(4 * rows) +
+           4 * s->batch * seq * s->heads * s->head_dim + shared + CUDA_LIBRARY_ALIGNMENT;
+}
+
 /* linear                 the library's, and after it 4 O for each of CUDA_BIAS_PARTIALS partial
  *                        sums of a bias' gradient
  * head_loss              the library's + chunk (V (4 + 2) + 8): logits fp32, dlogits in bf16 beside
  *                        them, losses of rows fp64
- * attention              where there are positions, their range for each tile
- * attention_backward     the same + 8 N H for lse and rowsum(do * o); all sums have one block
+ * attention              where there are positions, their range for each tile; or what the library
+ *                        needs that may run it
+ * attention_backward     the same + 8 N H for lse and rowsum(do * o); all sums have one block; or
+ *                        what the library needs
  * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw
  * layernorm_backward     the same for dw and for db */
 static guint64 cuda_workspace_bytes(const Op *op)
@@ -523,9 +567,9 @@ static guint64 cuda_workspace_bytes(const Op *op)
     case OP_HEAD_STATS:
         return CUDA_GEMM_WORKSPACE_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
     case OP_ATTENTION:
-        return tile_range_bytes(op, 6);
+        return MAX(tile_range_bytes(op, 6), library_attention_bytes(op));
     case OP_ATTENTION_BACKWARD:
-        return 8 * tokens * s->heads + tile_range_bytes(op, 10);
+        return MAX(8 * tokens * s->heads + tile_range_bytes(op, 10), library_attention_bytes(op));
     case OP_RMSNORM_BACKWARD:
         return 4 * CUDA_NORM_PARTIALS * s->in;
     case OP_LAYERNORM_BACKWARD:

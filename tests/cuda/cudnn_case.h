@@ -35,8 +35,8 @@ static inline char *cudnn_refusal(const TrainTest *test, const Program *program)
     Device *device = runtime_device(test->runtime);
     g_autoptr(GError) why = NULL;
 
-    if (device_queues(device)->library_attention(device, program, &why) != NULL) {
-        device_queues(device)->library_attention(device, NULL, NULL);
+    if (device_library_attention(device, program, &why) != NULL) {
+        device_queues(device)->library_attention(device, NULL, 0, NULL);
         return NULL;
     }
     return g_strdup(why->message);

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC1091,SC2154 # what common.bash sets
 # tests/gpu/bench.sh at the size of the simulated device: what it writes, with and without PyTorch,
-# which is played; and what fails.
+# which is played; what fails, and what is left then.  And run.sh around it, with programs that hang.
 . "$(dirname "$0")/../e2e/common.bash"
 
 mkdir "$tmp/bin"
 export BIN=$build DATA=models BLOCK_MODEL=tiny-1m LAYERS=1 WHOLE_MODEL=tiny-gpt2 SEQ=16 BATCH=2 STEPS=3
-export CALIBRATE=--tiny PYTHON=false SIMULATED=$build/tests/cuda/simulated_run PATH=$tmp/bin:$PATH
+export CUDASIM_MEM=$((143771 << 20)) CALIBRATE=--tiny PYTHON=false SIMULATED=$build/tests/cuda/simulated_run PATH=$tmp/bin:$PATH
 
 # player NAME: a program, from standard input.
 player() {
@@ -15,8 +15,8 @@ player() {
 }
 
 player nvidia-smi <<<'echo "NVIDIA H200, 570.86.15"'
-sed 's/h200-sxm-141gb/simulated-gpu/' topologies/one-h200 >"$tmp/topology"
-sed 's/h200-sxm-141gb/simulated-gpu/' topologies/gpus/h200-sxm-141gb >>"$tmp/topology"
+sed 's/h200-sxm-141gb/simulated/' topologies/one-h200 >"$tmp/topology"
+sed 's/h200-sxm-141gb/simulated/' topologies/gpus/h200-sxm-141gb >>"$tmp/topology"
 player copying <<'SCRIPT'
 case "$*" in
 calibrate*) cp "$TOPOLOGY" "${@: -1}" ;;
@@ -68,7 +68,7 @@ has hurried/summary.json '"figures": \{\},$'
 export TOPOLOGY=$tmp/topology
 bench plain 0 "$tmp/bin/copying" 100
 has plain/results.md '^# NVIDIA H200$' 'driver 570.86.15' 'MFU .* \| >= 0.50 \| [0-9.e-]+ \| miss \|$' \
-    'PyTorch \| >= 1 \| null \| not measured' '^\| linear \| [0-9]+ \| ' '^- not beside PyTorch'
+    '^- stack: attention cuDNN 9' 'PyTorch \| >= 1 \| null \| not measured' '^\| linear \| [0-9]+ \| ' '^- not beside PyTorch'
 has plain/summary.json '"device": "NVIDIA H200", "driver": "570.86.15"' '"failures": 0,$' \
     '"figure": "stack.mfu", "relation": ">=", "bound": 0.50, "value": [0-9.e-]+, "verdict": "miss"' \
     '"figure": "stack.over_pytorch", .*"value": null, "verdict": "not measured"'
@@ -89,6 +89,55 @@ has backwards.out 'stack: its loss did not fall' '3 failed'
 has backwards/summary.json '"figure": "stack.step_error", .*"value": null, "verdict": "not measured"'
 bench dying 1 "$tmp/bin/dying" 100
 has dying/results.md '^- stack.train: exit 3: fsdp-run: a kernel is missing$'
+
+# A part in which the script goes wrong ends no other.
+mkdir "$tmp/half"
+ln -s "$(realpath "$build/fsdp-plan")" "$tmp/half"
+printf '#!/bin/sh\nexit 1\n' >"$tmp/half/fsdp-report"
+chmod +x "$tmp/half/fsdp-report"
+BIN=$tmp/half PYTHON=python bench half 1 "$tmp/bin/copying" 100
+has half/results.md '^- stack: given up \(exit 1\)$' '^- whole: given up \(exit 1\)$' \
+    '^\| pytorch_eager.tokens_per_second \| 32 \|$'
+has half/summary.json '"failures": 2,$'
+
+# What ends the script leaves what was found before.
+player sleeping <<'SCRIPT'
+case "$*" in
+*whole.plan*) sleep 20 ;;
+*) exec copying "$@" ;;
+esac
+SCRIPT
+RUN=$tmp/bin/sleeping tests/gpu/bench.sh "$tmp/ended" 100 >"$tmp/ended.out" 2>&1 &
+ended=$!
+for _ in $(seq 600); do
+    ! grep -qs '^  "stack.mfu":' "$tmp/ended/summary.json" || break
+    sleep 0.1
+done
+kill "$ended"
+has ended/results.md '^\| stack.mfu \| '
+has ended/summary.json '"figure": "stack.mfu", "relation": ">=", "bound": 0.50, "value": [0-9.e-]+' '\]\}$'
+
+# run.sh where nothing is to be built: what hangs costs what one program may take.
+mkdir -p "$tmp/bundle"/{bin,tests/bench,tests/gpu,share/fsdp}
+ln -s "$(realpath "$build/fsdp-plan")" "$(realpath "$build/fsdp-report")" "$tmp/bundle/bin"
+ln -s "$tmp/bin/dying" "$tmp/bundle/bin/fsdp-run"
+ln -s "$PWD/tests/bench/peers" "$tmp/bundle/tests/bench"
+ln -s "$PWD/models" "$PWD/topologies" "$tmp/bundle/share/fsdp"
+cp tests/gpu/*.sh "$tmp/bundle/tests/gpu"
+player mpirun <<<'echo "100%: joined"'
+cp "$tmp/bin/mpirun" "$tmp/bundle/tests/gpu/test_good"
+cp "$tmp/bin/mpirun" "$tmp/bundle/tests/gpu/test_later_tcp"
+printf '#!/bin/sh\nexit 1\n' >"$tmp/bundle/tests/gpu/test_bad"
+printf '#!/bin/sh\nsleep 30\n' >"$tmp/bundle/tests/gpu/test_hangs"
+chmod +x "$tmp/bundle/tests/gpu"/test_*
+status=0
+LIMIT_S=64 LONGEST_S=2 timeout 100 "$tmp/bundle/tests/gpu/run.sh" "$tmp/dry" >"$tmp/dry.out" 2>&1 || status=$?
+[ "$status" -eq 1 ] || complain "run.sh: status $status, not 1: $(<"$tmp/dry.out")"
+has dry/tests.txt '^FAIL test_bad \(exit 1 ' '^ok   test_good \([0-9]+ s\): 100%' \
+    '^FAIL test_hangs \(exit 124 after [23] s\)' '^ok   test_later_tcp' '^ok   training, 1 ranks, NCCL' \
+    '^SKIP training, 2 ranks, NCCL: 1 GPUs' '^[0-9]+ s, [0-9]+ failed; results are in '
+has dry/results.md '^# NVIDIA H200$' '^- stack.train: exit 3'
+has dry/environment.txt '^LD_LIBRARY_PATH='
 
 unset TOPOLOGY
 player nvidia-smi <<<'echo "Some Other GPU, 1"'

@@ -137,7 +137,7 @@ START_TEST(both_passes_can_be_kept_as_a_graph)
         return;
     g_autoptr(ProgramSet) set = program_compile(&spec);
     const Program *program = set->classes[0];
-    ck_assert(queues->library_attention(device, program, &error) != NULL);
+    ck_assert(device_library_attention(device, program, &error) != NULL);
     guint8 *memory = queues->alloc(device, (gsize)NUM_ARRAYS * ARRAY_BYTES, &error);
     fill(device, memory);
     run_both(program, memory);

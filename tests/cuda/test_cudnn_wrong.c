@@ -12,6 +12,7 @@ static void setup(void)
 static void teardown(void)
 {
     g_unsetenv("CUDASIM_CUDNN_SCALE");
+    g_unsetenv("CUDASIM_CUDNN_RIGHT");
     g_unsetenv("CUDASIM_CUDNN_VERSION");
     train_test_close(&test);
 }
@@ -25,6 +26,25 @@ START_TEST(other_results_than_the_own_kernels_are_noticed_before_training)
     g_setenv("CUDASIM_CUDNN_SCALE", "1", TRUE);
     g_autofree char *right = cudnn_refusal_of(&test, &cudnn_layout);
     ck_assert_msg(right == NULL, "%s", right);
+}
+END_TEST
+
+/* 200 tokens, of which the first 192 and more are right by themselves: what is compared is as long
+ * as what will run. */
+START_TEST(what_is_wrong_at_the_planned_length_only_is_noticed)
+{
+    TrainParts parts;
+    const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
+
+    parts.workload.seq_len = 200;
+    g_autoptr(ProgramSet) set = program_compile(&spec);
+    g_setenv("CUDASIM_CUDNN_SCALE", "1.25", TRUE);
+    g_setenv("CUDASIM_CUDNN_RIGHT", "200", TRUE);
+    g_autofree char *right = cudnn_refusal(&test, set->classes[0]);
+    ck_assert_msg(right == NULL, "%s", right);
+    g_setenv("CUDASIM_CUDNN_RIGHT", "199", TRUE);
+    g_autofree char *why = cudnn_refusal(&test, set->classes[0]);
+    ck_assert(why != NULL && g_str_has_suffix(why, "of it on this GPU, at 200 tokens"));
 }
 END_TEST
 
@@ -70,7 +90,9 @@ int main(void)
     TCase *tcase = tcase_create("refusals");
 
     tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, other_results_than_the_own_kernels_are_noticed_before_training);
+    tcase_add_test(tcase, what_is_wrong_at_the_planned_length_only_is_noticed);
     tcase_add_test(tcase, an_old_one_is_refused_with_both_versions);
     tcase_add_test(tcase, asked_for_it_is_an_error_and_left_open_it_is_said);
     suite_add_tcase(suite, tcase);

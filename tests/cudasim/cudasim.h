@@ -48,6 +48,9 @@ void cudasim_expect_reports(void);
 guint cudasim_reports(CsReportKind kind);
 guint cudasim_all_reports(void);
 
+/* How often the host has waited for work to be done: by synchronising, or copying at once. */
+guint cudasim_host_waits(void);
+
 /* An arena of the test's own hands out or takes back a piece: undefined from here on in stream
  * order, and whoever still uses the piece races with that. */
 void cudasim_mark_undefined(void *p, gsize bytes, cudaStream_t stream);

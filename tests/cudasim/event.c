@@ -122,7 +122,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cs_leave(cudaSuccess);
 }
 
-/* A simulated microsecond passes with each recording. */
+/* A simulated microsecond passes with each op of any stream. */
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
     cs_enter();

@@ -67,6 +67,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10},
         {cudaDevAttrMaxThreadsPerBlock, 1024},
         {cudaDevAttrWarpSize, 32},
+        {cudaDevAttrClockRate, 1000000},
+        {cudaDevAttrMemoryClockRate, 1000000},
+        {cudaDevAttrGlobalMemoryBusWidth, 4096},
         {cudaDevAttrComputeCapabilityMajor, 9},
         {cudaDevAttrComputeCapabilityMinor, 0},
     };

@@ -82,6 +82,7 @@ static void run(CsStream *stream)
     CsOp *op = stream->first;
 
     begin(stream, op);
+    cs_time_us += 1;
     op->kind->run(op);
     finish();
     stream->first = op->next;
@@ -228,8 +229,16 @@ static gboolean is_done(const void *token)
     return ((const CsToken *)token)->done;
 }
 
+static guint host_waits;
+
+guint cudasim_host_waits(void)
+{
+    return host_waits;
+}
+
 void cs_wait_stream(CsStream *stream)
 {
+    host_waits++;
     cs_host_advance();
     cs_schedule_until(is_idle, stream);
     cs_host_joins(&stream->clock);
@@ -238,6 +247,7 @@ void cs_wait_stream(CsStream *stream)
 
 void cs_wait_token(CsToken *token)
 {
+    host_waits++;
     cs_host_advance();
     cs_token_ref(token);
     cs_schedule_until(is_done, token);

@@ -199,13 +199,14 @@ static void drop_token(CsOp *op)
     cs_token_unref(((TokenOp *)op)->token);
 }
 
+double cs_time_us;
+
 static void run_record(CsOp *op)
 {
-    static double now_us;
     CsToken *token = ((TokenOp *)op)->token;
 
     token->clock = cs_streams[op->stream].clock;
-    token->time_us = now_us += 1.0;
+    token->time_us = cs_time_us;
     token->done = TRUE;
 }
 

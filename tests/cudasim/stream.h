@@ -40,7 +40,7 @@ struct CsOp {
 typedef struct {
     guint refs;
     gboolean done;
-    double time_us; /* on the simulated clock */
+    double time_us; /* cs_time_us then */
     CsClock clock;
 } CsToken;
 
@@ -58,6 +58,7 @@ typedef struct {
 } CsStream;
 
 extern CsStream cs_streams[CS_STREAMS];
+extern double cs_time_us; /* of the simulated clock: ops that have run */
 
 /* ---- calls ---- */
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # What fsdp-run reaches on one GPU, beside what was predicted and beside PyTorch: bench.sh FOLDER SECONDS,
 # for run.sh.  FOLDER gets the calibrated topology, plans, the store of the runs, what each program said,
-# results.md and summary.json.  A target that is missed is said so; what fails, or doesn't learn, fails
-# the script; what there is no time for and no PyTorch are notes.
+# results.md and summary.json, which are written anew after each part: whatever ends the script leaves
+# what was found before, and a part that fails ends no other.  A target that is missed is said so; what
+# fails, or doesn't learn, fails the script; what there is no time for and no PyTorch are notes.
 #
 # From the environment: BIN (folder of the programs) and DATA (models/); RUN (another fsdp-run), TOPOLOGY
 # (with this GPU, else found by its name), PYTHON (which may have PyTorch); sizes, as below.
 set -euo pipefail
 
-out=$1 limit_s=$2 begin=$SECONDS failures=0
+out=$1 limit_s=$2 begin=$SECONDS
 bin=${BIN:?} models=${DATA:?} run=${RUN:-$BIN/fsdp-run} python=${PYTHON:-python3}
 block=${BLOCK_MODEL:-llama-3.1-8b} layers=${LAYERS:-8} whole=${WHOLE_MODEL:-llama-3.2-1b}
 seq=${SEQ:-4096} batch=${BATCH:-8} steps=${STEPS:-20} peer_micro_batch=${PEER_MICRO_BATCH:-4}
@@ -17,13 +18,23 @@ peer=$(cd "$(dirname "$0")/../bench/peers" && pwd)/llama_torch.py
 workload=(--gpus 1 --precision bf16 --recompute none --seq-len "$seq" --global-batch "$batch")
 
 mkdir -p "$out/stack"
-rm -f "$out"/{runs.db*,notes.txt,stack.json,whole.json}
+rm -f "$out"/{runs.db*,notes.txt,stack.json,whole.json,calibrated.topology}
 : >"$out/figures.tsv"
+: >"$out/failed.txt"
 
 # ---- what is found, and what it is held against ----
 
 note() {
     echo "$*" | tee -a "$out/notes.txt"
+}
+
+# Parts run in subshells, so they count in a file.
+failed() {
+    echo "$*" >>"$out/failed.txt"
+}
+
+failures() {
+    wc -l <"$out/failed.txt"
 }
 
 # figure NAME VALUE: "null" or nothing is none.
@@ -89,7 +100,7 @@ attempt() {
 ours() {
     local status=0
     attempt "$@" || status=$?
-    [ "$status" -ne 2 ] || failures=$((failures + 1))
+    [ "$status" -ne 2 ] || failed "$1"
     return "$status"
 }
 
@@ -106,10 +117,15 @@ find_topology() {
     esac
 }
 
+# Its file appears when all of it is measured.
 calibrate() {
     ours calibrate 120 "$run" calibrate --device cuda --topology "$nominal" \
-        "${CALIBRATE:---quick}" -o "$out/calibrated.topology" || return 0
-    topology=$out/calibrated.topology
+        "${CALIBRATE:---quick}" -o "$out/calibrated.topology" || true
+}
+
+find_measured() {
+    topology=$nominal
+    [ ! -e "$out/calibrated.topology" ] || topology=$out/calibrated.topology
 }
 
 # term FILE TERM FIELD: of a run's report.
@@ -151,6 +167,7 @@ bench() {
         figure "$name.$field" "$(term "$report" "$field" measured)"
     done
     figure "$name.memory_predicted" "$(term "$report" memory_bytes.total predicted)"
+    note "$name:$(grep -m 1 '^  attention ' "$out/$name.train.err" | tr -s ' ')"
     learnt "$name"
     predict "$name" "$2"
     derive "$name.memory_error" "(e = a / b - 1) < 0 ? -e : e" "$name.memory_predicted" "$name.memory_bytes.total"
@@ -174,27 +191,26 @@ learnt() {
         { loss[NR] = $1 }
         END { exit !(NR == steps && loss[NR] < loss[1]) }' && return
     note "$1: its loss did not fall, see $1.train.out"
-    failures=$((failures + 1))
+    failed "$1"
 }
 
-# The same stack in PyTorch: tokens/s of the median step after three.
+has_pytorch() {
+    timeout 60 "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && return
+    note "not beside PyTorch: $python has none that finds a GPU"
+    return 1
+}
+
+# beside_pytorch KIND [OPTION]: the same stack in PyTorch, tokens/s of the median step after three.
 beside_pytorch() {
-    local kind way tokens=$((batch * seq))
-    if ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-        note "not beside PyTorch: $python has none that finds a GPU"
-        return
-    fi
-    for kind in compiled eager; do
-        way=()
-        [ "$kind" = eager ] || way=(--compile)
-        attempt "pytorch_$kind" 100 "$python" "$peer" --device cuda --model "$out/stack/config.json" \
-            --data "$text" --batch "$batch" --micro-batch "$peer_micro_batch" --seq "$seq" --steps 12 \
-            "${way[@]}" || continue
-        figure "pytorch_$kind.tokens_per_second" "$(
-            sed -n 's/.*"seconds": \([0-9.e+-]*\).*/\1/p' "$out/pytorch_$kind.out" | tail -n +4 | sort -g |
-                awk -v tokens="$tokens" '{ s[NR] = $1 } END { print tokens / s[int((NR + 1) / 2)] }'
-        )"
-    done
+    local kind=$1 tokens=$((batch * seq))
+    shift
+    attempt "pytorch_$kind" 100 "$python" "$peer" --device cuda --model "$out/stack/config.json" \
+        --data "$text" --batch "$batch" --micro-batch "$peer_micro_batch" --seq "$seq" --steps 12 \
+        "$@" || return 0
+    figure "pytorch_$kind.tokens_per_second" "$(
+        sed -n 's/.*"seconds": \([0-9.e+-]*\).*/\1/p' "$out/pytorch_$kind.out" | tail -n +4 | sort -g |
+            awk -v tokens="$tokens" '{ s[NR] = $1 } END { print tokens / s[int((NR + 1) / 2)] }'
+    )"
     derive stack.over_pytorch 'a / b' stack.tokens_per_second pytorch_compiled.tokens_per_second
 }
 
@@ -217,7 +233,7 @@ write_markdown() {
 
 write_json() {
     printf '{"date": "%s", "device": "%s", "driver": "%s", "version": "%s", "failures": %d,\n "figures": {' \
-        "$date" "$device" "$driver" "$version" "$failures"
+        "$date" "$device" "$driver" "$version" "$(failures)"
     awk -F '\t' '{ printf "%s\n  \"%s\": %s", (NR > 1 ? "," : ""), $1, $2 }' "$out/figures.tsv"
     printf '},\n "targets": ['
     verdicts | awk -F '\t' '{
@@ -226,23 +242,44 @@ write_json() {
     printf ']}\n'
 }
 
+write_results() {
+    write_markdown >"$out/results.new" && mv "$out/results.new" "$out/results.md"
+    write_json >"$out/summary.new" && mv "$out/summary.new" "$out/summary.json"
+}
+
+# part NAME COMMAND...: also one in which the script itself goes wrong.
+part() {
+    local name=$1 status=0
+    shift
+    set +e
+    (set -e && "$@")
+    status=$?
+    set -e
+    [ "$status" -eq 0 ] || { note "$name: given up (exit $status)" && failed "$name"; }
+    write_results
+}
+
 # ---- all, what matters most first ----
 
 IFS=, read -r device driver < <(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null |
     head -n 1) || true
 device=${device:-none} driver=${driver:- none}
 driver=${driver# } date=$(date -u +%Y-%m-%dT%H:%M:%SZ) version=$("$run" --version)
-nominal=${TOPOLOGY:-$(find_topology)} topology=$nominal
+nominal=${TOPOLOGY:-$(find_topology)}
+find_measured
 
 sed "s/\"num_hidden_layers\": [0-9]*/\"num_hidden_layers\": $layers/" "$models/$block/config.json" \
     >"$out/stack/config.json"
-calibrate
-bench stack "$out/stack"
-beside_pytorch
-bench whole "$models/$whole"
+part calibrate calibrate
+find_measured
+part stack bench stack "$out/stack"
+part whole bench whole "$models/$whole"
+if has_pytorch; then
+    part pytorch beside_pytorch compiled --compile
+    part pytorch beside_pytorch eager
+fi
 
-write_markdown >"$out/results.md"
-write_json >"$out/summary.json"
+write_results
 verdicts | awk -F '\t' '{ printf "%-12s %s: %s (%s %s)\n", $6, $4, $5, $2, $3 }'
-echo "bench.sh: $out/results.md, $failures failed, $((SECONDS - begin)) s"
-[ "$failures" -eq 0 ]
+echo "bench.sh: $out/results.md, $(failures) failed, $((SECONDS - begin)) s"
+[ "$(failures)" -eq 0 ]

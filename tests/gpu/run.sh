@@ -29,21 +29,37 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$out"
 : >"$out/tests.txt"
-begin=$SECONDS limit_s=480 reserved_s=0
+begin=$SECONDS limit_s=${LIMIT_S:-480} longest_s=${LONGEST_S:-60} reserved_s=0
+
+# A cuDNN that came with PyTorch is as good as one of the machine's.
+if ! ldconfig -p | grep -q libcudnn.so.9; then
+    cudnn=$(timeout 30 "${PYTHON:-python3}" -c \
+        'import nvidia.cudnn, os; print(os.path.join(list(nvidia.cudnn.__path__)[0], "lib"))' \
+        2>/dev/null) && export LD_LIBRARY_PATH=$cudnn${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+# What figures depend on.
+{
+    timeout 20 nvidia-smi -q -d CLOCK,POWER,PERFORMANCE,MEMORY
+    ldconfig -p | grep -E 'libcud(nn|art)|libcublasLt|libnccl' || true
+    echo "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"
+    lscpu
+} >"$out/environment.txt" 2>&1 || true
 
 left() { echo $((limit_s - reserved_s - SECONDS + begin)); }
 say() { echo "$*" | tee -a "$out/tests.txt"; }
 
-# check NAME COMMAND...: in what is left of the time, and not reserved.  What isn't done in a minute hangs.
+# check NAME COMMAND...: in what is left of the time, and not reserved.  What isn't done in a minute
+# hangs, and costs no more than that.
 check() {
     local name=$1 seconds status=0 start=$SECONDS
     seconds=$(left)
+    seconds=$((seconds < longest_s ? seconds : longest_s))
     shift
     [ "$seconds" -gt 0 ] || { say "SKIP $name: no time is left" && return; }
     timeout -k 5 "$seconds" "$@" >"$tmp/log" 2>&1 </dev/null || status=$?
     if [ "$status" -eq 0 ]; then
         say "ok   $name ($((SECONDS - start)) s): $(grep -m 1 '^SKIP' "$tmp/log" || tail -n 1 "$tmp/log")"
-    elif [ $((SECONDS - start)) -ge "$seconds" ] && [ "$seconds" -lt 60 ]; then
+    elif [ $((SECONDS - start)) -ge "$seconds" ] && [ "$seconds" -lt "$longest_s" ]; then
         say "SKIP $name: not done in the $seconds s that were left"
     else
         failures=$((failures + 1))
@@ -52,13 +68,13 @@ check() {
     fi
 }
 
-# The benchmarks are most of the time.
-reserved_s=300
+# The benchmarks are most of the time: they have at least this, whatever hangs before.
+reserved_s=$((limit_s * 5 / 8))
 for program in "$tests"/test_*; do
     [[ $program == *_mpi || $program == *_tcp || $program == *.* ]] ||
         check "$(basename "$program")" env CK_FORK=no "$program"
 done
-reserved_s=60
+reserved_s=$((limit_s / 8))
 BIN=$bin DATA=$data tests/gpu/bench.sh "$out" "$(left)" || failures=$((failures + 1))
 reserved_s=0
 
@@ -77,11 +93,11 @@ for ranks in 1 2 4; do
     if [ "$ranks" -le "$gpus" ]; then
         check "training, $ranks ranks, NCCL" env NCCL=1 "${ranked[@]}"
     else
-        echo "SKIP training, $ranks ranks, NCCL: $gpus GPUs"
+        say "SKIP training, $ranks ranks, NCCL: $gpus GPUs"
     fi
 done
-"$bin/fsdp-plan" search --model small-10m --topology dgx-h100 --gpus 1 --global-batch 8 \
-    --seq-len 256 -o "$tmp/plan" >/dev/null
+check "a plan" "$bin/fsdp-plan" search --model small-10m --topology dgx-h100 --gpus 1 --global-batch 8 \
+    --seq-len 256 -o "$tmp/plan"
 for mode in off on auto; do
     check "fsdp-run, graphs $mode" "$bin/fsdp-run" "$tmp/plan" --data "$data/text/shakespeare.txt" \
         --steps 20 --cuda-graph "$mode" --db "$tmp/runs.db"
@@ -89,11 +105,11 @@ done
 # Test cudnn above compares the numbers; these say what ran, and how fast.
 check "fsdp-run, own attention" "$bin/fsdp-run" "$tmp/plan" --data "$data/text/shakespeare.txt" \
     --steps 20 --attention own --db "$tmp/runs.db"
-if ldconfig -p | grep -q libcudnn.so.9; then
+if ldconfig -p | grep -q libcudnn.so.9 || [ -n "${cudnn:-}" ]; then
     check "fsdp-run, cuDNN's attention" "$bin/fsdp-run" "$tmp/plan" \
         --data "$data/text/shakespeare.txt" --steps 20 --attention cudnn --db "$tmp/runs.db"
 else
-    echo "SKIP fsdp-run, cuDNN's attention: ldconfig knows no libcudnn.so.9"
+    say "SKIP fsdp-run, cuDNN's attention: neither ldconfig nor python3 knows a libcudnn.so.9"
 fi
 
 say "$((SECONDS - begin)) s, $failures failed; results are in $out"

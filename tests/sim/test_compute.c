@@ -539,6 +539,35 @@ START_TEST(a_measured_gpu_has_its_own_rates)
 }
 END_TEST
 
+static void add_bf16_op(Topology *topology, const char *op, double rate)
+{
+    add_op(topology, op, 512, 128, rate);
+    g_array_index(topology->measured.ops, MeasuredOp, topology->measured.ops->len - 1).dtype =
+        DTYPE_BF16;
+}
+
+/* Which a run takes: cuDNN has none with positions, and none where it was not measured. */
+START_TEST(attention_has_the_rate_of_the_kernel_that_a_run_takes)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    Op causal = attention(OP_ATTENTION, 512), ring = causal;
+
+    causal.dtype = causal.dtype_out = ring.dtype = ring.dtype_out = DTYPE_BF16;
+    causal.num_operands = 6;
+    ring.num_operands = 8;
+    ring.sizes.chunk = 1;
+    add_gemm(&a100, 1, 1, 1024, 15e12);
+    add_bf16_op(&a100, "attention", 9e12);
+    ck_assert_double_eq_tol(compute_op_seconds(&causal, &a100, &alone),
+                            op_flops(&causal) / 9e12 + LAUNCH_S, 1e-12);
+    add_bf16_op(&a100, "attention_cudnn", 20e12);
+    ck_assert_double_eq_tol(compute_op_seconds(&causal, &a100, &alone),
+                            op_flops(&causal) / 20e12 + LAUNCH_S, 1e-12);
+    ck_assert_double_eq_tol(compute_op_seconds(&ring, &a100, &alone),
+                            op_flops(&ring) / 9e12 + LAUNCH_S, 1e-12);
+}
+END_TEST
+
 /* ---- all ---- */
 
 START_TEST(more_rows_never_take_less_time)
@@ -650,6 +679,7 @@ static TCase *cpu_case(void)
     tcase_add_test(cpu, measured_attention_is_looked_up_by_sequence_and_head_size);
     tcase_add_test(cpu, every_measured_op_pays_the_measured_overhead);
     tcase_add_test(cpu, a_measured_gpu_has_its_own_rates);
+    tcase_add_test(cpu, attention_has_the_rate_of_the_kernel_that_a_run_takes);
     return cpu;
 }
 

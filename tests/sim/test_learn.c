@@ -17,6 +17,7 @@ typedef struct {
     ProgramSet *set;
     Topology *topology;
     SimulateContext context;
+    gboolean by_cudnn;   /* who ran attention */
     guint **spans;       /* by class */
     double ***durations; /* by class, segment, op */
 } Trial;
@@ -35,6 +36,7 @@ static void trial_open(Trial *trial, GRand *random, Model *model)
         .ranks_per_node = is_cpu ? world : MIN(world, 4),
         .threads = is_cpu ? 1 + draw(random, 1) : 1,
     };
+    trial->by_cudnn = draw(random, 1) == 1;
     trial->spans = g_new(guint *, trial->set->num_classes);
     trial->durations = g_new(double **, trial->set->num_classes);
     for (guint c = 0; c < trial->set->num_classes; c++) {
@@ -99,7 +101,7 @@ static Learnt learn(Trial *trial)
     g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(LearnOp));
 
     each_op(trial, show, ops);
-    return learn_rows(trial->topology, &trial->context, ops);
+    return learn_rows(trial->topology, &trial->context, ops, trial->by_cudnn);
 }
 
 /* Rows are not for collectives between nodes. */

@@ -86,6 +86,32 @@ START_TEST(the_first_stage_has_the_embedding_and_the_last_norm_and_head)
 }
 END_TEST
 
+/* 2048 tokens of 32 heads of 128 in bf16, in groups that share keys: dq's sums twice, dk and dv of
+ * each, a number a row, counters; what products take is less. */
+START_TEST(a_stage_without_head_has_the_scratch_of_cudnns_attention)
+{
+    const guint64 rows = 2048 * 32, elements = 128 * rows;
+    CaseShape shape = six_layers;
+
+    shape.hidden = 4096;
+    shape.heads = 32;
+    shape.kv_heads = 8;
+    g_autoptr(Model) model = case_model(&shape);
+    Case one = staged(model, 2, SCHEDULE_1F1B, 2);
+
+    one.device = DEVICE_CUDA;
+    one.workload.seq_len = 2048;
+    one.workload.global_batch /= one.schedule.micro_batch;
+    one.schedule.micro_batch = 1;
+    g_autoptr(ProgramSet) set = case_compile(&one);
+    const Program *first = set->classes[0];
+    const gint scratch = find_tensor(first, "scratch");
+    ck_assert_int_eq(find_segment(first, "head"), -1);
+    ck_assert_uint_eq(tensor_copy_bytes(program_tensor(first, (guint)scratch)),
+                      (4 + 4 + 2 + 2) * elements + 4 * rows + 256);
+}
+END_TEST
+
 /* All stages together have Psi, and a tied embedding once more. */
 START_TEST(stages_add_up_to_the_model)
 {
@@ -543,6 +569,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, each_block_is_on_one_stage_in_the_order_of_stages);
     tcase_add_test(tcase, the_first_stage_has_the_embedding_and_the_last_norm_and_head);
+    tcase_add_test(tcase, a_stage_without_head_has_the_scratch_of_cudnns_attention);
     tcase_add_test(tcase, stages_add_up_to_the_model);
     tcase_add_test(tcase, both_copies_of_a_tied_embedding_have_the_same_shards);
     tcase_add_test(tcase, tied_gradients_are_summed_between_the_first_and_the_last_stage_only);

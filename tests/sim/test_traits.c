@@ -297,8 +297,17 @@ START_TEST(scratch_on_a_gpu_is_the_librarys_and_the_logits)
 
     ck_assert_uint_eq(op_workspace_bytes(&linear, DEVICE_CUDA, 1), library);
     ck_assert_uint_eq(op_workspace_bytes(&head, DEVICE_CUDA, 1), library + 10 * (5 * 6 + 8));
-    ck_assert_uint_eq(op_workspace_bytes(&attention, DEVICE_CUDA, 1), 0);
-    ck_assert_uint_eq(op_workspace_bytes(&backward, DEVICE_CUDA, 1), 8 * 16 * 4);
+    const Op of_fp32 = op_with(OP_ATTENTION, DTYPE_FP32, sizes, "");
+    const Op backward_of_fp32 = op_with(OP_ATTENTION_BACKWARD, DTYPE_FP32, sizes, "");
+    const Op positions = op_with(OP_ATTENTION_BACKWARD, DTYPE_BF16, sizes, "rrrrrrwwwwrr");
+
+    ck_assert_uint_eq(op_workspace_bytes(&of_fp32, DEVICE_CUDA, 1), 0);
+    ck_assert_uint_eq(op_workspace_bytes(&backward_of_fp32, DEVICE_CUDA, 1), 8 * 16 * 4);
+    /* cuDNN's, which has none with positions: 16 tokens of 4 heads of 6 that share keys. */
+    ck_assert_uint_eq(op_workspace_bytes(&attention, DEVICE_CUDA, 1), 256);
+    ck_assert_uint_eq(op_workspace_bytes(&backward, DEVICE_CUDA, 1),
+                      1536 + 256 + 1536 + 2 * (2 * 16 * 4 * 6) + 256);
+    ck_assert_uint_eq(op_workspace_bytes(&positions, DEVICE_CUDA, 1), 8 * 16 * 4 + 8 * 11);
     ck_assert_uint_eq(op_workspace_bytes(&norm, DEVICE_CUDA, 1), 256 * 2 * 4 * 3);
 }
 END_TEST

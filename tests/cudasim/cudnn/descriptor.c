@@ -241,13 +241,39 @@ gint64 fake_engine(const FakeDescriptor *configuration)
     return fake_int(configuration, (DnnAttribute)ENGINE);
 }
 
+/* Of the tensor, its sequence (the third dimension) a multiple of 8. */
+static gint64 padded_elements(const FakeDescriptor *tensor)
+{
+    gint64 count;
+    const gint64 *dim = fake_get(tensor, DNN_TENSOR_DIMENSIONS, &count);
+
+    return dim[0] * dim[1] * ((dim[2] + 7) / 8 * 8) * dim[3];
+}
+
+static gint64 op_bytes(const FakeDescriptor *op)
+{
+    const FakeDescriptor *product = fake_descriptor(op, DNN_OPERATION_MATMUL_CDESC);
+    const FakeDescriptor *summed = fake_descriptor(op, DNN_OPERATION_REDUCTION_XDESC);
+    const gint64 fp32 = 4, bf16 = 2;
+
+    if (product != NULL && !fake_flag(product, DNN_TENSOR_IS_VIRTUAL) &&
+        fake_enum(product, DNN_TENSOR_DATA_TYPE, DNN_FLOAT) == DNN_FLOAT)
+        return fp32 * padded_elements(product);
+    if (summed != NULL && fake_enum(summed, DNN_TENSOR_DATA_TYPE, DNN_FLOAT) == DNN_BFLOAT16)
+        return bf16 * padded_elements(summed);
+    return 0;
+}
+
+/* As much as plans of the real one for sm_80: counters, products that are summed in memory (dq)
+ * once more, and what is summed over heads that share keys (dk and dv). */
 gint64 fake_workspace_bytes(const FakeDescriptor *graph, gint64 engine)
 {
-    enum { LEAST = 256, EACH = 4096 };
-    gint64 count;
+    gint64 count, bytes = 128;
+    FakeDescriptor *const *ops = fake_ops(graph, &count);
 
-    (void)fake_ops(graph, &count);
-    return engine == 0 ? LEAST + EACH * count : LEAST;
+    for (gint64 i = 0; engine == 0 && i < count; i++)
+        bytes += op_bytes(ops[i]);
+    return bytes;
 }
 
 /* ---- what is read ---- */

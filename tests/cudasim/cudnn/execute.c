@@ -303,13 +303,30 @@ int cudnnSetStream(DnnHandle handle, cudaStream_t stream)
     return FAKE_SUCCESS;
 }
 
-/* CUDASIM_CUDNN_SCALE: a library that is wrong, by this factor of each number given by value. */
+/* Keys of the graph's first product, which is that of queries and keys. */
+static gint64 sequence_of(const FakeDescriptor *graph)
+{
+    gint64 count, dims;
+    FakeDescriptor *const *ops = fake_ops(graph, &count);
+
+    for (gint64 i = 0; i < count; i++) {
+        const FakeDescriptor *scores = fake_descriptor(ops[i], DNN_OPERATION_MATMUL_CDESC);
+
+        if (scores != NULL)
+            return ((const gint64 *)fake_get(scores, DNN_TENSOR_DIMENSIONS, &dims))[3];
+    }
+    return 0;
+}
+
+/* CUDASIM_CUDNN_SCALE: a library that is wrong, by this factor of each number given by value;
+ * CUDASIM_CUDNN_RIGHT: the longest sequence for which it is not. */
 static void take_number(GraphOp *op, gint64 i)
 {
-    const char *scale = g_getenv("CUDASIM_CUDNN_SCALE");
+    const char *scale = g_getenv("CUDASIM_CUDNN_SCALE"), *right = g_getenv("CUDASIM_CUDNN_RIGHT");
 
     op->by_value[i] = *(const float *)op->data[i];
-    if (scale != NULL)
+    if (scale != NULL &&
+        (right == NULL || sequence_of(op->graph) > g_ascii_strtoll(right, NULL, 10)))
         op->by_value[i] *= (float)g_ascii_strtod(scale, NULL);
 }
 
