@@ -249,6 +249,30 @@ START_TEST(a_version_is_told_by_where_the_source_has_it)
 }
 END_TEST
 
+/* NeMo's configurations have virtual stages only since October 2022. */
+START_TEST(stages_that_a_table_leaves_open_are_what_the_framework_has)
+{
+    static const struct {
+        const char *framework;
+        guint chunks;
+    } open[] = {{"NeMo Megatron", 1}, {"NeMo", 2}, {"Megatron-Bridge", 2}, {"Megatron-LM", 1}};
+    g_autofree char *deep = with(row, "layers", "4");
+    g_autofree char *staged = with(deep, "pp", "2");
+    g_autofree char *split = with(staged, "dp", "4");
+    g_autofree char *open_strategy = with(split, "strategy_kind", "");
+
+    for (guint i = 0; i < G_N_ELEMENTS(open); i++) {
+        g_autofree char *text = with(open_strategy, "framework", open[i].framework);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_uint_eq(plan->schedule.virtual_stages, open[i].chunks);
+    }
+}
+END_TEST
+
 /* Parameters of whole published models, in billions, as their names and reports say them. */
 static const struct {
     const char *name, *layers, *hidden, *vocab;
@@ -480,6 +504,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
     tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
                         G_N_ELEMENTS(versions));
+    tcase_add_test(test, stages_that_a_table_leaves_open_are_what_the_framework_has);
     tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
                         G_N_ELEMENTS(usages));
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,
