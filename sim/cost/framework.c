@@ -239,7 +239,7 @@ static const Framework frameworks[] = {
     },
     {
         .name = "torchtitan",
-        .reading = "torchtitan of 2024, FSDP2 and torch.compile, the loss in single steps",
+        .reading = "torchtitan, FSDP2 and torch.compile",
         TORCHTITAN,
         EAGER_LOSS,
     },
