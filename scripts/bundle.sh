@@ -22,12 +22,12 @@ fi
 if [ -d "$build/tests/gpu" ]; then
     mkdir -p "$out/tests/gpu"
     find "$build/tests/gpu" -type f -executable -exec cp {} "$out/tests/gpu/" \;
-    cp tests/gpu/*.sh "$out/tests/gpu/"
+    cp tests/gpu/*.sh "$build/tests/bench/kernel_floors" "$out/tests/gpu/"
     mkdir -p "$out"/tests/{bench/peers,golden}
     cp tests/bench/peers/*.py "$out/tests/bench/peers/"
     cp tests/golden/*.py "$out/tests/golden/" # the peer's model
-    ln -s ../lib "$out/tests/lib" # they too look in ../lib
-    copied+=("$out"/tests/gpu/test_*)
+    ln -s ../lib ../share "$out/tests/" # they too look in ../lib, ../share
+    copied+=("$out"/tests/gpu/{test_*,kernel_floors})
 fi
 
 # ---- Open MPI ----

@@ -6,7 +6,8 @@
 #    by fewer, copy tiles to shared memory, load matrices, and use tensor cores.
 # 2. An op a line of the program of Llama 3.1 8B, one sequence of 8192: bytes and FLOPs that it must
 #    move and do at least, those that its kernels do, and how long the bandwidth or the arithmetic of
-#    an H100 and an H200 takes for the latter (tests/bench/kernel_floors.c).
+#    an H100 and an H200 takes for the latter (tests/bench/kernel_floors.c, which given the topology
+#    that a GPU's calibration wrote prints what was measured beside it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

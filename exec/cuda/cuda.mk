@@ -46,7 +46,7 @@ $(GPU_TEST): $(BUILD)/tests/gpu/%: $(BUILD)/tests/cuda/%.o $(CUDA_HOST) $(CUDA_K
 	@mkdir -p $(@D)
 	$(call say,link)
 	$(Q)$(RUN_LINK) $(CHECK_LIBS) $(CUDA_LIBS) -o $@
-gpu-tests: $(GPU_TEST)
+gpu-tests: $(GPU_TEST) $(FLOORS)
 
 # Every check compiles and links all of it against NVIDIA's libraries, where they are.
 check-nvcc:

@@ -19,14 +19,23 @@ static guint64 attention_keys(const Op *op)
     return device_cost_cuda.attention_keys(op);
 }
 
+/* Rates of rows: FLOP/s or bytes/s, 0 where there is none. */
+
+static double gemm_rate(const GemmShape *shape, DType dtype, const Topology *topology,
+                        const ComputeContext *context)
+{
+    const guint64 mnk[] = {shape->m, shape->n, shape->k};
+    const MeasuredLoad alone = load(context);
+
+    return measured_gemm_rate(&topology->measured, &alone, dtype, mnk);
+}
+
 static double gemm_seconds(const GemmShape *shape, DType dtype, const Topology *topology,
                            const ComputeContext *context)
 {
-    const guint64 mnk[] = {shape->m, shape->n, shape->k};
     const double flops = 2.0 * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n *
                          (double)shape->k;
-    const MeasuredLoad alone = load(context);
-    const double rate = measured_gemm_rate(&topology->measured, &alone, dtype, mnk);
+    const double rate = gemm_rate(shape, dtype, topology, context);
 
     return rate > 0 && flops > 0 ? flops / rate
                                  : device_cost_cuda.gemm(shape, dtype, topology, context);
@@ -38,6 +47,8 @@ static double attention_rate(const Op *op, const Topology *topology, const Compu
     const guint64 size[] = {attention_keys(op), op->sizes.head_dim};
     const MeasuredLoad alone = load(context);
 
+    if (!is_own(context))
+        return 0;
     for (guint own = op_library_attention(op) ? 0 : 1; own < 2; own++) {
         const char *row = measured_attention_row(op->kind, own == 0);
         const double rate = measured_op_rate(&topology->measured, &alone, row, op->dtype, size);
@@ -51,19 +62,26 @@ static double attention_rate(const Op *op, const Topology *topology, const Compu
 static double attention_seconds(const Op *op, const Topology *topology,
                                 const ComputeContext *context)
 {
-    const double rate = is_own(context) ? attention_rate(op, topology, context) : 0;
+    const double rate = attention_rate(op, topology, context);
 
     return rate > 0 ? op_flops(op) / rate : device_cost_cuda.attention(op, topology, context);
+}
+
+static double memory_rate(const MemoryWork *work, const Topology *topology,
+                          const ComputeContext *context)
+{
+    const guint64 size[] = {(guint64)work->bytes, 0};
+    const MeasuredLoad alone = load(context);
+
+    return is_own(context)
+               ? measured_op_rate(&topology->measured, &alone, work->op, work->dtype, size)
+               : 0;
 }
 
 static double memory_seconds(const MemoryWork *work, const Topology *topology,
                              const ComputeContext *context)
 {
-    const guint64 size[] = {(guint64)work->bytes, 0};
-    const MeasuredLoad alone = load(context);
-    const double rate =
-        is_own(context) ? measured_op_rate(&topology->measured, &alone, work->op, work->dtype, size)
-                        : 0;
+    const double rate = memory_rate(work, topology, context);
 
     return rate > 0 ? work->bytes / rate : device_cost_cuda.memory(work, topology, context);
 }
@@ -72,6 +90,20 @@ static double overhead_seconds(const Topology *topology, const ComputeContext *c
 {
     return topology->measured.op_overhead_s > 0 ? topology->measured.op_overhead_s
                                                 : device_cost_cuda.overhead(topology, context);
+}
+
+gboolean device_cost_cuda_has_row(const Work *work, const Op *op, const Topology *topology,
+                                  const ComputeContext *context)
+{
+    switch (work->kind) {
+    case WORK_GEMM:
+        return gemm_rate(&work->gemm, op->dtype, topology, context) > 0;
+    case WORK_ATTENTION:
+        return attention_rate(op, topology, context) > 0;
+    case WORK_MEMORY:
+        return memory_rate(&work->memory, topology, context) > 0;
+    }
+    g_assert_not_reached();
 }
 
 const DeviceCost device_cost_cuda_measured = {

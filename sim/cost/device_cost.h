@@ -57,5 +57,9 @@ Works compute_op_works(const Op *op, const Topology *topology, const ComputeCont
 double compute_work_seconds(const Work *work, const Op *op, const Topology *topology,
                             const ComputeContext *context);
 
+/* GPUs: whether a row of calibration says what that work takes, and not a data sheet. */
+gboolean device_cost_cuda_has_row(const Work *work, const Op *op, const Topology *topology,
+                                  const ComputeContext *context);
+
 /* Bytes that A, B and C take; of fp8 factors C has 2 bytes an element. */
 double device_cost_gemm_bytes(const GemmShape *shape, DType dtype);

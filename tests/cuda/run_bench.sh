@@ -3,9 +3,10 @@
 # tests/gpu/bench.sh at the size of the simulated device: what it writes, with and without PyTorch,
 # which is played; what fails, and what is left then.  And run.sh around it, with programs that hang.
 . "$(dirname "$0")/../e2e/common.bash"
+. tests/cuda/floors.bash
 
 mkdir "$tmp/bin"
-export BIN=$build DATA=models BLOCK_MODEL=tiny-1m LAYERS=1 WHOLE_MODEL=tiny-gpt2 SEQ=16 BATCH=2 STEPS=3
+export BIN=$build FLOORS=$build/tests/bench/kernel_floors DATA=models BLOCK_MODEL=tiny-1m LAYERS=1 WHOLE_MODEL=tiny-gpt2 SEQ=16 BATCH=2 STEPS=3
 export CUDASIM_MEM=$((143771 << 20)) CALIBRATE=--tiny PYTHON=false SIMULATED=$build/tests/cuda/simulated_run PATH=$tmp/bin:$PATH
 
 # player NAME: a program, from standard input.
@@ -17,9 +18,14 @@ player() {
 player nvidia-smi <<<'echo "NVIDIA H200, 570.86.15"'
 sed 's/h200-sxm-141gb/simulated/' topologies/one-h200 >"$tmp/topology"
 sed 's/h200-sxm-141gb/simulated/' topologies/gpus/h200-sxm-141gb >>"$tmp/topology"
+# A calibration with one row: products at half of the dense peak.
+player calibrated <<'SCRIPT'
+cp "$TOPOLOGY" "${@: -1}"
+printf '[measured gemm]\nbf16/busy1/threads1/8192x4096x4096 = 494.75 TFLOP/s\n' >>"${@: -1}"
+SCRIPT
 player copying <<'SCRIPT'
 case "$*" in
-calibrate*) cp "$TOPOLOGY" "${@: -1}" ;;
+calibrate*) calibrated "$@" ;;
 *) exec "$SIMULATED" "$@" ;;
 esac
 SCRIPT
@@ -32,7 +38,7 @@ esac
 SCRIPT
 player dying <<'SCRIPT'
 case "$*" in
-calibrate*) exit 3 ;;
+calibrate*) calibrated "$@" ;;
 *--steps*) echo "fsdp-run: a kernel is missing" >&2 && exit 3 ;;
 *) exec "$SIMULATED" "$@" ;;
 esac
@@ -67,6 +73,9 @@ has hurried/results.md '^- stack.search: not begun, 0 s are over$' 'null \| not 
 has hurried/summary.json '"figures": \{\},$'
 export TOPOLOGY=$tmp/topology
 bench plain 0 "$tmp/bin/copying" 100
+# 2 * 8192 * 4096^2 FLOPs: 277.8 us at the peak of 989.5 TFLOP/s, 555.6 at half of it, a launch is 3.
+has plain/kernel_floors.out '^linear +4096x4096 .* 277\.8 +558\.6 +49\.7 +1/1$' '^attention .* 0/1$' '^head_loss .* 3/4$'
+floors_are_filled "$tmp/plain/kernel_floors.out"
 has plain/results.md '^# NVIDIA H200$' 'driver 570.86.15' 'MFU .* \| >= 0.50 \| [0-9.e-]+ \| miss \|$' \
     '^- stack: attention cuDNN 9' 'PyTorch \| >= 1 \| null \| not measured' '^\| linear \| [0-9]+ \| ' '^- not beside PyTorch'
 has plain/summary.json '"device": "NVIDIA H200", "driver": "570.86.15"' '"failures": 0,$' \
@@ -76,6 +85,8 @@ has plain/summary.json '"device": "NVIDIA H200", "driver": "570.86.15"' '"failur
     complain "not 2 runs in the store"
 
 PYTHON=python bench full 0 "$SIMULATED" 100
+floors_are_filled "$tmp/full/kernel_floors.out" all
+has full/results.md '^    attention_backward .* 1/1$'
 [ "$(figure full pytorch_compiled.tokens_per_second)" = 32 ] || complain "not the median after three"
 awk -v ratio="$(figure full stack.over_pytorch)" -v ours="$(figure full stack.tokens_per_second)" \
     -v error="$(figure full stack.step_error)" -v predicted="$(figure full stack.step_calibrated)" \
@@ -85,6 +96,7 @@ awk -v ratio="$(figure full stack.over_pytorch)" -v ours="$(figure full stack.to
     complain "wrong figures: $(<"$tmp/full/summary.json")"
 
 bench backwards 1 "$tmp/bin/backwards" 100
+[ ! -e "$tmp/backwards/kernel_floors.out" ] || complain "backwards: floors without a calibration"
 has backwards.out 'stack: its loss did not fall' '3 failed'
 has backwards/summary.json '"figure": "stack.step_error", .*"value": null, "verdict": "not measured"'
 bench dying 1 "$tmp/bin/dying" 100
@@ -123,7 +135,8 @@ ln -s "$(realpath "$build/fsdp-plan")" "$(realpath "$build/fsdp-report")" "$tmp/
 ln -s "$tmp/bin/dying" "$tmp/bundle/bin/fsdp-run"
 ln -s "$PWD/tests/bench/peers" "$tmp/bundle/tests/bench"
 ln -s "$PWD/models" "$PWD/topologies" "$tmp/bundle/share/fsdp"
-cp tests/gpu/*.sh "$tmp/bundle/tests/gpu"
+ln -s ../share "$tmp/bundle/tests"
+cp tests/gpu/*.sh "$FLOORS" "$tmp/bundle/tests/gpu"
 player mpirun <<<'echo "100%: joined"'
 cp "$tmp/bin/mpirun" "$tmp/bundle/tests/gpu/test_good"
 cp "$tmp/bin/mpirun" "$tmp/bundle/tests/gpu/test_later_tcp"
@@ -137,6 +150,7 @@ has dry/tests.txt '^FAIL test_bad \(exit 1 ' '^ok   test_good \([0-9]+ s\): 100%
     '^FAIL test_hangs \(exit 124 after [23] s\)' '^ok   test_later_tcp' '^ok   training, 1 ranks, NCCL' \
     '^SKIP training, 2 ranks, NCCL: 1 GPUs' '^[0-9]+ s, [0-9]+ failed; results are in '
 has dry/results.md '^# NVIDIA H200$' '^- stack.train: exit 3'
+floors_are_filled "$tmp/dry/kernel_floors.out"
 has dry/environment.txt '^LD_LIBRARY_PATH='
 
 unset TOPOLOGY

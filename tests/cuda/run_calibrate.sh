@@ -3,6 +3,7 @@
 # fsdp-run calibrate --device cuda on the simulated device: what it writes, that the planner takes it,
 # and what it refuses.  Times mean nothing there.
 . "$(dirname "$0")/../e2e/common.bash"
+. tests/cuda/floors.bash
 
 run=$build/tests/cuda/simulated_run
 # No mpirun here, whatever is installed.
@@ -63,6 +64,10 @@ grep '/ranks2/' "$tmp/out.topology" | grep -v '=2 us$' >"$tmp/longer" &&
 timeout 60 "$build/fsdp-plan" topology "$tmp/out.topology" >"$tmp/again.topology" ||
     complain "calibrated: not read"
 cmp -s "$tmp/out.topology" "$tmp/again.topology" || complain "calibrated: printed otherwise"
+timeout 60 "$build/tests/bench/kernel_floors" "$tmp/out.topology" >"$tmp/floors" ||
+    complain "calibrated: no floors"
+floors_are_filled "$tmp/floors" all
+refused 2 'in.topology: no rows of a GPU are in it' "$build/tests/bench/kernel_floors" "$tmp/in.topology"
 for topology in in out; do
     timeout 60 "$build/fsdp-plan" estimate --model models/tiny-1m --topology \
         "$tmp/$topology.topology" --layout dp_shard=2 --seq-len 64 --json >"$tmp/$topology.json" ||

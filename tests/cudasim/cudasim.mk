@@ -84,7 +84,7 @@ $(SIMULATED_RUN): $(BUILD)/exec/run_main.o $(BUILD)/tests/cuda/simulated_plug_in
 cudasim-tests: $(CUDASIM_TEST) $(CUDA_TEST) $(SIMULATED_RUN) $(PROGRAMS)
 cudasim:
 ifneq ($(CUDA_HEADERS),)
-	$(MAKE) BUILD=build cudasim-tests
+	$(MAKE) BUILD=build cudasim-tests $(FLOORS_SRC:%.c=build/%)
 	$(MAKE) BUILD=build/checked cudasim-tests
 	$(MAKE) BUILD=build/asan cudasim-tests
 endif

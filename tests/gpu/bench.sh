@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # What fsdp-run reaches on one GPU, beside what was predicted and beside PyTorch: bench.sh FOLDER SECONDS,
-# for run.sh.  FOLDER gets the calibrated topology, plans, the store of the runs, what each program said,
+# for run.sh.  FOLDER gets the calibrated topology, kernels beside their floors, plans, the store of the runs, what each program said,
 # results.md and summary.json, which are written anew after each part: whatever ends the script leaves
 # what was found before, and a part that fails ends no other.  A target that is missed is said so; what
 # fails, or doesn't learn, fails the script; what there is no time for and no PyTorch are notes.
 #
-# From the environment: BIN (folder of the programs) and DATA (models/); RUN (another fsdp-run), TOPOLOGY
-# (with this GPU, else found by its name), PYTHON (which may have PyTorch); sizes, as below.
+# From the environment: BIN (folder of the programs), FLOORS (kernel_floors) and DATA (models/); RUN
+# (another fsdp-run), TOPOLOGY (with this GPU, else found by its name), PYTHON (which may have PyTorch);
+# sizes, as below.
 set -euo pipefail
 
 out=$1 limit_s=$2 begin=$SECONDS
-bin=${BIN:?} models=${DATA:?} run=${RUN:-$BIN/fsdp-run} python=${PYTHON:-python3}
+bin=${BIN:?} floors=${FLOORS:?} models=${DATA:?} run=${RUN:-$BIN/fsdp-run} python=${PYTHON:-python3}
 block=${BLOCK_MODEL:-llama-3.1-8b} layers=${LAYERS:-8} whole=${WHOLE_MODEL:-llama-3.2-1b}
 seq=${SEQ:-4096} batch=${BATCH:-8} steps=${STEPS:-20} peer_micro_batch=${PEER_MICRO_BATCH:-4}
 text=$models/text/shakespeare.txt
@@ -18,7 +19,7 @@ peer=$(cd "$(dirname "$0")/../bench/peers" && pwd)/llama_torch.py
 workload=(--gpus 1 --precision bf16 --recompute none --seq-len "$seq" --global-batch "$batch")
 
 mkdir -p "$out/stack"
-rm -f "$out"/{runs.db*,notes.txt,stack.json,whole.json,calibrated.topology}
+rm -f "$out"/{runs.db*,notes.txt,stack.json,whole.json,calibrated.topology,kernel_floors.out}
 : >"$out/figures.tsv"
 : >"$out/failed.txt"
 
@@ -121,6 +122,11 @@ find_topology() {
 calibrate() {
     ours calibrate 120 "$run" calibrate --device cuda --topology "$nominal" \
         "${CALIBRATE:---quick}" -o "$out/calibrated.topology" || true
+}
+
+# What the kernels of a step take by those rows, beside the least that they can: kernel_floors.out.
+kernel_floors() {
+    [ "$topology" = "$nominal" ] || ours kernel_floors 20 "$floors" "$topology" || true
 }
 
 find_measured() {
@@ -228,6 +234,10 @@ write_markdown() {
         printf '\n%s, the step timed op by op:\n\n| op | calls | ms | TFLOP/s |\n|---|---|---|---|\n' "$name"
         rates "$out/$name.json"
     done
+    if [ -s "$out/kernel_floors.out" ]; then
+        printf '\nkernels of a step of llama-3.1-8b, beside their floors:\n\n'
+        sed 's/^/    /' "$out/kernel_floors.out"
+    fi
     [ ! -e "$out/notes.txt" ] || printf '\n%s\n' "$(sed 's/^/- /' "$out/notes.txt")"
 }
 
@@ -272,6 +282,7 @@ sed "s/\"num_hidden_layers\": [0-9]*/\"num_hidden_layers\": $layers/" "$models/$
     >"$out/stack/config.json"
 part calibrate calibrate
 find_measured
+part kernel_floors kernel_floors
 part stack bench stack "$out/stack"
 part whole bench whole "$models/$whole"
 if has_pytorch; then

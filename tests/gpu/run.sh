@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # What only a GPU can show, in under 8 minutes once it is built: run.sh [FOLDER], from anywhere.  Every
-# kernel against plain loops; benchmarks (bench.sh: calibration, an 8B-shaped stack, a 1B model, beside
-# PyTorch where python3 has it); trainings in all layouts against the CPU, by MPI and by NCCL, steps as
-# graphs.  Results go to FOLDER ($OUT, build/gpu-results).  The tests are those that otherwise run on the
-# simulated device.  In a bundle (make CUDA=1 bundle) it takes what is there instead of building.
+# kernel against plain loops; benchmarks (bench.sh: calibration, kernels beside their floors, an 8B-shaped
+# stack, a 1B model, beside PyTorch where python3 has it); trainings in all layouts against the CPU, by
+# MPI and by NCCL, steps as graphs.  Results go to FOLDER ($OUT, build/gpu-results).  The tests are those
+# that otherwise run on the simulated device.  In a bundle (make CUDA=1 bundle) it takes what is there
+# instead of building.
 # Nothing is skipped in silence; wrong numbers fail, a target that is missed or no time doesn't.
 set -euo pipefail
 out=$(realpath -m "${1:-${OUT:-$(dirname "$0")/../../build/gpu-results}}")
@@ -20,9 +21,9 @@ fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 if [ -e Makefile ]; then
     make CUDA=1 all gpu-tests
-    bin=build tests=build/tests/gpu data=models
+    bin=build tests=build/tests/gpu floors=build/tests/bench/kernel_floors data=models
 else
-    bin=bin tests=tests/gpu data=share/fsdp/models
+    bin=bin tests=tests/gpu floors=tests/gpu/kernel_floors data=share/fsdp/models
     PATH=$PWD/bin:$PATH
 fi
 tmp=$(mktemp -d)
@@ -75,7 +76,7 @@ for program in "$tests"/test_*; do
         check "$(basename "$program")" env CK_FORK=no "$program"
 done
 reserved_s=$((limit_s / 8))
-BIN=$bin DATA=$data tests/gpu/bench.sh "$out" "$(left)" || failures=$((failures + 1))
+BIN=$bin FLOORS=$floors DATA=$data tests/gpu/bench.sh "$out" "$(left)" || failures=$((failures + 1))
 reserved_s=0
 
 fitting=
