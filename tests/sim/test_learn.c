@@ -17,7 +17,7 @@ typedef struct {
     ProgramSet *set;
     Topology *topology;
     SimulateContext context;
-    gboolean by_cudnn;   /* who ran attention */
+    gboolean by_cudnn;   /* who ran attention, on a GPU */
     guint **spans;       /* by class */
     double ***durations; /* by class, segment, op */
 } Trial;
@@ -36,7 +36,7 @@ static void trial_open(Trial *trial, GRand *random, Model *model)
         .ranks_per_node = is_cpu ? world : MIN(world, 4),
         .threads = is_cpu ? 1 + draw(random, 1) : 1,
     };
-    trial->by_cudnn = draw(random, 1) == 1;
+    trial->by_cudnn = draw(random, 1) == 1 && !is_cpu;
     trial->spans = g_new(guint *, trial->set->num_classes);
     trial->durations = g_new(double **, trial->set->num_classes);
     for (guint c = 0; c < trial->set->num_classes; c++) {
