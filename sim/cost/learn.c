@@ -100,7 +100,7 @@ static Row row_of(const Learning *learning, const Case *c, guint i)
                                   .n = work->gemm.n,
                                   .k = work->gemm.k};
     else if (work->kind == WORK_ATTENTION)
-        row.op = (MeasuredOp){.op = (char *)measured_attention_row(
+        row.op = (MeasuredOp){.op = (char *)op_attention_row(
                                   op->kind, learning->by_cudnn && op_library_attention(op)),
                               .dtype = op->dtype,
                               .busy = busy,
