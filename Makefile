@@ -142,7 +142,7 @@ demo: deps ## plan, train and compare a tiny model on this machine (minutes)
 
 # Linked with what they need alone: the rest is twice as much to build.
 TSAN := BUILD=build/tsan RUN_LIB=build/tsan/libthreads.a \
-        $(addprefix build/tsan/tests/exec/,test_comm_queue test_watchdog)
+        $(addprefix build/tsan/tests/exec/,test_comm_queue test_runtime test_watchdog)
 THREADS_SRC := $(filter sim/base/% sim/input/% sim/layout/% sim/program/% exec/base/% exec/comm/% \
                  exec/device/% %/op_number.c %/runtime.c %/stall.c %/watchdog.c,\
                  $(SIM_SRC) $(EXEC_SRC))

@@ -241,7 +241,7 @@ static int calibrate_command(int argc, char **argv, GError **error)
         {"nvme", 0, 0, G_OPTION_ARG_FILENAME, &nvme,
          "The disk there too, as the nvme tier that ranks of this machine share", "DIR"},
         {"attention", 0, 0, G_OPTION_ARG_STRING, &attention,
-         "Of GPUs: as the runs that are to be predicted (auto, cudnn or own)", "BY"},
+         "Of GPUs: auto (default), cudnn or own, as the runs that are to be predicted", "BY"},
         {"output", 'o', 0, G_OPTION_ARG_FILENAME, &output, "Write the topology here", "T"},
         {"tiny", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_NONE, &options.tiny, NULL, NULL},
         {"rank-part", 0, G_OPTION_FLAG_HIDDEN, G_OPTION_ARG_FILENAME, &rank_part, NULL, NULL},

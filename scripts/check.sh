@@ -106,7 +106,7 @@ check_e2e() {
 check_tsan() {
     local fixed=(setarch "$(uname -m)" -R)
     "${fixed[@]}" true 2>/dev/null || fixed=()
-    for program in exec/test_comm_queue exec/test_watchdog; do
+    for program in exec/test_comm_queue exec/test_runtime exec/test_watchdog; do
         run "$program (tsan)" 300 \
             env TSAN_OPTIONS=halt_on_error=1 "${fixed[@]}" "build/tsan/tests/$program"
     done

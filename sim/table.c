@@ -371,7 +371,6 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
     const guint gpus = search_gpus(request);
 
     print_inputs(request);
-
     g_print("\n%s on %u GPU%s.\n", legal ? "Nothing fits" : "No layout is legal", gpus,
             gpus == 1 ? "" : "s");
     if (result->closest != NULL && result->closest->reasons->len > 0)

@@ -47,14 +47,12 @@ static gboolean measure(Storage *storage, guint64 bytes, gboolean write, double 
 static MemoryTier *nvme_of(Topology *topology)
 {
     const char *name = tier_name(TIER_NVME);
-    const MemoryTier none = {.name = g_strdup(name)};
 
     for (guint i = 0; i < topology->memories->len; i++)
-        if (strcmp(g_array_index(topology->memories, MemoryTier, i).name, name) == 0) {
-            g_free(none.name);
+        if (strcmp(g_array_index(topology->memories, MemoryTier, i).name, name) == 0)
             return &g_array_index(topology->memories, MemoryTier, i);
-        }
-    g_array_append_val(topology->memories, none);
+    const MemoryTier added = {.name = g_strdup(name)};
+    g_array_append_val(topology->memories, added);
     return &g_array_index(topology->memories, MemoryTier, topology->memories->len - 1);
 }
 

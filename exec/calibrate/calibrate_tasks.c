@@ -1,7 +1,6 @@
 #include "exec/calibrate/calibrate_tasks.h"
 
 #include "sim/base/samples.h"
-#include "sim/cost/measured.h"
 #include "sim/program/program.h"
 
 /* ---- what to measure ---- */
@@ -420,9 +419,7 @@ static void add_gemm_row(const GArray *tasks, guint at, const Rows *rows)
 static void add_op_row(const OpTask *task, guint64 size, guint64 width, double work,
                        const Rows *rows)
 {
-    const MeasuredOp row = {.op = g_strdup(task->by_library
-                                               ? measured_attention_row(task->op.kind, TRUE)
-                                               : op_kind_name(task->op.kind)),
+    const MeasuredOp row = {.op = g_strdup(op_attention_row(task->op.kind, task->by_library)),
                             .dtype = task->op.dtype,
                             .busy = rows->busy,
                             .threads = rows->threads,

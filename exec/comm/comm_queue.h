@@ -7,8 +7,7 @@
 
 typedef struct CommQueue CommQueue;
 
-/* Runs on the thread.  FALSE (with @error set) stops the queue: later jobs are
- * dropped. */
+/* Runs on the thread.  FALSE (with @error set) stops the queue: later jobs are dropped. */
 typedef gboolean (*CommJob)(gpointer context, gpointer job, GError **error);
 
 /* @capacity jobs of @job_bytes each (copied in). */

@@ -174,7 +174,8 @@ static gboolean account(BlockIo *io, guint request, gint64 result, GError **erro
     if (result < 0)
         return failed(io, at, g_strerror((int)-result), error);
     if (result < BLOCK_BYTES)
-        return failed(io, at, "the file ends there", error);
+        return failed(io, at, at->write ? "the disk takes no whole block" : "the file ends there",
+                      error);
     at->done += (guint64)result / BLOCK_BYTES * BLOCK_BYTES;
     return at->done == at->bytes || submit(io, request, error);
 }

@@ -1,7 +1,7 @@
 /* The main thread walks the calls: compute ops run at once, the others go to the queue of their
  * lane: the communication thread's, or the storage thread's where their stream is to and from
- * files. Jobs of a queue run in the order of issue, which every wait respects (check proves that it
- * can't deadlock).
+ * files.  Jobs of a queue run in the order of issue, which every wait respects (check proves that
+ * it can't deadlock).
  *
  * On a device without queues (a CPU) an op that was issued earlier on the main thread is done, so
  * an op waits for jobs of other lanes only.  On one with queues its thread waits for such a job as

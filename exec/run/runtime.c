@@ -82,11 +82,16 @@ gboolean runtime_wait_in_job(Runtime *runtime, ProgressLane lane, guint64 ordina
            runtime_failed(runtime, error);
 }
 
+/* Where one thread has failed the other may still be in a job. */
 gboolean runtime_quiet(Runtime *runtime, GError **error)
 {
-    return (runtime_wait(runtime, LANE_COMMUNICATION, runtime->newest[LANE_COMMUNICATION]) &&
-            runtime_wait(runtime, LANE_STORAGE, runtime->newest[LANE_STORAGE])) ||
-           runtime_failed(runtime, error);
+    const ProgressLane lanes[] = {LANE_COMMUNICATION, LANE_STORAGE};
+    gboolean ok = TRUE;
+
+    for (guint i = 0; i < G_N_ELEMENTS(lanes); i++)
+        if (!runtime_wait(runtime, lanes[i], runtime->newest[lanes[i]]))
+            ok = FALSE;
+    return ok || runtime_failed(runtime, error);
 }
 
 gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,

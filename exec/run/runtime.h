@@ -61,9 +61,10 @@ gboolean runtime_wait_in_job(Runtime *runtime, ProgressLane lane, guint64 ordina
  * failed of. */
 gboolean runtime_do(Runtime *runtime, RuntimeJob run, gconstpointer job, gsize bytes,
                     GError **error) G_GNUC_WARN_UNUSED_RESULT;
-gboolean runtime_quiet(Runtime *runtime,
-                       GError **error) G_GNUC_WARN_UNUSED_RESULT; /* all that was posted is done */
-gboolean runtime_failed(const Runtime *runtime, GError **error);  /* sets @error, returns FALSE */
+gboolean runtime_failed(const Runtime *runtime, GError **error); /* sets @error, returns FALSE */
+
+/* Until all that was posted is done, or its thread has failed: no job is under way. */
+gboolean runtime_quiet(Runtime *runtime, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* What this rank is about to do; a peer that finds it dead reports it. */
 void runtime_note(Runtime *runtime, const char *what);

@@ -135,12 +135,10 @@ Storage *storage_open(const char *folder, guint64 bytes, Device *device, GError 
     storage->device = device;
     if (!open_file(storage, folder, error) || !make_memory(storage, folder, error))
         return NULL;
-    storage->text = g_strdup_printf(
-        "%" G_GUINT64_FORMAT
-        " bytes a rank in %s, %s the page cache, up to %d requests of %d bytes "
-        "at once",
-        storage->bytes, folder, go_direct(storage) ? "past" : "(which allows no O_DIRECT) through",
-        NUM_REQUESTS, REQUEST_BYTES);
+    const char *way = go_direct(storage) ? "past" : "(which allows no O_DIRECT) through";
+    storage->text = g_strdup_printf("%" G_GUINT64_FORMAT " bytes a rank in %s, %s the page cache, "
+                                    "up to %d requests of %d bytes at once",
+                                    storage->bytes, folder, way, NUM_REQUESTS, REQUEST_BYTES);
     return g_steal_pointer(&storage);
 }
 

@@ -50,7 +50,7 @@ static double attention_rate(const Op *op, const Topology *topology, const Compu
     if (!is_own(context))
         return 0;
     for (guint own = op_library_attention(op) ? 0 : 1; own < 2; own++) {
-        const char *row = measured_attention_row(op->kind, own == 0);
+        const char *row = op_attention_row(op->kind, own == 0);
         const double rate = measured_op_rate(&topology->measured, &alone, row, op->dtype, size);
 
         if (rate > 0)

@@ -30,14 +30,16 @@
         .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK, .gather_exposed = 1,            \
         .reduce_exposed = 1, .logit_held_bytes = 6, .transient_share = 0.07, MEGATRON_SCORES
 
+/* Rotary embedding and SwiGLU in single steps. */
+#define EAGER_GATE .rotary_more = 3.5, .activation_more = 0.5
+
 /* Aleph Alpha's: all-reduces take twice the time of their bytes (they grow with tp as if summed in
  * fp32), nothing overlaps; rotary embedding and SwiGLU are not fused; each rank of a tp group holds
  * all logits. */
 #define AA_SCALING                                                                                 \
-    WHOLE_LOGITS, .recomputes_all = TRUE, .rotary_more = 3.5, .activation_more = 0.5,              \
-                  .all_reduce_more = 1, .gather_exposed = 1, .reduce_exposed = 1,                  \
-                  .splits_messages = TRUE, .process_bytes = 3.5e9, .logit_held_bytes = 20,         \
-                  .gathers_logits = TRUE, .transient_share = 0.1
+    WHOLE_LOGITS, .recomputes_all = TRUE, EAGER_GATE, .all_reduce_more = 1, .gather_exposed = 1,   \
+                  .reduce_exposed = 1, .splits_messages = TRUE, .process_bytes = 3.5e9,            \
+                  .logit_held_bytes = 20, .gathers_logits = TRUE, .transient_share = 0.1
 
 /* RMS norm as PyTorch's single steps, half of them in fp32: 36 bytes a value where one kernel moves
  * 4. */
@@ -61,10 +63,19 @@
 
 #define DRIVER .process_bytes = 3.5e9
 
-/* Of logits in fp32: log-softmax' output, its gradient and what that becomes (the cast logits are
- * free by then).  Between tensor-parallel matrices DTensor gathers the norms' outputs before the
- * products, which keep what they read. */
-#define TORCHTITAN_KEEPS .logit_held_bytes = 12, .keeps_gathered = TRUE
+/* Between tensor-parallel matrices DTensor gathers the norms' outputs before the products, which
+ * keep what they read. */
+#define TORCHTITAN                                                                                 \
+    WHOLE_LOGITS, FSDP_TRAFFIC, .attention = ATTENTION_FLASH_2, .context_plain = TRUE, DRIVER,     \
+                                .keeps_gathered = TRUE, .transient_share = 0.1,                    \
+                                .saved = {.hidden = 4, .ffn = 2, .attention = 4}
+
+/* The loss is not compiled (its train.py of December 2024).  Of logits in fp32: log-softmax'
+ * output, its gradient and what that becomes (the cast logits are free by then).  Where the
+ * vocabulary is split, that output, a gradient of zeros with the targets set, its sum with the
+ * exponentials and the product with the loss' gradient (torch/distributed/tensor/parallel/loss.py).
+ */
+#define EAGER_LOSS .logit_held_bytes = 12, .logit_split_bytes = 16
 
 /* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
  * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
@@ -229,27 +240,42 @@ static const Framework frameworks[] = {
     {
         .name = "torchtitan",
         .reading = "torchtitan, FSDP2 and torch.compile",
-        WHOLE_LOGITS,
-        FSDP_TRAFFIC,
-        .attention = ATTENTION_FLASH_2,
-        .context_plain = TRUE,
-        DRIVER,
-        TORCHTITAN_KEEPS,
-        .transient_share = 0.1,
-        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+        TORCHTITAN,
+        EAGER_LOSS,
     },
     {
         .name = "torchtitan-rowwise",
         .reading = "the same, fp8 with a scale for each row: its products are not cuBLAS's",
-        WHOLE_LOGITS,
-        FSDP_TRAFFIC,
+        TORCHTITAN,
+        EAGER_LOSS,
         .fp8_more = 0.6,
-        .attention = ATTENTION_FLASH_2,
-        .context_plain = TRUE,
-        DRIVER,
-        TORCHTITAN_KEEPS,
-        .transient_share = 0.1,
-        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
+        .name = "torchtitan-eager",
+        .reading = "the same, blocks not compiled: norms, rotary and SwiGLU in single steps",
+        TORCHTITAN,
+        EAGER_LOSS,
+        UNFUSED_NORM,
+        EAGER_GATE,
+    },
+    {
+        .name = "torchtitan-eager-norm",
+        .reading = "the same with its Triton RMS norm",
+        TORCHTITAN,
+        EAGER_LOSS,
+        EAGER_GATE,
+    },
+    {
+        .name = "torchtitan-2025",
+        .reading = "the same since April 2025: the loss is compiled too",
+        TORCHTITAN,
+        .logit_held_bytes = 4, /* bf16 logits and their gradient: one kernel has it in registers */
+    },
+    {
+        .name = "torchtitan-2026",
+        .reading = "the same since April 2026: the head's loss is taken in 8 chunks, not compiled",
+        TORCHTITAN,
+        .logit_held_bytes = 12.0 / 8,
     },
     {
         .name = "llm-foundry",
@@ -271,9 +297,8 @@ static const Framework frameworks[] = {
         WHOLE_LOGITS,
         FSDP_TRAFFIC,
         UNFUSED_NORM,
+        EAGER_GATE,
         .attention = ATTENTION_FLASH_2,
-        .activation_more = 0.5,
-        .rotary_more = 3.5,
         DRIVER,
         .logit_held_bytes = 10,
         .transient_share = 0.1,

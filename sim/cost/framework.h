@@ -55,12 +55,13 @@ typedef struct Framework {
                                  attends to all */
     gboolean splits_messages; /* between stages: each rank of a tp group sends its part only */
     /* Bytes. */
-    double process_bytes;    /* of a process beside its tensors; 0: as for fsdp-run */
-    double logit_held_bytes; /* of a logit of a whole micro-batch; 0: chunks, as the program */
-    gboolean gathers_logits; /* of the tp group: each rank holds all of them */
-    double transient_share;  /* buffers that come and go, of all that is not state */
-    double gather_bytes;     /* of buffers that stay, for the collectives of a tp group, for each
-                                value of a micro-batch's residual stream */
+    double process_bytes;     /* of a process beside its tensors; 0: as for fsdp-run */
+    double logit_held_bytes;  /* of a logit of a whole micro-batch; 0: chunks, as the program */
+    double logit_split_bytes; /* the same where a tp group splits the vocabulary; 0: as much */
+    gboolean gathers_logits;  /* of the tp group: each rank holds all of them */
+    double transient_share;   /* buffers that come and go, of all that is not state */
+    double gather_bytes;      /* of buffers that stay, for the collectives of a tp group, for each
+                                 value of a micro-batch's residual stream */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
     gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,
                                 between which tokens are split */

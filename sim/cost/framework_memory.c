@@ -102,6 +102,12 @@ static Tensor *find_logits(const Program *program)
     return NULL;
 }
 
+static double held_logit_bytes(const Framework *framework, const Program *program)
+{
+    return framework->logit_split_bytes > 0 && tp_ranks(program) > 1 ? framework->logit_split_bytes
+                                                                     : framework->logit_held_bytes;
+}
+
 static void grow_logits(const Framework *framework, const Program *program)
 {
     const Op *head = find_op(program, OP_HEAD_LOSS);
@@ -111,7 +117,7 @@ static void grow_logits(const Framework *framework, const Program *program)
         return;
     const double vocab =
         (double)head->sizes.out * (framework->gathers_logits ? tp_ranks(program) : 1);
-    const double bytes = framework->logit_held_bytes * (double)head->sizes.rows * vocab;
+    const double bytes = held_logit_bytes(framework, program) * (double)head->sizes.rows * vocab;
     logits->elements = 0;
     grow(logits, bytes + CUDA_GEMM_WORKSPACE_BYTES);
 }

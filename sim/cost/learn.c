@@ -63,11 +63,6 @@ static double work_seconds(const Learning *learning, const Case *c, guint i)
     return work->times * compute_work_seconds(work, c->shown->op, learning->topology, &c->compute);
 }
 
-static gboolean is_gemm_row(const Work *work)
-{
-    return work->kind == WORK_GEMM;
-}
-
 static double work_amount(const Work *work, const Op *op)
 {
     const GemmShape *shape = &work->gemm;
@@ -90,7 +85,7 @@ static Row row_of(const Learning *learning, const Case *c, guint i)
     const Work *work = &c->works.list[i];
     const Op *op = c->shown->op;
     const guint busy = measured_at_once(&c->load), threads = c->load.threads;
-    Row row = {.is_gemm = is_gemm_row(work)};
+    Row row = {.is_gemm = work->kind == WORK_GEMM};
 
     if (row.is_gemm)
         row.gemm = (MeasuredGemm){.dtype = op->dtype,
@@ -100,7 +95,7 @@ static Row row_of(const Learning *learning, const Case *c, guint i)
                                   .n = work->gemm.n,
                                   .k = work->gemm.k};
     else if (work->kind == WORK_ATTENTION)
-        row.op = (MeasuredOp){.op = (char *)measured_attention_row(
+        row.op = (MeasuredOp){.op = (char *)op_attention_row(
                                   op->kind, learning->by_cudnn && op_library_attention(op)),
                               .dtype = op->dtype,
                               .busy = busy,
@@ -120,13 +115,7 @@ static gboolean same_key(const Row *a, const Row *b)
 {
     if (a->is_gemm != b->is_gemm)
         return FALSE;
-    if (a->is_gemm)
-        return a->gemm.dtype == b->gemm.dtype && a->gemm.busy == b->gemm.busy &&
-               a->gemm.threads == b->gemm.threads && a->gemm.m == b->gemm.m &&
-               a->gemm.n == b->gemm.n && a->gemm.k == b->gemm.k;
-    return g_str_equal(a->op.op, b->op.op) && a->op.dtype == b->op.dtype &&
-           a->op.busy == b->op.busy && a->op.threads == b->op.threads && a->op.size == b->op.size &&
-           a->op.width == b->op.width;
+    return a->is_gemm ? measured_same_gemm(&a->gemm, &b->gemm) : measured_same_op(&a->op, &b->op);
 }
 
 static Row *find_row(const Learning *learning, const Row *key)
@@ -150,7 +139,8 @@ static gboolean is_in_topology(const Learning *learning, const Row *row)
 static void add_seconds(Learning *learning, const Case *c, guint i, double seconds)
 {
     const double amount = work_amount(&c->works.list[i], c->shown->op);
-    Row row = row_of(learning, c, i), *sum = find_row(learning, &row);
+    const Row row = row_of(learning, c, i);
+    Row *sum = find_row(learning, &row);
 
     if (amount < 1)
         return;
@@ -158,8 +148,7 @@ static void add_seconds(Learning *learning, const Case *c, guint i, double secon
         g_array_append_val(learning->rows, row);
         sum = &g_array_index(learning->rows, Row, learning->rows->len - 1);
     }
-    sum->amount +=
-        c->shown->calls * c->works.list[i].times * work_amount(&c->works.list[i], c->shown->op);
+    sum->amount += c->shown->calls * c->works.list[i].times * amount;
     sum->seconds += c->shown->calls * seconds / measured_time_sharing(&c->load);
 }
 
@@ -270,10 +259,10 @@ static void learn_several(Learning *learning, const LearnOp *shown)
         *(is_known[i] ? &known : &others) += predicted[i];
         all_rows = all_rows && is_in_topology(learning, &row);
     }
-    const double seconds = left_for_work(learning, &c);
-    const double factor = MAX(seconds - known, LEAST_WORK * seconds) / others;
     if (others == 0)
         return;
+    const double seconds = left_for_work(learning, &c);
+    const double factor = MAX(seconds - known, LEAST_WORK * seconds) / others;
     for (guint i = 0; i < c.works.num; i++)
         if (!is_known[i])
             add_seconds(learning, &c, i, factor * predicted[i]);

@@ -239,14 +239,6 @@ double measured_op_rate(const Measured *measured, const MeasuredLoad *load, cons
     return samples->len == 0 ? 0 : rate_under_load(samples, load, at, size[1] == 0);
 }
 
-const char *measured_attention_row(OpKind kind, gboolean by_cudnn)
-{
-    if (!by_cudnn)
-        return op_kind_name(kind);
-    return kind == OP_ATTENTION ? "attention" MEASURED_BY_CUDNN
-                                : "attention_backward" MEASURED_BY_CUDNN;
-}
-
 static gboolean collective_matches(const MeasuredCollective *row, const char *collective,
                                    DType dtype)
 {

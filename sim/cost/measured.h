@@ -2,7 +2,6 @@
 #pragma once
 
 #include "sim/input/topology.h"
-#include "sim/program/op.h"
 
 #include <glib.h>
 
@@ -21,9 +20,6 @@ double measured_gemm_rate(const Measured *measured, const MeasuredLoad *load, DT
  * row has that op and dtype. */
 double measured_op_rate(const Measured *measured, const MeasuredLoad *load, const char *op,
                         DType dtype, const guint64 size[2]);
-
-/* The op that a row of attention names: cuDNN ran it, or the device's own kernels. */
-const char *measured_attention_row(OpKind kind, gboolean by_cudnn);
 
 /* Seconds of a collective of @ranks that are alone on the node; 0 when there is no row for it.
  * *nearest: ranks of the rows used, those nearest to @ranks (more than one where @ranks is). */

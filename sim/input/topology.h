@@ -57,7 +57,7 @@ typedef struct {
 #define MEASURED_BY_CUDNN "_cudnn"
 
 typedef struct {
-    char *op; /* op_kind_name(): "rmsnorm", "adamw", ... or "attention", "attention_backward" */
+    char *op; /* op_attention_row(): "rmsnorm", "adamw", ..., "attention", "attention_cudnn" */
     DType dtype;
     guint busy, threads;
     guint64 size;  /* attention: sequence length; others: bytes moved in one call */
@@ -133,6 +133,10 @@ Topology *topology_parse(const char *text, const char *source, const char *topol
 char *topology_print(const Topology *topology);
 void topology_free(Topology *topology);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Topology, topology_free)
+
+/* Whether rows have one key: what was measured, apart from what it took. */
+gboolean measured_same_gemm(const MeasuredGemm *a, const MeasuredGemm *b);
+gboolean measured_same_op(const MeasuredOp *a, const MeasuredOp *b);
 
 /* The row that has the key of @key; NULL when there is none. */
 MeasuredGemm *measured_find_gemm(const Measured *measured, const MeasuredGemm *key);

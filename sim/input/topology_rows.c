@@ -1,13 +1,13 @@
 /* Rows of calibration: one a key. */
 #include "sim/input/topology.h"
 
-static gboolean same_gemm(const MeasuredGemm *a, const MeasuredGemm *b)
+gboolean measured_same_gemm(const MeasuredGemm *a, const MeasuredGemm *b)
 {
     return a->dtype == b->dtype && a->busy == b->busy && a->threads == b->threads && a->m == b->m &&
            a->n == b->n && a->k == b->k;
 }
 
-static gboolean same_op(const MeasuredOp *a, const MeasuredOp *b)
+gboolean measured_same_op(const MeasuredOp *a, const MeasuredOp *b)
 {
     return a->dtype == b->dtype && a->busy == b->busy && a->threads == b->threads &&
            a->size == b->size && a->width == b->width && g_str_equal(a->op, b->op);
@@ -22,7 +22,7 @@ static gboolean same_collective(const MeasuredCollective *a, const MeasuredColle
 MeasuredGemm *measured_find_gemm(const Measured *measured, const MeasuredGemm *key)
 {
     for (guint i = 0; i < measured->gemm->len; i++)
-        if (same_gemm(&g_array_index(measured->gemm, MeasuredGemm, i), key))
+        if (measured_same_gemm(&g_array_index(measured->gemm, MeasuredGemm, i), key))
             return &g_array_index(measured->gemm, MeasuredGemm, i);
     return NULL;
 }
@@ -30,7 +30,7 @@ MeasuredGemm *measured_find_gemm(const Measured *measured, const MeasuredGemm *k
 MeasuredOp *measured_find_op(const Measured *measured, const MeasuredOp *key)
 {
     for (guint i = 0; i < measured->ops->len; i++)
-        if (same_op(&g_array_index(measured->ops, MeasuredOp, i), key))
+        if (measured_same_op(&g_array_index(measured->ops, MeasuredOp, i), key))
             return &g_array_index(measured->ops, MeasuredOp, i);
     return NULL;
 }

@@ -193,7 +193,7 @@ static guint first_fetch(const GArray *from, const GArray *updates)
 
 static void insert_copies(Builder *builder)
 {
-    g_autoptr(GArray) from = builder->drafts;
+    g_autoptr(GArray) from = g_array_ref(builder->drafts);
     g_autoptr(GArray) updates = g_array_new(FALSE, FALSE, sizeof(guint));
     Copies copies = {.builder = builder, .from = from, .updates = updates};
 
@@ -201,8 +201,9 @@ static void insert_copies(Builder *builder)
         if (is_update(builder, &g_array_index(from, Draft, i)))
             g_array_append_val(updates, i);
     if (updates->len == 0)
-        return (void)g_array_ref(from);
+        return;
     const guint begin = first_fetch(from, updates);
+    g_array_unref(builder->drafts);
     builder->drafts = g_array_new(FALSE, FALSE, sizeof(Draft));
     for (guint i = 0; i < from->len; i++) {
         const Draft *draft = &g_array_index(from, Draft, i);

@@ -255,3 +255,7 @@ guint op_attention_scratch(OpKind kind);
 /* Whether a GPU's library (cuDNN) may run this op in place of the device's own kernel: attention of
  * bf16 without positions, whose values are as wide as its keys. */
 gboolean op_library_attention(const Op *op);
+
+/* The op that a row of calibration names, of attention: that library ran it, or the device's own
+ * kernel. */
+const char *op_attention_row(OpKind kind, gboolean by_library);

@@ -514,6 +514,14 @@ gboolean op_library_attention(const Op *op)
            op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
 }
 
+const char *op_attention_row(OpKind kind, gboolean by_library)
+{
+    if (!by_library)
+        return op_kind_name(kind);
+    return kind == OP_ATTENTION ? "attention" MEASURED_BY_CUDNN
+                                : "attention_backward" MEASURED_BY_CUDNN;
+}
+
 /* What any plan that cuDNN makes of the op may need, by the plans that its 9.19 makes for sm_80 to
  * sm_120 (tests/cuda/test_cudnn_plans.c asks the one that is installed).  Backward, for N tokens of
  * H heads of D: sums of dq in fp32 and rowsum(do * o), which our graph names; the sums once more,

@@ -89,8 +89,7 @@ gboolean candidates_offer_partly(const SearchRequest *request)
 typedef struct {
     const SearchRequest *request;
     Summariser *summariser;
-    guint64 limit_bytes, framework_bytes; /* the same for all layouts of so many GPUs */
-    guint64 floor_limit_bytes;            /* what the framework leaves of the limit */
+    guint64 framework_bytes, floor_limit_bytes; /* the same for all layouts of so many GPUs */
     Plan plan;
     Candidates *found;
     GArray *divisors; /* guint, of: */
@@ -436,10 +435,8 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
     plan_set_target(&finder->plan);
     const SimulateContext context = plan_context(&finder->plan);
     finder->summariser = summariser_new(&context, of_others);
-    finder->limit_bytes = plan_memory_limit(&finder->plan);
     finder->framework_bytes = plan_framework_bytes(&finder->plan);
-    finder->floor_limit_bytes =
-        finder->limit_bytes - MIN(finder->framework_bytes, finder->limit_bytes);
+    finder->floor_limit_bytes = plan_floor_limit(&finder->plan);
 }
 
 static void take_found(Candidates *all, Candidates *found)
@@ -473,7 +470,7 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     for (guint w = 0; w < workers; w++)
         finder_init(&find.finders[w], request, gpus, w == 0 ? NULL : find.finders[0].summariser);
     all->framework_bytes = find.finders[0].framework_bytes;
-    all->limit_bytes = find.finders[0].limit_bytes;
+    all->floor_limit_bytes = find.finders[0].floor_limit_bytes;
     parallel_run(find.groups, find_group, &find);
     for (guint i = 0; i < outers->len; i++)
         take_found(all, g_array_index(outers, Outer, i).found);
@@ -505,11 +502,10 @@ static void walk_candidate(gpointer data, guint i, guint worker)
     candidate_choose(walks->request, candidate, &plan);
     ProgramSpec spec = plan_spec(&plan);
     if (candidate->partly) {
-        const guint64 limit_bytes =
-            walks->candidates->limit_bytes - walks->candidates->framework_bytes;
         guint16 *by_stage = g_ptr_array_index(walks->layers, i);
 
-        if (!summarise_recompute(summariser, &spec, limit_bytes, TRUE, by_stage))
+        if (!summarise_recompute(summariser, &spec, walks->candidates->floor_limit_bytes, TRUE,
+                                 by_stage))
             g_debug("a stage has too few layers: it will be found to be too large");
         spec.schedule.recompute_layers = candidate->recompute_layers = by_stage;
     }

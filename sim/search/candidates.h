@@ -25,7 +25,7 @@ typedef struct {
     char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
     Candidate least;             /* that needs least; where legal > 0 */
     guint64 framework_bytes;     /* what each rank needs beside its floor */
-    guint64 limit_bytes;         /* of both */
+    guint64 floor_limit_bytes;   /* what that leaves for it */
     GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
     GPtrArray *layers;           /* guint16 *, that candidates point to */
 } Candidates;

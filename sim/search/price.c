@@ -62,6 +62,13 @@ guint64 plan_memory_limit(const Plan *plan)
     return plan->device == DEVICE_CUDA ? bytes : bytes / plan->ranks_per_node;
 }
 
+guint64 plan_floor_limit(const Plan *plan)
+{
+    const guint64 limit_bytes = plan_memory_limit(plan);
+
+    return limit_bytes - MIN(plan_framework_bytes(plan), limit_bytes);
+}
+
 double plan_memory_error(const Plan *plan)
 {
     return framework_is_foreign(plan->framework) ? 0.10 : 0.02;

@@ -10,15 +10,16 @@ void plan_set_target(Plan *plan);
 
 SimulateContext plan_context(const Plan *plan);
 
-/* Bytes a rank may use, and what its process holds beside the arena. */
+/* Bytes a rank may use, what its process holds beside the arena, and what that leaves for it. */
 guint64 plan_memory_limit(const Plan *plan);
+guint64 plan_framework_bytes(const Plan *plan);
+guint64 plan_floor_limit(const Plan *plan);
 
 /* Fits, with less to spare than what a predicted total may be wrong by: 2% for fsdp-run, whose
  * arena is known to the byte (DESIGN 10); 10% for other frameworks, the mean of published peaks
  * (reports/docs/backtest.md). */
 double plan_memory_error(const Plan *plan);
 gboolean plan_is_tight(const Plan *plan);
-guint64 plan_framework_bytes(const Plan *plan);
 
 /* Adds a line for each tier beside the device that has no room for what ranks of @set keep there.
  */

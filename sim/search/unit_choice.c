@@ -341,7 +341,7 @@ static void refine(const Refine *all, Plan *plan, Summariser *summariser)
     g_autofree guint8 *levels = g_new0(guint8, plan->model->layers + 1);
     Refiner refiner = {.plan = plan,
                        .summariser = summariser,
-                       .limit_bytes = plan_memory_limit(plan) - plan_framework_bytes(plan),
+                       .limit_bytes = plan_floor_limit(plan),
                        .most_blocks = (with_room + stage.chunks - 1) / stage.chunks,
                        .levels = levels,
                        .step_s = alike_s,

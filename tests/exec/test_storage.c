@@ -117,6 +117,7 @@ START_TEST(what_a_disk_refuses_is_said_with_its_place)
     assert_copy_fails(TRUE, -EIO, "Input/output error");
     assert_copy_fails(FALSE, -EIO, "Input/output error");
     assert_copy_fails(FALSE, 0, "the file ends there");
+    assert_copy_fails(TRUE, 0, "the disk takes no whole block");
 }
 END_TEST
 

@@ -215,26 +215,60 @@ START_TEST(a_framework_is_told_by_its_name_and_the_models)
 END_TEST
 
 /* A table may have the column that says where in its source a run stands, or not. */
+static const struct {
+    const char *framework, *model, *software, *locator, *name;
+} versions[] = {
+    {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
+    {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"},
+    {"torchtitan FSDP2", "Llama 3 8B", "eager", "llama3_h100_202412.md", "torchtitan-eager"},
+    {"torchtitan FSDP2", "Llama 3 8B", "torch.compile", "llama3_h100_202412.md", "torchtitan"},
+    {"torchtitan FSDP2", "Llama 3 8B", "torch.compile", "mxfp8.md", "torchtitan-2025"},
+    {"torchtitan FSDP2", "Qwen3 8B", "torch.compile", "nvfp4.md", "torchtitan-2026"},
+    {"torchtitan FSDP2", "Llama 2 13B", "", "docs/performance.md", "torchtitan-eager-norm"},
+    {"torchtitan FSDP2", "Llama 3 70B", "", "docs/performance.md", "torchtitan-eager"},
+    {"torchtitan FSDP2", "Llama 3.1 405B", "", "docs/performance.md", "torchtitan"},
+};
+
 START_TEST(a_version_is_told_by_where_the_source_has_it)
 {
-    static const char *const places[][2] = {
-        {"github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
-        {"github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"}};
-    g_autofree char *named = with(row, "framework", "Pax");
+    g_autofree char *named = with(row, "framework", versions[_i].framework);
+    g_autofree char *model = with(named, "model", versions[_i].model);
+    g_autofree char *software = with(model, "compile_or_flash", versions[_i].software);
+    g_autofree char *text =
+        g_strdup_printf("source_locator,%s%s,%s", header, versions[_i].locator, software);
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Csv) csv = csv_parse(text, "t.csv", &error);
+    g_autoptr(GArray) read = records(csv);
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan =
+        setup_plan(&g_array_index(read, Record, 0), "topologies", &share, &reason);
 
-    for (guint i = 0; i < G_N_ELEMENTS(places); i++) {
-        g_autofree char *text =
-            g_strdup_printf("source_locator,%s%s,%s", header, places[i][0], named);
-        g_autoptr(GError) error = NULL;
-        g_autoptr(Csv) csv = csv_parse(text, "t.csv", &error);
-        g_autoptr(GArray) read = records(csv);
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_str_eq(plan->framework->name, versions[_i].name);
+}
+END_TEST
+
+/* NeMo's configurations have virtual stages only since October 2022. */
+START_TEST(stages_that_a_table_leaves_open_are_what_the_framework_has)
+{
+    static const struct {
+        const char *framework;
+        guint chunks;
+    } open[] = {{"NeMo Megatron", 1}, {"NeMo", 2}, {"Megatron-Bridge", 2}, {"Megatron-LM", 1}};
+    g_autofree char *deep = with(row, "layers", "4");
+    g_autofree char *staged = with(deep, "pp", "2");
+    g_autofree char *split = with(staged, "dp", "4");
+    g_autofree char *open_strategy = with(split, "strategy_kind", "");
+
+    for (guint i = 0; i < G_N_ELEMENTS(open); i++) {
+        g_autofree char *text = with(open_strategy, "framework", open[i].framework);
         g_autofree char *reason = NULL;
         double share;
-        g_autoptr(Plan) plan =
-            setup_plan(&g_array_index(read, Record, 0), "topologies", &share, &reason);
+        g_autoptr(Plan) plan = plan_of(text, &share, &reason);
 
         ck_assert_msg(plan != NULL, "%s", reason);
-        ck_assert_str_eq(plan->framework->name, places[i][1]);
+        ck_assert_uint_eq(plan->schedule.virtual_stages, open[i].chunks);
     }
 }
 END_TEST
@@ -468,7 +502,9 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
-    tcase_add_test(test, a_version_is_told_by_where_the_source_has_it);
+    tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
+                        G_N_ELEMENTS(versions));
+    tcase_add_test(test, stages_that_a_table_leaves_open_are_what_the_framework_has);
     tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
                         G_N_ELEMENTS(usages));
     tcase_add_loop_test(test, known_mixtures_of_experts_have_their_published_size, 0,

@@ -106,6 +106,24 @@ START_TEST(logits_that_are_held_are_the_heads)
 }
 END_TEST
 
+/* 2048 tokens x 16,000 of 32,000 words, more than all else; alone a rank has no part of them. */
+START_TEST(logits_of_a_split_vocabulary_have_bytes_of_their_own)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    Framework holds = *framework_default();
+
+    holds.logit_held_bytes = 100;
+    const Prediction same = text_priced_for(text, &holds), alone = priced_for(&holds);
+    holds.logit_split_bytes = 130;
+    const Prediction more = text_priced_for(text, &holds);
+    ck_assert_uint_eq(more.memory_total - same.memory_total, 30ul * 2048 * 16000);
+    ck_assert_uint_eq(more.memory_bytes[TERM_LOGITS] - same.memory_bytes[TERM_LOGITS],
+                      30ul * 2048 * 16000);
+    ck_assert_uint_eq(priced_for(&holds).memory_total, alone.memory_total);
+}
+END_TEST
+
 START_TEST(traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was)
 {
     Framework exposed = *framework_default();
@@ -269,6 +287,7 @@ static Suite *framework_suite(void)
     tcase_add_test(test, experts_count_against_what_the_host_takes);
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
+    tcase_add_test(test, logits_of_a_split_vocabulary_have_bytes_of_their_own);
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
     tcase_add_test(test, buffers_of_gathers_are_there_once_where_a_group_gathers);
     tcase_add_test(test, memory_of_nanotron_is_that_of_the_first_stage);

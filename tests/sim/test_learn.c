@@ -17,7 +17,7 @@ typedef struct {
     ProgramSet *set;
     Topology *topology;
     SimulateContext context;
-    gboolean by_cudnn;   /* who ran attention, of a GPU */
+    gboolean by_cudnn;   /* who ran attention, on a GPU */
     guint **spans;       /* by class */
     double ***durations; /* by class, segment, op */
 } Trial;
