@@ -29,6 +29,18 @@ static gboolean check_nvme(const Plan *plan, const RunOptions *options, GError *
            fail(error, ERROR_INPUT, "--nvme: the plan keeps nothing in the nvme tier");
 }
 
+static gboolean check_rounding(const Plan *plan, const RunOptions *options, GError **error)
+{
+    const Recipe *recipe = plan->workload.recipe;
+
+    return !options->train.stochastic || (recipe->master && recipe->stored == DTYPE_BF16) ||
+           fail(
+               error, ERROR_INPUT,
+               "--rounding stochastic: the plan's recipe %s in %s has no bf16 parameters beside an "
+               "fp32 master; must be nearest, or a plan of zero or megatron in bf16",
+               recipe->name, dtype_name(recipe->precision));
+}
+
 /* What rank 0 would refuse is refused before any rank is started.  The store is rank 0's. */
 static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
                              const RunOptions *options, GError **error)
@@ -41,7 +53,7 @@ static gboolean check_inputs(const LaunchEnvironment *launch, const Plan *plan,
     if (options->device != NULL && strcmp(options->device, device_kind_name(plan->device)) != 0)
         return fail(error, ERROR_INPUT, "--device = \"%s\": the plan's is %s", options->device,
                     device_kind_name(plan->device));
-    if (!check_nvme(plan, options, error))
+    if (!check_nvme(plan, options, error) || !check_rounding(plan, options, error))
         return FALSE;
     if (options->db_path == NULL || launch->rank != 0)
         return TRUE;

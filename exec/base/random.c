@@ -37,11 +37,25 @@ static double normal(guint64 a, guint64 b)
     return sqrt(-2.0 * log(u1)) * cos(2.0 * G_PI * u2);
 }
 
+guint64 random_numbers(guint64 seed, const char *name)
+{
+    return mix(seed + GAMMA) ^ hash_name(name);
+}
+
+/* exec/cuda/step.cu draws the same. */
+void random_bits_fill(guint16 *out, guint64 step, guint64 number, guint64 n)
+{
+    const guint64 of_step = mix(step * GAMMA);
+
+    for (guint64 i = 0; i < n; i++)
+        out[i] = (guint16)(mix(of_step + (number + i) * GAMMA) >> 48);
+}
+
 void random_normal_fill(float *out, guint64 seed, const char *name, guint64 first_element,
                         guint64 n, double std)
 {
     enum { WORTH_A_TEAM = 1 << 13 };
-    const guint64 stream = mix(seed + GAMMA) ^ hash_name(name);
+    const guint64 stream = random_numbers(seed, name);
 
 #pragma omp parallel for schedule(static) if (n >= WORTH_A_TEAM)
     for (guint64 i = 0; i < n; i++) {

@@ -5,6 +5,12 @@
 
 #include <glib.h>
 
+/* What numbers the elements of that parameter: element e is number random_numbers() + e. */
+guint64 random_numbers(guint64 seed, const char *name);
+
+/* What rounds elements @number, @number + 1, ... at step @step: 16 bits each, all as likely. */
+void random_bits_fill(guint16 *out, guint64 step, guint64 number, guint64 n);
+
 /* Normal values of mean 0: out[i] is element @first_element + i of the parameter @name. */
 void random_normal_fill(float *out, guint64 seed, const char *name, guint64 first_element,
                         guint64 n, double std);

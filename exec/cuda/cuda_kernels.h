@@ -190,9 +190,9 @@ void cuda_count_valid(guint64 rows, const gint32 *labels, double *valid, gboolea
 typedef struct {
     guint64 elements;
     guint64 parameter, gradient, moment, master;
-    guint64
-        counter; /* stochastic rounding: number of its first element among all that share a seed */
-    float decay; /* weight decay applies: 1, or 0 */
+    /* RoundingNumbers of its parameter, whose element @start of this rank's part is its first */
+    guint64 first, columns, stride, start;
+    float decay;   /* weight decay applies: 1, or 0 */
     double weight; /* squared norm: 1 / copies */
 } CudaPiece;
 
@@ -230,8 +230,7 @@ typedef struct {
     const CudaPiece *pieces; /* host */
     guint num_pieces;
     gboolean stochastic; /* a bf16 parameter is its master rounded up or down by chance, so that the
-                            mean is the master; the chance depends on seed, step and counter only */
-    guint64 seed;
+                            mean is the master; the chance depends on step and number only */
 } CudaUpdate;
 
 void cuda_adamw(const CudaUpdate *update, CudaStream stream);

@@ -301,8 +301,14 @@ static guint pieces_of(const Launch *launch, const gint operand[4],
                                 .gradient = offset[1],
                                 .moment = offset[2],
                                 .master = offset[3],
+                                .start = span.start,
                                 .decay = map->params[p].dims >= 2 ? 1 : 0,
                                 .weight = 1.0 / map->params[p].copies};
+        if (launch->rounding != NULL) {
+            pieces[p].first = launch->rounding[p].first;
+            pieces[p].columns = launch->rounding[p].columns;
+            pieces[p].stride = launch->rounding[p].stride;
+        }
     }
     return map->num_params;
 }
@@ -399,7 +405,6 @@ static void run_clip(CudaDevice *device, const Launch *launch)
     cuda_clip(&clip, stream_of(device, launch));
 }
 
-/* As the CPU's, a bf16 parameter is its master rounded to nearest. */
 static CudaUpdate update_of(const Launch *launch, guint hyper, guint master, CudaPiece *pieces)
 {
     const gboolean has_master = launch->op->num_operands > master;
@@ -414,7 +419,8 @@ static CudaUpdate update_of(const Launch *launch, guint hyper, guint master, Cud
                         .coef = launch->operand[hyper + 1],
                         .predicate = launch->predicate,
                         .pieces = pieces,
-                        .num_pieces = pieces_of(launch, operand, pieces)};
+                        .num_pieces = pieces_of(launch, operand, pieces),
+                        .stochastic = launch->rounding != NULL};
 }
 
 static void run_adamw(CudaDevice *device, const Launch *launch)

@@ -171,7 +171,7 @@ static __device__ __forceinline__ guint64 mix(guint64 x)
 
 static const guint64 GAMMA = 0x9E3779B97F4A7C15ull; /* 2^64 / golden ratio, odd */
 
-static __device__ void read_step(Step *step, const double *hyper, double coef, guint64 seed)
+static __device__ void read_step(Step *step, const double *hyper, double coef)
 {
     step->learning_rate = (float)hyper[HYPER_LR];
     step->decay = (float)hyper[HYPER_WEIGHT_DECAY];
@@ -184,7 +184,18 @@ static __device__ void read_step(Step *step, const double *hyper, double coef, g
         step->take[i] = (float)(1 - beta);
         step->correction[i] = (float)(1 / (1 - pow(beta, hyper[HYPER_STEP])));
     }
-    step->random = mix(seed + (guint64)hyper[HYPER_STEP] * GAMMA);
+    step->random = mix((guint64)hyper[HYPER_STEP] * GAMMA);
+}
+
+/* Of element @i of the piece; exec/base/random.c draws the same. */
+static __device__ __forceinline__ guint64 random_of(const Step &step, const CudaPiece &piece,
+                                                    guint64 i)
+{
+    const guint64 at = piece.start + i;
+    const guint64 number =
+        piece.columns == 0 ? at : at / piece.columns * piece.stride + at % piece.columns;
+
+    return mix(step.random + (piece.first + number) * GAMMA);
 }
 
 /* Up with the probability that makes the mean exact: 16 random bits are added below the last bit
@@ -258,7 +269,6 @@ template <typename T, typename G> struct Update {
     const G *gradient;
     float *master; /* or NULL: T is float and is what is updated */
     const double *hyper, *coef, *predicate;
-    guint64 seed;
 };
 
 /* N elements from @i on. */
@@ -280,7 +290,7 @@ static __device__ __forceinline__ void update_at(const Rule &rule, const Update<
     if (CHANCE)
 #pragma unroll
         for (int j = 0; j < N; j++)
-            p[j] = round_by_chance(p[j], mix(step.random + (piece.counter + i + j) * GAMMA));
+            p[j] = round_by_chance(p[j], random_of(step, piece, i + j));
     store(u.parameter + piece.parameter + i, p);
 }
 
@@ -301,7 +311,7 @@ static __global__ void __launch_bounds__(STEP_THREADS)
     if (u.predicate != nullptr && *u.predicate == 0)
         return; /* all blocks */
     if (threadIdx.x == 0)
-        read_step(step, u.hyper, *u.coef, u.seed);
+        read_step(step, u.hyper, *u.coef);
     __syncthreads();
     if (places % 16 == 0 && rule.is_wide(piece))
         whole += (chunk.end - chunk.start) / WIDE * WIDE;
@@ -314,9 +324,9 @@ static __global__ void __launch_bounds__(STEP_THREADS)
 template <typename Rule, typename T, typename G, bool CHANCE>
 static void launch_update(const Rule &rule, const CudaUpdate *update_, CudaStream stream)
 {
-    const Update<T, G> u = {
-        (T *)update_->parameter, (const G *)update_->gradient, update_->master, update_->hyper,
-        update_->coef,           update_->predicate,           update_->seed};
+    const Update<T, G> u = {(T *)update_->parameter, (const G *)update_->gradient,
+                            update_->master,         update_->hyper,
+                            update_->coef,           update_->predicate};
     guint next = 0;
 
     while (next < update_->num_pieces) {

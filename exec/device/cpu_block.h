@@ -45,6 +45,17 @@ static inline guint16 bf16_from_float(float value)
     return (guint16)(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
 }
 
+/* Up with the probability that makes the mean exact: @random is added below the last bit that
+ * stays.  What is not finite stays so. */
+static inline guint16 bf16_by_chance(float value, guint16 random)
+{
+    const guint32 bits = float_bits(value);
+
+    if ((bits & 0x7f800000) == 0x7f800000)
+        return bf16_from_float(value);
+    return (guint16)((bits + random) >> 16);
+}
+
 /* @n values from element @offset of @data: where they lie if fp32, else widened into @buffer. */
 static inline const float *block_read(DType dtype, const void *data, guint64 offset, guint64 n,
                                       float *buffer)

@@ -3,6 +3,7 @@
  * Unit ops touch the real elements that this rank owns: the spans of the unit's map, each operand
  * by its own part.  Gradients have op->dtype_out, parameters op->dtype; a parameter that is not
  * fp32 needs a master, which is what is updated, and becomes its rounding. */
+#include "exec/base/random.h"
 #include "exec/device/cpu_block.h"
 #include "exec/device/cpu_kernels.h"
 #include "exec/device/cpu_loop.h"
@@ -116,7 +117,9 @@ void cpu_clip(guint threads, const Launch *launch)
 typedef struct {
     const Launch *launch;
     ShardSpan span;
-    guint master; /* operand, or 0: the parameter itself is updated */
+    guint master;                    /* operand, or 0: the parameter itself is updated */
+    guint64 step;                    /* its number */
+    const RoundingNumbers *rounding; /* of this parameter, or NULL */
     float learning_rate, decay, coef;
     /* adamw: b, 1 - b of both moments, and the corrections 1 / (1 - b^t) */
     float keep[2], take[2], correction[2], eps;
@@ -129,8 +132,17 @@ static Update update_open(const Launch *launch, const double *hyper, double coef
     g_assert(has_master || launch->op->dtype == DTYPE_FP32);
     return (Update){.launch = launch,
                     .master = has_master ? master : 0,
+                    .step = (guint64)hyper[HYPER_STEP],
                     .learning_rate = (float)hyper[HYPER_LR],
                     .coef = (float)coef};
+}
+
+static void update_take(Update *update, guint param)
+{
+    const RoundingNumbers *all = update->launch->rounding;
+
+    update->span = span_of(update->launch, param);
+    update->rounding = all == NULL ? NULL : &all[param];
 }
 
 static float *fp32_at(const Update *update, guint operand, guint64 start)
@@ -145,10 +157,40 @@ static const float *gradient_at(const Update *update, guint64 start, guint64 n, 
                       span_offset(update->launch, 1, &update->span) + start, n, buffer);
 }
 
+/* The number of element @at of this rank's part, and how many follow each other from there on. */
+static guint64 number_of(const RoundingNumbers *numbers, guint64 at, guint64 *run)
+{
+    if (numbers->columns == 0) {
+        *run = G_MAXUINT64;
+        return numbers->first + at;
+    }
+    *run = numbers->columns - at % numbers->columns;
+    return numbers->first + at / numbers->columns * numbers->stride + at % numbers->columns;
+}
+
+static void round_by_chance(const Update *update, guint64 start, guint64 n, const float *master)
+{
+    guint16 *to = (guint16 *)update->launch->operand[0] +
+                  span_offset(update->launch, 0, &update->span) + start;
+    guint16 bits[CPU_BLOCK];
+    guint64 run;
+
+    for (guint64 done = 0; done < n; done += run) {
+        const guint64 number = number_of(update->rounding, update->span.start + start + done, &run);
+
+        run = MIN(run, n - done);
+        random_bits_fill(bits, update->step, number, run);
+        for (guint64 i = 0; i < run; i++)
+            to[done + i] = bf16_by_chance(master[done + i], bits[i]);
+    }
+}
+
 /* The parameter becomes the rounding of its master. */
 static void round_master(const Update *update, guint64 start, guint64 n, const float *master)
 {
-    if (update->master != 0)
+    if (update->master != 0 && update->rounding != NULL)
+        round_by_chance(update, start, n, master);
+    else if (update->master != 0)
         block_write(update->launch->op->dtype, update->launch->operand[0],
                     span_offset(update->launch, 0, &update->span) + start, n, master);
 }
@@ -226,7 +268,7 @@ void cpu_adamw(guint threads, const Launch *launch)
     for (guint param = 0; param < launch->map->num_params; param++) {
         const gboolean decays = launch->map->params[param].dims >= 2;
 
-        update.span = span_of(launch, param);
+        update_take(&update, param);
         update.decay = decays ? (float)hyper[HYPER_WEIGHT_DECAY] : 0;
         each_block(threads, &update, adamw_block);
     }
@@ -237,7 +279,7 @@ void cpu_sgd(guint threads, const Launch *launch)
     Update update = update_open(launch, launch->operand[2], *(const double *)launch->operand[3], 4);
 
     for (guint param = 0; param < launch->map->num_params; param++) {
-        update.span = span_of(launch, param);
+        update_take(&update, param);
         each_block(threads, &update, sgd_block);
     }
 }

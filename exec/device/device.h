@@ -17,6 +17,13 @@ typedef struct DeviceGraph DeviceGraph;
 
 enum { LAUNCH_MOST_PARAMS = 64 }; /* of a unit, in one op */
 
+/* Which random bits round element e of this rank's part of a parameter: those of number
+ * first + e; where it has some of the columns of a whole, first + e / columns * stride + e %
+ * columns. */
+typedef struct {
+    guint64 first, columns, stride; /* columns 0: e follows e - 1 in the whole */
+} RoundingNumbers;
+
 /* One op of one call, resolved: pointers instead of tensors. */
 typedef struct {
     const Op *op;
@@ -27,8 +34,11 @@ typedef struct {
     gboolean first;              /* what ACCESS_ACCUMULATE means: TRUE = write */
     guint stream;                /* of the device's queues */
     guint unit;                  /* the call's: its row of amax */
-    const double *predicate;     /* read on the device: the op does nothing while it is 0; or NULL,
-                                    and on a device without queues, where the caller looks */
+    /* OP_ADAMW, OP_SGD: by parameter; a bf16 parameter becomes its master rounded up or down by
+     * chance, so that the mean is the master (exec/base/random.h).  NULL: to nearest. */
+    const RoundingNumbers *rounding;
+    const double *predicate; /* read on the device: the op does nothing while it is 0; or NULL,
+                                and on a device without queues, where the caller looks */
 } Launch;
 
 /* What it says of itself, at its highest clocks; 0: it doesn't. */

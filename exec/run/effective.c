@@ -147,10 +147,10 @@ static void append_run(GString *text, const TrainOptions *options, const Runtime
                                     : g_strdup_printf("watchdog %u s", options->watchdog_s);
 
     line(text, "runs on", "%s; %s", runtime_transport(runtime), runtime_library(runtime));
-    line(text, "run", "to step %u, seed %" G_GUINT64_FORMAT ", lr %g %s, clip norm %g; %s%s%s",
+    line(text, "run", "to step %u, seed %" G_GUINT64_FORMAT ", lr %g %s, clip norm %g%s; %s%s%s",
          options->steps, options->seed, options->lr, options->cosine ? "cosine" : "constant",
-         options->clip_norm, watchdog, options->check ? STORE_CHECK_MODE : "",
-         options->no_overlap ? STORE_NO_OVERLAP : "");
+         options->clip_norm, options->stochastic ? ", stochastic rounding" : "", watchdog,
+         options->check ? STORE_CHECK_MODE : "", options->no_overlap ? STORE_NO_OVERLAP : "");
 }
 
 static void append_schedule(GString *text, const Plan *plan)

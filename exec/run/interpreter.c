@@ -40,6 +40,9 @@ void interpreter_resolve(Interpreter *interpreter, const Call *call, const Op *o
     launch->stream = op->stream;
     launch->first = call->first;
     launch->unit = call->unit;
+    launch->rounding = interpreter->rounding == NULL || op->unit == NO_UNIT
+                           ? NULL
+                           : &interpreter->rounding[(gsize)call->unit * LAUNCH_MOST_PARAMS];
     launch->map_rank = interpreter->map_rank;
     launch->map = op->unit == NO_UNIT ? NULL : program_unit(program, (guint)op->unit)->map;
     if (launch->map != NULL && launch->map->ranks == 1)

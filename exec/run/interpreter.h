@@ -58,6 +58,10 @@ void interpreter_write(Interpreter *interpreter, guint tensor, guint copy, Tenso
 void interpreter_read(Interpreter *interpreter, guint tensor, guint copy, TensorRange range,
                       void *to);
 
+/* Optimisers round by chance from here on.  @numbers: of every unit of the program
+ * LAUNCH_MOST_PARAMS, by parameter; taken. */
+void interpreter_round_by_chance(Interpreter *interpreter, RoundingNumbers *numbers);
+
 /* The tensor of that name (NO_TENSOR when there is none). */
 gint interpreter_find(const Interpreter *interpreter, const char *name);
 

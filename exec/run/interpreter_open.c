@@ -362,6 +362,7 @@ void interpreter_free(Interpreter *interpreter)
     tiers_close(&interpreter->tiers);
     transfer_own_chunks_free(interpreter->own_chunks, interpreter->program);
     g_free(interpreter->attention);
+    g_free(interpreter->rounding);
     g_free(interpreter->first_op);
     g_free(interpreter->ordinals[0]);
     g_free(interpreter->ordinals[1]);
@@ -466,6 +467,12 @@ guint interpreter_position(const Interpreter *interpreter, const char *purpose, 
 
     *size = group == NULL ? 1 : group->size;
     return group == NULL ? 0 : group_position(group, interpreter->rank);
+}
+
+void interpreter_round_by_chance(Interpreter *interpreter, RoundingNumbers *numbers)
+{
+    g_free(interpreter->rounding);
+    interpreter->rounding = numbers;
 }
 
 guint interpreter_map_rank(const Interpreter *interpreter)

@@ -42,6 +42,7 @@ struct Interpreter {
     gboolean primed; /* the prologue has run */
     double step_start_s;
     guint64 step;
+    RoundingNumbers *rounding; /* LAUNCH_MOST_PARAMS a unit of the model; NULL: to nearest */
 };
 
 /* Everything that was issued is done. */

@@ -2,7 +2,6 @@
 
 #include "exec/base/random.h"
 #include "exec/device/cpu_block.h"
-#include "sim/layout/tensor_parallel.h"
 
 #include <math.h>
 #include <string.h>
@@ -184,4 +183,37 @@ void parameters_init(Interpreter *interpreter, const Model *model, guint64 seed)
             init_param(&target, interpreter_map_rank(interpreter));
         }
     }
+}
+
+RoundingNumbers parameters_rounding(const TensorSplit *split, guint part, guint64 numbers)
+{
+    const guint64 first = part * split->chunk;
+
+    if (split->split == SPLIT_COLUMNS)
+        return (RoundingNumbers){numbers + first, split->chunk, split->cols};
+    return (RoundingNumbers){.first = numbers + first * split->cols};
+}
+
+void parameters_round_by_chance(Interpreter *interpreter, const Model *model, guint64 seed)
+{
+    const Program *program = interpreter_program(interpreter);
+    RoundingNumbers *all =
+        g_new0(RoundingNumbers, (gsize)program->unit_refs->len * LAUNCH_MOST_PARAMS);
+    guint tp;
+    const guint tp_rank = interpreter_position(interpreter, "tp", &tp);
+
+    for (guint u = 0; u < program->unit_refs->len; u++) {
+        if (program_unit_ref(program, u)->unit_class == NO_UNIT_CLASS)
+            continue;
+        const UnitClass *unit = program_unit(program, program_unit_ref(program, u)->unit_class);
+
+        for (guint p = 0; p < unit->map->num_params; p++) {
+            const TensorSplit split = tensor_split(model, unit->kind, p, tp);
+            g_autofree char *name = parameters_name(program, u, p);
+
+            all[u * LAUNCH_MOST_PARAMS + p] =
+                parameters_rounding(&split, tp_rank / split.copies, random_numbers(seed, name));
+        }
+    }
+    interpreter_round_by_chance(interpreter, all);
 }

@@ -58,6 +58,10 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "On a GPU: auto (default: cuDNN where it can run all of a plan's attention), cudnn or "
          "own; with cuDNN the last bits of gradients differ from run to run",
          "BY"},
+        {"rounding", 0, 0, G_OPTION_ARG_STRING, &o->rounding,
+         "How bf16 parameters are rounded from fp32 masters: nearest (default), or stochastic, up "
+         "or down by chance and right in the mean, the same in every layout",
+         "HOW"},
         {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
@@ -163,6 +167,10 @@ static gboolean check_modes(RunOptions *o, GError **error)
     if (!check_mode("cuda-graph", o->graph, graphs, &graph, error))
         return FALSE;
     o->train.graph = (GraphMode)graph;
+    o->train.stochastic = o->rounding != NULL && strcmp(o->rounding, "stochastic") == 0;
+    if (o->rounding != NULL && !o->train.stochastic && strcmp(o->rounding, "nearest") != 0)
+        return fail(error, ERROR_INPUT, "--rounding = \"%s\": must be nearest or stochastic",
+                    o->rounding);
     return attention_mode_parse(o->attention, &o->train.attention, error);
 }
 
@@ -227,4 +235,5 @@ void run_options_clear(RunOptions *options)
     g_free(options->schedule);
     g_free(options->graph);
     g_free(options->attention);
+    g_free(options->rounding);
 }

@@ -6,7 +6,8 @@
 
 typedef struct {
     TrainOptions train;
-    char *plan_path, *data_path, *db_path, *device, *schedule, *graph, *attention, *nvme_folder;
+    char *plan_path, *data_path, *db_path, *device, *schedule, *graph, *attention, *nvme_folder,
+        *rounding;
     gboolean version;
 } RunOptions;
 

@@ -207,5 +207,7 @@ int train(const Plan *plan, const ProgramSet *set, Runtime *runtime, const Train
         .binding = binding,
     };
     parameters_init(interpreter, plan->model, options->seed);
+    if (options->stochastic)
+        parameters_round_by_chance(interpreter, plan->model, options->seed);
     return run_status(&trainer, error);
 }

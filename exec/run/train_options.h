@@ -17,6 +17,7 @@ typedef struct {
     gboolean json;    /* a JSON line a step instead of text */
     guint watchdog_s; /* 0 = off */
     gboolean check, check_seed_given, no_overlap;
+    gboolean stochastic; /* bf16 parameters are rounded from their masters by chance */
     GraphMode graph;
     AttentionMode attention;
     guint64 check_seed;

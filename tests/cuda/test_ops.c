@@ -300,8 +300,12 @@ static void *scratch_for(const OnCuda *cuda, const Op *op)
 static void run_on(const OnCuda *cuda, KernelCase *c, gboolean first)
 {
     Device *device = cuda->device;
-    Launch launch = {
-        .op = &c->op, .map = c->map, .map_rank = c->map_rank, .unit = c->unit, .first = first};
+    Launch launch = {.op = &c->op,
+                     .map = c->map,
+                     .map_rank = c->map_rank,
+                     .unit = c->unit,
+                     .rounding = c->rounding,
+                     .first = first};
     g_autoptr(GError) error = NULL;
 
     for (guint i = 0; i < c->op.num_operands; i++) {
@@ -394,6 +398,36 @@ START_TEST(ops_leave_what_they_leave_on_the_cpu)
 }
 END_TEST
 
+/* Masters that a rate of 0 leaves as they are: each device rounds the same, and draws the same. The
+ * last parameter is some columns of a wider one. */
+START_TEST(chance_rounds_as_it_does_on_the_cpu)
+{
+    static const RoundingNumbers rounding[G_N_ELEMENTS(shapes)] = {
+        {.first = 7}, {.first = 1000}, {.first = G_MAXUINT64 - 20}, {5000, 33, 99}};
+    static const OpCase updates[] = {
+        {OP_ADAMW, {0}, "uT:U rO:W ux:U ux:U rh:7 rv:1 uf:U", TRUE},
+        {OP_SGD, {0}, "uT:W rO:U rh:7 rv:1 uf:U", TRUE},
+    };
+    g_autoptr(UnitMap) map = unit_of(_i % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT);
+    KernelCase cpu = op_case(&updates[_i / 2], types[1], map), cuda_case, nearest;
+    OnCuda cuda = open_cuda(16);
+
+    case_set(&cpu, _i / 2 == 0 ? 4 : 2, HYPER_LR, 0);
+    nearest = case_copy(&cpu);
+    cpu.rounding = rounding;
+    cuda_case = case_copy(&cpu);
+    case_run(&cpu, 2);
+    case_run(&nearest, 2);
+    run_on(&cuda, &cuda_case, TRUE);
+    ck_assert_mem_eq(cuda_case.data[0], cpu.data[0], operand_bytes(&cpu, 0));
+    ck_assert_mem_ne(nearest.data[0], cpu.data[0], operand_bytes(&cpu, 0));
+    close_cuda(&cuda);
+    kernel_case_clear(&cpu);
+    kernel_case_clear(&cuda_case);
+    kernel_case_clear(&nearest);
+}
+END_TEST
+
 START_TEST(no_op_of_the_device_is_left_out)
 {
     for (guint kind = 0; kind < NUM_OPS; kind++) {
@@ -413,6 +447,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, ops_leave_what_they_leave_on_the_cpu, 0, G_N_ELEMENTS(types));
+    tcase_add_loop_test(tcase, chance_rounds_as_it_does_on_the_cpu, 0, 4);
     tcase_add_test(tcase, no_op_of_the_device_is_left_out);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -24,7 +24,7 @@ static UnitCase unit_case(gboolean aligned)
                                     .gradient = at + 2 * shift,
                                     .moment = at,
                                     .master = at + 3 * shift,
-                                    .counter = 1000 + at,
+                                    .first = 1000 + at,
                                     .decay = p % 2 == 0 ? 1 : 0,
                                     .weight = p == 5 ? 0.25 : 1};
         at += (elements + 15) / 8 * 8 + (aligned ? 0 : 1);
@@ -227,10 +227,10 @@ END_TEST
 /* ---- stochastic rounding ---- */
 
 /* sgd with gradients of 0: parameters become roundings of their masters. */
-static double *rounded(UpdateCase *u, guint64 seed, double step)
+static double *rounded(UpdateCase *u, guint64 first, double step)
 {
     u->update.stochastic = TRUE;
-    u->update.seed = seed;
+    u->unit.piece[3].first = first;
     u->update.pieces = u->unit.piece;
     u->hyper->was[HYPER_STEP] = step;
     array_fill(u->hyper);
@@ -276,7 +276,7 @@ static guint64 differences(const UpdateCase *u, const double *a, const double *b
     return count;
 }
 
-START_TEST(stochastic_rounding_depends_on_seed_step_and_counter_alone)
+START_TEST(stochastic_rounding_depends_on_step_and_number_alone)
 {
     UpdateCase u = update_case(1);
 
@@ -288,7 +288,8 @@ START_TEST(stochastic_rounding_depends_on_seed_step_and_counter_alone)
     ck_assert_uint_eq(differences(&u, first, rounded(&u, 7, 1)), 0);
     ck_assert_uint_gt(differences(&u, first, rounded(&u, 8, 1)), 10000);
     ck_assert_uint_gt(differences(&u, first, rounded(&u, 7, 2)), 10000);
-    u.unit.piece[3].counter++;
+    u.unit.piece[3].start = 1;
+    ck_assert_uint_eq(differences(&u, first, rounded(&u, 6, 1)), 0);
     ck_assert_uint_gt(differences(&u, first, rounded(&u, 7, 1)), 10000);
     cuda_case_clear(&u.c);
 }
@@ -306,7 +307,7 @@ int main(void)
     tcase_add_loop_test(tests, sgd_equals_plain_loops, 0, 8);
     tcase_add_loop_test(tests, nothing_is_updated_while_the_predicate_is_0, 0, 2);
     tcase_add_test(tests, stochastic_rounding_keeps_the_mean);
-    tcase_add_test(tests, stochastic_rounding_depends_on_seed_step_and_counter_alone);
+    tcase_add_test(tests, stochastic_rounding_depends_on_step_and_number_alone);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

@@ -185,6 +185,8 @@ refused 2 fsdp-run "$tmp/in/cxl.plan" --data "$text" --nvme "$tmp/out"
 [[ $(<"$tmp/stderr") == *'"cxl"}: cxl is planned only'* ]] || complain "cxl: $(<"$tmp/stderr")"
 refused 2 fsdp-run "$tmp/in/nvme.plan" --data "$text" --nvme /proc
 train --nvme "$tmp/in"
+train --rounding up
+train --rounding stochastic # an fp32 plan
 plan "$tmp/in/window.plan" --model mistral-7b --topology dgx-h100 --gpus 16
 [[ $(<"$tmp/plan.out") == *"can't train this: field \"workload.seq_len\" = 8192"* ]] ||
     complain "a window is not said beside the plan: $(<"$tmp/plan.out")"

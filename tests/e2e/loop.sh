@@ -68,6 +68,12 @@ timeout 120 "$build/fsdp-run" "$tmp/2-bf16.plan" --data "$text" --steps 2 --json
     complain "fsdp-run in bf16: status $?"
 [ "$(grep -cE '"mfu": [0-9.e-]+}$' "$tmp/bf16.json")" -eq 2 ] ||
     complain "in bf16: $(head -n 1 "$tmp/bf16.json")"
+# Parameters that are rounded by chance are others from the first update on.
+timeout 120 "$build/fsdp-run" "$tmp/2-bf16.plan" --data "$text" --steps 2 --json --rounding stochastic \
+    >"$tmp/chance.json" 2>"$tmp/chance.err" || complain "--rounding stochastic: status $?"
+grep -q '^  run .*stochastic rounding' "$tmp/chance.err" || complain "rounding: $(<"$tmp/chance.err")"
+cut -d , -f 2 "$tmp/bf16.json" | diff - <(cut -d , -f 2 "$tmp/chance.json") >"$tmp/other.losses" || true
+grep -q '^2c2$' "$tmp/other.losses" || complain "rounding: $(<"$tmp/other.losses")"
 
 # ---- state in other tiers, weights gathered as fp8 codes ----
 

@@ -12,6 +12,7 @@ typedef struct {
     Op op;
     const UnitMap *map;
     guint map_rank, unit;
+    const RoundingNumbers *rounding;
     UnitPart part[MAX_OPERANDS];
     void *data[MAX_OPERANDS];
     DType type[MAX_OPERANDS];
@@ -122,8 +123,12 @@ static inline void case_run_first(const KernelCase *c, guint threads, gboolean f
     g_autoptr(Device) device = device_open(DEVICE_CPU, threads, NULL);
     const guint64 bytes = op_workspace_bytes(&c->op, DEVICE_CPU, threads);
     g_autofree void *scratch = g_malloc(bytes);
-    Launch launch = {
-        .op = &c->op, .map = c->map, .map_rank = c->map_rank, .unit = c->unit, .first = first};
+    Launch launch = {.op = &c->op,
+                     .map = c->map,
+                     .map_rank = c->map_rank,
+                     .unit = c->unit,
+                     .rounding = c->rounding,
+                     .first = first};
 
     ck_assert_ptr_nonnull(device);
     if (bytes > 0)

@@ -124,6 +124,46 @@ START_TEST(samples_start_everywhere_equally_often)
 }
 END_TEST
 
+/* Each of the 16 bits is set half of the time, whatever the step; 65,536 draws, 5 standard
+ * deviations of 128. */
+START_TEST(bits_for_rounding_are_as_often_0_as_1)
+{
+    enum { N = 1 << 16 };
+    g_autofree guint16 *bits = g_new(guint16, N);
+    guint set[16] = {0};
+
+    random_bits_fill(bits, (guint64)_i, random_numbers(1, "w"), N);
+    for (guint i = 0; i < N; i++)
+        for (guint b = 0; b < 16; b++)
+            set[b] += bits[i] >> b & 1;
+    for (guint b = 0; b < 16; b++)
+        ck_assert_int_le(ABS((gint)set[b] - N / 2), 640);
+}
+END_TEST
+
+/* Of equal numbers 1 in 65,536 would be chance. */
+START_TEST(bits_for_rounding_depend_on_seed_name_step_and_element)
+{
+    enum { N = 1000 };
+    static const struct {
+        guint64 seed, step, element;
+        const char *name;
+    } others[] = {{2, 5, 0, "w"}, {1, 6, 0, "w"}, {1, 5, 1, "w"}, {1, 5, 0, "v"}};
+    guint16 one[N], other[N], cut[N];
+    guint same = 0;
+
+    random_bits_fill(one, 5, random_numbers(1, "w"), N);
+    random_bits_fill(other, others[_i].step,
+                     random_numbers(others[_i].seed, others[_i].name) + others[_i].element, N);
+    for (guint i = 0; i < N; i++)
+        same += one[i] == other[i];
+    ck_assert_uint_le(same, 2);
+    for (guint i = 0; i < N; i++)
+        random_bits_fill(&cut[i], 5, random_numbers(1, "w") + i, 1);
+    ck_assert_mem_eq(one, cut, sizeof one);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("random");
@@ -139,6 +179,8 @@ int main(void)
     tcase_add_loop_test(sample, samples_start_where_a_second_implementation_says, 0,
                         G_N_ELEMENTS(starts));
     tcase_add_test(sample, samples_start_everywhere_equally_often);
+    tcase_add_loop_test(sample, bits_for_rounding_are_as_often_0_as_1, 0, 3);
+    tcase_add_loop_test(sample, bits_for_rounding_depend_on_seed_name_step_and_element, 0, 4);
     suite_add_tcase(suite, normal);
     suite_add_tcase(suite, sample);
     return suite_run(suite);

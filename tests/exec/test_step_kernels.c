@@ -343,6 +343,74 @@ START_TEST(sgd_subtracts_the_clipped_gradient)
 }
 END_TEST
 
+/* A matrix of bf16 whose master is @value; a rate of 0 leaves that as it is. */
+static KernelCase rounding_case(const UnitMap *map, double value, const RoundingNumbers *rounding)
+{
+    KernelCase c = update_case(OP_SGD, map, 0, &forms[2]);
+
+    case_fill(&c, 4, value);
+    case_set(&c, 2, HYPER_LR, 0);
+    c.rounding = rounding;
+    return c;
+}
+
+static UnitMap *square_unit(guint64 side)
+{
+    const ParamShape one = {.name = (char *)"w", .rows = side, .cols = side, .dims = 2};
+    g_autoptr(GArray) params = g_array_new(FALSE, FALSE, sizeof(ParamShape));
+
+    g_array_append_val(params, one);
+    return unit_map_new(params, 1, FORM_PER_PARAMETER);
+}
+
+/* Halfway parts of a step of bf16, 2^-7 at 1: as many of 40,000 roundings go up, within 5 standard
+ * deviations, and none leaves the two neighbours.  Infinite and bf16 values stay. */
+START_TEST(rounding_by_chance_keeps_the_mean)
+{
+    static const struct {
+        double value, low, up; /* up: share of 40,000 */
+    } of[] = {{1 + 0x1p-9, 1, 0.25},   {1 + 0x3p-9, 1, 0.75},
+              {-1 - 0x1p-9, -1, 0.25}, {0x1p-20 + 0x1p-28, 0x1p-20, 0.5},
+              {1.5, 1.5, 0},           {INFINITY, INFINITY, 0}};
+    const RoundingNumbers numbers = {.first = 77};
+    g_autoptr(UnitMap) map = square_unit(200);
+    KernelCase c = rounding_case(map, of[_i].value, &numbers);
+    const double step = ldexp(of[_i].low, -7);
+    guint64 up = 0;
+
+    case_check_threads(&c);
+    case_run(&c, 2);
+    for (guint64 i = 0; i < c.count[0]; i++) {
+        const double value = case_get(&c, 0, i);
+
+        ck_assert(value == of[_i].low || value == of[_i].low + step);
+        up += value != of[_i].low;
+    }
+    const double deviation = sqrt(of[_i].up * (1 - of[_i].up) / 40000);
+    ck_assert_double_le(fabs((double)up / 40000 - of[_i].up), 5 * deviation);
+    kernel_case_clear(&c);
+}
+END_TEST
+
+/* 20 columns of 50, from the 30th on: row 3's first is element 180 of the whole. */
+START_TEST(columns_are_rounded_as_in_the_whole)
+{
+    const RoundingNumbers rows = {.first = 0}, columns = {30, 20, 50};
+    g_autoptr(UnitMap) map = square_unit(50), part_map = square_unit(20);
+    KernelCase whole = rounding_case(map, 1 + 0x1p-8, &rows);
+    KernelCase part = rounding_case(part_map, 1 + 0x1p-8, &columns);
+
+    case_run(&whole, 1);
+    case_run(&part, 1);
+    for (guint64 row = 0; row < 20; row++)
+        for (guint64 column = 0; column < 20; column++)
+            ck_assert(case_get(&part, 0, row * 20 + column) ==
+                      case_get(&whole, 0, row * 50 + 30 + column));
+    kernel_case_clear(&whole);
+    kernel_case_clear(&part);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("step kernels");
@@ -358,6 +426,8 @@ int main(void)
                         2 * G_N_ELEMENTS(forms));
     tcase_add_test(tcase, adamw_gives_two_steps_worked_by_hand);
     tcase_add_loop_test(tcase, sgd_subtracts_the_clipped_gradient, 0, G_N_ELEMENTS(forms));
+    tcase_add_loop_test(tcase, rounding_by_chance_keeps_the_mean, 0, 6);
+    tcase_add_test(tcase, columns_are_rounded_as_in_the_whole);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
