@@ -26,6 +26,7 @@ typedef struct {
     Offload offload;
     gboolean codes;    /* gathers fp8 */
     gboolean as_graph; /* one of those that graphs are tried with */
+    gboolean gpt2;     /* LayerNorm, biases, GELU, positions, one matrix for words in and out */
 } TrainLayout;
 
 /* What a ProgramSpec borrows. */
@@ -41,8 +42,13 @@ static const char train_config[] =
     " \"vocab_size\": 256, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
     " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
 
+static const char train_gpt2_config[] =
+    "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
+    " \"n_layer\": 4, \"n_head\": 2, \"n_inner\": 24, \"n_positions\": 64, \"vocab_size\": 256,"
+    " \"initializer_range\": 0.15}";
+
 typedef struct {
-    Model *model;
+    Model *model, *gpt2;
     Data *data;
     Runtime *runtime; /* on the CUDA device */
     guint rank, ranks;
@@ -70,6 +76,8 @@ static inline void train_test_open(TrainTest *test, const RuntimeOptions *option
 
     test->model = model_parse(train_config, "config", "tiny", &error);
     g_assert_no_error(error);
+    test->gpt2 = model_parse(train_gpt2_config, "config", "tiny-gpt2", &error);
+    g_assert_no_error(error);
     test->data = layout_data_new(&text, test->model->vocab, TRAIN_SEQ);
     test->runtime = runtime_open(options, &error);
     g_assert_no_error(error);
@@ -81,6 +89,7 @@ static inline void train_test_close(TrainTest *test)
 {
     runtime_close(test->runtime);
     data_free(test->data);
+    model_free(test->gpt2);
     model_free(test->model);
 }
 
@@ -104,7 +113,7 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
                      .gather_fp8 = of->codes},
     };
     const ProgramSpec spec = {
-        .model = test->model,
+        .model = of->gpt2 ? test->gpt2 : test->model,
         .workload = &parts->workload,
         .layout = of->layout,
         .sharding = &parts->sharding,
@@ -135,7 +144,8 @@ static inline void train_reference(const TrainTest *test, const TrainLayout *of,
     const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}},
                                .strategy = of->codes ? STRATEGY_FULL_SHARD : STRATEGY_NO_SHARD,
                                .bf16 = of->bf16,
-                               .codes = of->codes};
+                               .codes = of->codes,
+                               .gpt2 = of->gpt2};
     const LayoutTask task = train_task(test);
     g_autoptr(GError) error = NULL;
     TrainParts parts;
