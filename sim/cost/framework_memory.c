@@ -108,7 +108,7 @@ static double held_logit_bytes(const Framework *framework, const Program *progra
                                                                      : framework->logit_held_bytes;
 }
 
-static void grow_logits(const Framework *framework, const Program *program)
+void framework_grow_logits(const Framework *framework, Program *program)
 {
     const Op *head = find_op(program, OP_HEAD_LOSS);
     Tensor *logits = find_logits(program);
@@ -125,7 +125,7 @@ static void grow_logits(const Framework *framework, const Program *program)
 void framework_grow(const Framework *framework, Program *program)
 {
     grow_saved(framework, program);
-    grow_logits(framework, program);
+    framework_grow_logits(framework, program);
 }
 
 double framework_unit_bytes(const Framework *framework, const UnitMap *map)

@@ -9,6 +9,9 @@
  * priced, never run or hashed. */
 void framework_grow(const Framework *framework, Program *program);
 
+/* Of that the logits alone, which may become smaller. */
+void framework_grow_logits(const Framework *framework, Program *program);
+
 /* Bytes of a unit's state that no tensor of the program stands for. */
 double framework_unit_bytes(const Framework *framework, const UnitMap *map);
 

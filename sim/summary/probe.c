@@ -48,7 +48,8 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
                        BlockKind kind)
 {
     const guint pp = place == STAGE_ONLY ? 1 : 2;
-    /* Where a program has both kinds of blocks, one of them stands for both as they grow. */
+    /* Where a program has both kinds of blocks, one of them stands for both as they grow: a probe
+     * of one leaves them as they are, which is less.  Logits may shrink. */
     const gboolean mixes = model_num_sparse(spec->model) > 0;
     Probe probe = {.model = g_memdup2(spec->model, sizeof *spec->model)};
     Model *model = probe.model;
@@ -66,7 +67,9 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     probe.program = probe.sketch->program;
     probe.durations = probe_durations(probe.program, spec, context);
     probe.framework = framework_or_default(context->framework);
-    if (framework_is_foreign(probe.framework) && !mixes)
+    if (framework_is_foreign(probe.framework) && mixes)
+        framework_grow_logits(probe.framework, probe.sketch->program);
+    else if (framework_is_foreign(probe.framework))
         framework_grow(probe.framework, probe.sketch->program);
     return probe;
 }
