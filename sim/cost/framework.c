@@ -63,6 +63,13 @@
 
 #define DRIVER .process_bytes = 3.5e9
 
+/* Megatron-Core whose traffic of tp and pp is hidden but for 0.3. */
+#define NEMO                                                                                       \
+    WHOLE_LOGITS, DRIVER, .keeps_fp8_weights = TRUE, .attention = ATTENTION_CUDNN,                 \
+                          .tensor_hidden = 0.7, .pipeline_hidden = 0.7, .gather_exposed = 0.15,    \
+                          .reduce_exposed = 0.15, .splits_messages = TRUE, .logit_held_bytes = 6,  \
+                          .transient_share = 0.07, .saved = {.hidden = 4, .ffn = 2}
+
 /* Between tensor-parallel matrices DTensor gathers the norms' outputs before the products, which
  * keep what they read. */
 #define TORCHTITAN                                                                                 \
@@ -114,18 +121,7 @@ static const Framework frameworks[] = {
         .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
         .recomputes_all = TRUE,
         MEGATRON_EXPERTS,
-        WHOLE_LOGITS,
-        .keeps_fp8_weights = TRUE,
-        .attention = ATTENTION_CUDNN,
-        .tensor_hidden = 0.7,
-        .pipeline_hidden = 0.7,
-        .gather_exposed = 0.15,
-        .reduce_exposed = 0.15,
-        .splits_messages = TRUE,
-        DRIVER,
-        .logit_held_bytes = 6,
-        .transient_share = 0.07,
-        .saved = {.hidden = 4, .ffn = 2},
+        NEMO,
     },
     {
         .name = "nemo-gpt-oss",
@@ -133,18 +129,7 @@ static const Framework frameworks[] = {
         .recomputes_all = TRUE,
         MEGATRON_HOST_EXPERTS,
         GPT_OSS_STEPS,
-        WHOLE_LOGITS,
-        .keeps_fp8_weights = TRUE,
-        .attention = ATTENTION_CUDNN,
-        .tensor_hidden = 0.7,
-        .pipeline_hidden = 0.7,
-        .gather_exposed = 0.15,
-        .reduce_exposed = 0.15,
-        .splits_messages = TRUE,
-        DRIVER,
-        .logit_held_bytes = 6,
-        .transient_share = 0.07,
-        .saved = {.hidden = 4, .ffn = 2},
+        NEMO,
     },
     {
         .name = "nemo-2022",

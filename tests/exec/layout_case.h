@@ -57,6 +57,24 @@ static inline char *layout_text_new(const LayoutText *text)
     return bytes;
 }
 
+/* A small Llama whose heads share keys and values, with one matrix for words in and out. */
+static inline Model *layout_tied_model(guint layers)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *config = g_strdup_printf(
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
+        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
+        " \"num_hidden_layers\": %u, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
+        " \"head_dim\": 2, \"intermediate_size\": 50, \"vocab_size\": 257,"
+        " \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
+        " \"initializer_range\": 0.15}",
+        layers);
+    Model *model = model_parse(config, "config", "small", &error);
+
+    g_assert_no_error(error);
+    return model;
+}
+
 static inline Data *layout_data_new(const LayoutText *text, guint vocab, guint seq_len)
 {
     g_autofree char *bytes = layout_text_new(text);

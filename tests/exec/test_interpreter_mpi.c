@@ -23,22 +23,6 @@ static struct {
     Data *data;
 } under_test;
 
-static Model *make_model(void)
-{
-    g_autoptr(GError) error = NULL;
-    Model *model = model_parse(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
-        " \"num_hidden_layers\": 3, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 2, \"intermediate_size\": 50, \"vocab_size\": 257,"
-        " \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
-        " \"initializer_range\": 0.15}",
-        "config", "small", &error);
-
-    g_assert_no_error(error);
-    return model;
-}
-
 /* Micro-batches 2, AdamW: every kind of state and of reduction. */
 static LayoutRun *open_run_in(guint mesh, Tier optimizer, ChoiceParts *parts)
 {
@@ -271,7 +255,7 @@ static Plan *make_plan(void)
     const Choices choices = {.level = {[FACTOR_MESH] = 3, [FACTOR_TRAINING] = 1}};
     const ProgramSpec spec = choice_spec(&choices, under_test.ranks, under_test.model, &parts);
 
-    plan->model = make_model();
+    plan->model = layout_tied_model(3);
     plan->topology = topology_load("localhost", topologies, &error);
     g_assert_no_error(error);
     plan->workload = parts.workload;
@@ -386,7 +370,7 @@ int main(int argc, char **argv)
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
-    under_test.model = make_model();
+    under_test.model = layout_tied_model(3);
     under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
     if (size == 1)
         failed += run_on("self");

@@ -18,22 +18,6 @@ static struct {
     Data *data;
 } under_test;
 
-static Model *make_model(void)
-{
-    g_autoptr(GError) error = NULL;
-    Model *model = model_parse(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
-        " \"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 2, \"intermediate_size\": 50, \"vocab_size\": 257,"
-        " \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
-        " \"initializer_range\": 0.15}",
-        "config", "small", &error);
-
-    g_assert_no_error(error);
-    return model;
-}
-
 /* Fully sharded, AdamW, 2 micro-batches; what an update works on lies in a file. */
 static LayoutRun *open_run(const InterpreterOptions *options, ChoiceParts *parts)
 {
@@ -197,7 +181,7 @@ int main(void)
     const guint ranks = (guint)mpi_suite_start();
     int failed = 1;
 
-    under_test.model = make_model();
+    under_test.model = layout_tied_model(4);
     under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
     under_test.runtime = runtime_open(&options, &error);
     g_assert_no_error(error);
