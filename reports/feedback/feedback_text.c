@@ -1,10 +1,10 @@
 #include "reports/feedback/feedback.h"
 
 #include "reports/report/format.h"
+#include "reports/report/json_members.h"
 #include "sim/base/units.h"
 
 #include <json-glib/json-glib.h>
-#include <math.h>
 
 static char *bytes_text(guint64 bytes)
 {
@@ -55,21 +55,6 @@ char *feedback_text(const Feedback *feedback)
     return g_string_free(text, FALSE);
 }
 
-static void add_integer(JsonBuilder *json, const char *name, gint64 value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_int_value(json, value);
-}
-
-static void add_number(JsonBuilder *json, const char *name, double value)
-{
-    json_builder_set_member_name(json, name);
-    if (isfinite(value))
-        json_builder_add_double_value(json, value);
-    else
-        json_builder_add_null_value(json);
-}
-
 char *feedback_json(const Feedback *feedback)
 {
     g_autoptr(JsonBuilder) json = json_builder_new();
@@ -77,21 +62,21 @@ char *feedback_json(const Feedback *feedback)
     json_builder_begin_object(json);
     json_builder_set_member_name(json, "topology");
     json_builder_add_string_value(json, feedback->path);
-    add_integer(json, "run", feedback->run);
-    add_integer(json, "op_times", (gint64)feedback->num);
-    add_integer(json, "steps", feedback->steps);
-    add_integer(json, "gemm_rows", feedback->rows.gemm);
-    add_integer(json, "op_rows", feedback->rows.ops);
-    add_integer(json, "collective_rows", feedback->rows.collectives);
-    add_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
-    add_integer(json, "collectives_left_out", feedback->incomplete);
-    add_number(json, "op_overhead_seconds", feedback->op_overhead_s);
-    add_integer(json, "framework_bytes", (gint64)feedback->after_memory);
+    json_member_integer(json, "run", feedback->run);
+    json_member_integer(json, "op_times", (gint64)feedback->num);
+    json_member_integer(json, "steps", feedback->steps);
+    json_member_integer(json, "gemm_rows", feedback->rows.gemm);
+    json_member_integer(json, "op_rows", feedback->rows.ops);
+    json_member_integer(json, "collective_rows", feedback->rows.collectives);
+    json_member_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
+    json_member_integer(json, "collectives_left_out", feedback->incomplete);
+    json_member_number(json, "op_overhead_seconds", feedback->op_overhead_s);
+    json_member_integer(json, "framework_bytes", (gint64)feedback->after_memory);
     json_builder_set_member_name(json, "step_seconds");
     json_builder_begin_object(json);
-    add_number(json, "predicted_before", feedback->before_s);
-    add_number(json, "predicted", feedback->after_s);
-    add_number(json, "measured", feedback->measured_s);
+    json_member_number(json, "predicted_before", feedback->before_s);
+    json_member_number(json, "predicted", feedback->after_s);
+    json_member_number(json, "measured", feedback->measured_s);
     json_builder_end_object(json);
     json_builder_end_object(json);
 

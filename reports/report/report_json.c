@@ -1,24 +1,8 @@
 /* The same as JSON, for programs. */
 #include "reports/report/format.h"
+#include "reports/report/json_members.h"
 #include "reports/report/plan_text.h"
 #include "reports/report/report.h"
-
-#include <math.h>
-
-static void add_number(JsonBuilder *json, const char *name, double value)
-{
-    json_builder_set_member_name(json, name);
-    if (isfinite(value))
-        json_builder_add_double_value(json, value);
-    else
-        json_builder_add_null_value(json);
-}
-
-static void add_integer(JsonBuilder *json, const char *name, gint64 value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_int_value(json, value);
-}
 
 static void add_string(JsonBuilder *json, const char *name, const char *value)
 {
@@ -37,12 +21,12 @@ static void add_terms(JsonBuilder *json, const ReportRun *run)
         const StoreTerm *term = &g_array_index(run->terms, StoreTerm, i);
 
         json_builder_begin_object(json);
-        add_integer(json, "rank", term->rank);
+        json_member_integer(json, "rank", term->rank);
         add_string(json, "term", term->term);
-        add_number(json, "predicted", term->predicted);
-        add_number(json, "measured", term->measured);
-        add_number(json, "estimated", term->estimated);
-        add_number(json, "error", format_error_value(term->predicted, term->measured));
+        json_member_number(json, "predicted", term->predicted);
+        json_member_number(json, "measured", term->measured);
+        json_member_number(json, "estimated", term->estimated);
+        json_member_number(json, "error", format_error_value(term->predicted, term->measured));
         add_string(json, "unit", term->unit);
         json_builder_end_object(json);
     }
@@ -55,12 +39,12 @@ static void add_steps(JsonBuilder *json, const ReportRun *run)
 
     json_builder_set_member_name(json, "steps");
     json_builder_begin_object(json);
-    add_integer(json, "count", run->steps->len);
-    add_number(json, "median_seconds", steps.median_s);
-    add_number(json, "min_seconds", steps.min_s);
-    add_number(json, "max_seconds", steps.max_s);
-    add_number(json, "first_loss", steps.first_loss);
-    add_number(json, "last_loss", steps.last_loss);
+    json_member_integer(json, "count", run->steps->len);
+    json_member_number(json, "median_seconds", steps.median_s);
+    json_member_number(json, "min_seconds", steps.min_s);
+    json_member_number(json, "max_seconds", steps.max_s);
+    json_member_number(json, "first_loss", steps.first_loss);
+    json_member_number(json, "last_loss", steps.last_loss);
     json_builder_end_object(json);
 }
 
@@ -77,12 +61,12 @@ static void add_ops(JsonBuilder *json, const ReportRun *run)
         json_builder_begin_object(json);
         add_string(json, "kind", sum->kind);
         add_string(json, "stream", sum->stream);
-        add_integer(json, "rank", first->rank);
-        add_integer(json, "step", first->step);
-        add_integer(json, "count", sum->count);
-        add_number(json, "seconds", sum->seconds);
-        add_number(json, "bytes", sum->bytes);
-        add_number(json, "flops", sum->flops);
+        json_member_integer(json, "rank", first->rank);
+        json_member_integer(json, "step", first->step);
+        json_member_integer(json, "count", sum->count);
+        json_member_number(json, "seconds", sum->seconds);
+        json_member_number(json, "bytes", sum->bytes);
+        json_member_number(json, "flops", sum->flops);
         json_builder_end_object(json);
     }
     json_builder_end_array(json);
@@ -94,7 +78,7 @@ static void add_run(JsonBuilder *json, const ReportRun *run)
     JsonNode *layout = plan_text_node(run->plan, "layout");
 
     json_builder_begin_object(json);
-    add_integer(json, "id", row->id);
+    json_member_integer(json, "id", row->id);
     add_string(json, "created", row->created);
     add_string(json, "model", run->model);
     add_string(json, "topology", run->topology);
@@ -104,11 +88,11 @@ static void add_run(JsonBuilder *json, const ReportRun *run)
     else
         json_builder_add_null_value(json);
     add_string(json, "strategy", run->strategy);
-    add_integer(json, "ranks", row->ranks);
+    json_member_integer(json, "ranks", row->ranks);
     add_string(json, "device", row->device);
     add_string(json, "host", row->host);
     add_string(json, "status", row->status);
-    add_integer(json, "rank", run->rank);
+    json_member_integer(json, "rank", run->rank);
     add_terms(json, run);
     add_steps(json, run);
     add_ops(json, run);
@@ -131,17 +115,17 @@ static void add_ranking(JsonBuilder *json, const Report *report, const ReportRun
         const ReportRun *other = g_ptr_array_index(runs, i);
 
         json_builder_begin_object(json);
-        add_integer(json, "id", other->row->id);
-        add_number(json, "predicted", report_predicted(other, "step_seconds"));
-        add_number(json, "measured", report_measured(other, "step_seconds"));
+        json_member_integer(json, "id", other->row->id);
+        json_member_number(json, "predicted", report_predicted(other, "step_seconds"));
+        json_member_number(json, "measured", report_measured(other, "step_seconds"));
         json_builder_end_object(json);
     }
     json_builder_end_array(json);
-    add_integer(json, "count", ranking.count);
-    add_number(json, "spearman", ranking.spearman);
-    add_integer(json, "pairs", ranking.pairs);
-    add_integer(json, "pairs_in_order", ranking.in_order);
-    add_number(json, "regret", ranking.regret);
+    json_member_integer(json, "count", ranking.count);
+    json_member_number(json, "spearman", ranking.spearman);
+    json_member_integer(json, "pairs", ranking.pairs);
+    json_member_integer(json, "pairs_in_order", ranking.in_order);
+    json_member_number(json, "regret", ranking.regret);
     json_builder_end_object(json);
 }
 

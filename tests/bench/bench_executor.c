@@ -2,11 +2,9 @@
  * interpreter costs, where the time of a step goes, op by op, and how the rate of matrix products
  * compares with OpenBLAS alone on the same shapes, in one run. */
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_plan.h"
 
 #include "exec/run/parameters.h"
-#include "sim/base/data_dirs.h"
-#include "sim/search/price.h"
-#include "sim/search/search.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -17,32 +15,13 @@ enum { STEPS = 9, BATCH = 4, SEQ = 128 };
 
 static Plan *make_plan(guint threads)
 {
-    g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
+    g_autofree char *topologies = data_dir("topologies");
     g_autoptr(GError) error = NULL;
-    g_autoptr(Model) model = model_load("small-10m", models, &error);
     g_autoptr(Topology) topology = topology_load("localhost", topologies, &error);
-    SearchRequest request = {
-        .model = model,
-        .topology = topology,
-        .global_batch = BATCH,
-        .seq_len = SEQ,
-        .recipe = &recipe_fp32,
-        .strategy = STRATEGY_NO_SHARD,
-        .micro_batch = BATCH,
-        .recompute = RECOMPUTE_NONE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
-    };
-    Plan *plan = search_estimate(&request, &error);
 
-    if (plan == NULL)
+    if (topology == NULL)
         g_error("%s", error->message);
-    plan->threads = threads;
-    plan_price(plan);
-    return plan;
+    return bench_plan(topology, BATCH, SEQ, TIER_DEVICE, threads);
 }
 
 static void bind(Interpreter *interpreter, const Plan *plan)

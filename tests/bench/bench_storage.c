@@ -4,13 +4,11 @@
  * too. */
 #define _GNU_SOURCE 1 /* O_DIRECT */
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_plan.h"
 
 #include "exec/run/block_io.h"
 #include "exec/run/parameters.h"
 #include "exec/run/storage.h"
-#include "sim/base/data_dirs.h"
-#include "sim/search/price.h"
-#include "sim/search/search.h"
 
 #include <fcntl.h>
 #include <glib/gstdio.h>
@@ -98,37 +96,19 @@ static void bench_bandwidth(const char *folder)
 
 static Plan *make_plan(void)
 {
-    g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
+    g_autofree char *topologies = data_dir("topologies");
     g_autoptr(GError) error = NULL;
-    g_autoptr(Model) model = model_load("small-10m", models, &error);
     g_autoptr(Topology) localhost = topology_load("localhost", topologies, &error);
+
+    if (localhost == NULL)
+        g_error("%s", error->message);
     g_autofree char *without = topology_print(localhost);
     g_autofree char *text = g_strconcat(
         without, "[memory nvme]\ncapacity = 1 TB\nbandwidth = 1 GB/s\nlatency = 100 us\n", NULL);
     g_autoptr(Topology) topology = topology_parse(text, "localhost", topologies, &error);
-    SearchRequest request = {
-        .model = model,
-        .topology = topology,
-        .global_batch = BATCH,
-        .seq_len = SEQ,
-        .recipe = &recipe_fp32,
-        .strategy = STRATEGY_NO_SHARD,
-        .micro_batch = BATCH,
-        .recompute = RECOMPUTE_NONE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE,
-                     .offload = {.optimizer = TIER_NVME}},
-    };
-    Plan *plan = topology == NULL ? NULL : search_estimate(&request, &error);
-
-    if (plan == NULL)
+    if (topology == NULL)
         g_error("%s", error->message);
-    plan->threads = 1;
-    plan_price(plan);
-    return plan;
+    return bench_plan(topology, BATCH, SEQ, TIER_NVME, 1);
 }
 
 /* Of several in a row, with what the last one leaves to be written. */

@@ -1,0 +1,38 @@
+/* The plan that benchmarks run: small-10m in fp32 on one rank. */
+#pragma once
+
+#include "sim/base/data_dirs.h"
+#include "sim/search/price.h"
+#include "sim/search/search.h"
+
+/* One micro-batch a step; @topology is borrowed. */
+static inline Plan *bench_plan(const Topology *topology, guint batch, guint seq, Tier optimizer,
+                               guint threads)
+{
+    g_autofree char *models = data_dir("models");
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_load("small-10m", models, &error);
+    SearchRequest request = {
+        .model = model,
+        .topology = topology,
+        .global_batch = batch,
+        .seq_len = seq,
+        .recipe = &recipe_fp32,
+        .strategy = STRATEGY_NO_SHARD,
+        .micro_batch = batch,
+        .recompute = RECOMPUTE_NONE,
+        .sharding = {.prefetch = 1,
+                     .live_units = 2,
+                     .keep_root = TRUE,
+                     .keep_last = TRUE,
+                     .accumulate_sharded = TRUE,
+                     .offload = {.optimizer = optimizer}},
+    };
+    Plan *plan = model == NULL ? NULL : search_estimate(&request, &error);
+
+    if (plan == NULL)
+        g_error("%s", error->message);
+    plan->threads = threads;
+    plan_price(plan);
+    return plan;
+}
