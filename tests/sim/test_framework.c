@@ -290,6 +290,22 @@ START_TEST(which_runs_of_nanotron_hold_buffers_follows_from_the_layout)
 }
 END_TEST
 
+/* Only where a group gathers; both else the same. */
+START_TEST(runs_of_nanotron_that_hold_buffers_take_more_memory)
+{
+    const Framework *holds = framework_from_name("nanotron");
+    const Framework *waits = framework_from_name("nanotron-waits");
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+
+    ck_assert_uint_gt(text_priced_for(text, holds).memory_total,
+                      text_priced_for(text, waits).memory_total);
+    ck_assert_double_eq_tol(text_priced_for(text, holds).step_seconds,
+                            text_priced_for(text, waits).step_seconds, 1e-15);
+    ck_assert_uint_eq(priced_for(holds).memory_total, priced_for(waits).memory_total);
+}
+END_TEST
+
 /* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
  * that recomputes all; torchtitan's where the table says nothing. */
 START_TEST(selective_of_torchtitan_is_between_none_and_all)
@@ -329,6 +345,7 @@ static Suite *framework_suite(void)
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
     tcase_add_test(test, buffers_of_gathers_are_there_once_where_a_group_gathers);
     tcase_add_test(test, memory_of_nanotron_is_that_of_the_first_stage);
+    tcase_add_test(test, runs_of_nanotron_that_hold_buffers_take_more_memory);
     tcase_add_loop_test(test, which_runs_of_nanotron_hold_buffers_follows_from_the_layout, 0,
                         G_N_ELEMENTS(sweep));
     tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
