@@ -15,6 +15,8 @@ typedef struct {
                                     fsdp_strategy or source_locator; NULL: any */
     const char *model;           /* part of the model's name as letters and digits; NULL: any */
     const char *framework;
+    const char *waiting; /* the same of runs whose host is not ahead of the device: host_waits();
+                            NULL: all the same */
     const char *recipe;
     Strategy strategy;
     gboolean sequence;         /* tokens are split between matrices */
@@ -130,6 +132,7 @@ static const Usage usages[] = {
      .strategy = STRATEGY_NO_SHARD},
     {.word = "nanotron",
      .framework = "nanotron",
+     .waiting = "nanotron-waits",
      .recipe = "megatron",
      .strategy = STRATEGY_NO_SHARD,
      .sequence = TRUE,
@@ -355,6 +358,25 @@ static gboolean splits_tokens(const Record *record, const Usage *usage)
            tokens % record->tp == 0;
 }
 
+/* ---- framework ---- */
+
+/* Where no micro-batch begins after another's backward pass, the device has caught up at the peak.
+ * Beside that parts of the playbook's sweep hold nothing, on which no column has a word but the
+ * layout: two stages, and stages with tp 32 (a block takes 0.1 s and more there, whatever its size)
+ * or on more than 256 GPUs.  Its script, scaling_benchmarks.py, ran two stages apart, and what has
+ * stages again after a change. */
+static gboolean host_waits(const Plan *plan, guint gpus)
+{
+    const guint pp = plan->layout.size[AXIS_PP], tp = plan->layout.size[AXIS_TP];
+
+    return plan->schedule.micro_batches <= pp || pp == 2 || (pp > 1 && (tp >= 32 || gpus > 256));
+}
+
+static const char *framework_of(const Usage *usage, const Plan *plan, guint gpus)
+{
+    return usage->waiting != NULL && host_waits(plan, gpus) ? usage->waiting : usage->framework;
+}
+
 /* ---- all ---- */
 
 /* NULL, or what a prediction needs and the row lacks. */
@@ -384,7 +406,6 @@ static const char *fill(const Record *record, const char *topologies_dir, Plan *
     plan->topology = plan->model == NULL ? NULL : cluster_of(record, topologies_dir, &reason);
     if (plan->topology == NULL)
         return reason;
-    plan->framework = framework_from_name(usage->framework);
     plan->layout.size[AXIS_PP] = record->pp;
     plan->layout.size[AXIS_CP] = record->cp;
     plan->layout.size[AXIS_TP] = record->tp;
@@ -392,6 +413,7 @@ static const char *fill(const Record *record, const char *topologies_dir, Plan *
     plan->workload.seq_len = record->seq_len;
     set_schedule(record, usage, dp, plan);
     set_sharding(record, usage, dp, plan);
+    plan->framework = framework_from_name(framework_of(usage, plan, record->gpus));
     plan->workload.recipe = recipe_of(record, usage, plan->sharding.strategy);
     plan->sequence_parallel = splits_tokens(record, usage);
     plan_set_target(plan);

@@ -86,14 +86,23 @@
 
 /* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
  * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
- * product with the gate (models/llama.py).  Gathers write to two buffers that stay
- * (parallel/utils.py, MemoryBuffer); what both reductions of a block read is free only when their
- * stream has passed, so the next block takes two more.  bf16 gradients of the whole backward pass,
- * and as much again in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are
- * gathered in (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve
- * both. */
-#define NANOTRON_KEEPS                                                                             \
-    .logit_held_bytes = 8, .gather_bytes = 8, .whole_bytes = 4, .saved = {.hidden = 4, .ffn = 4}
+ * product with the gate (models/llama.py).  bf16 gradients of the whole backward pass, and as much
+ * again in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are gathered in
+ * (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve both. */
+#define NANOTRON                                                                                   \
+    WHOLE_LOGITS, DRIVER, .attention = ATTENTION_FLASH_2, .gather_exposed = 1,                     \
+                          .reduce_exposed = 1, .splits_messages = TRUE, .logit_held_bytes = 8,     \
+                          .whole_bytes = 4, .transient_share = 0.1,                                \
+                          .saved = {.hidden = 4, .ffn = 4}
+
+/* Whole residual streams in bf16 beside the program's.  Gathers write to two that stay
+ * (parallel/utils.py, MemoryBuffer), a block's two reductions read two more. */
+#define GATHER_BUFFERS(n) .gather_bytes = 2.0 * (n)
+
+/* The host may be as many kernels ahead of the device as CUDA's queue takes, about 1,000, and what
+ * a reduction reads is free only when the device has passed it (ProcessGroupNCCL's record_stream):
+ * at some 20 kernels a reduction up to 50 such buffers are held.  Runs held 0 to 50: half. */
+#define HELD_BUFFERS 24
 
 static const Framework frameworks[] = {
     {
@@ -320,14 +329,14 @@ static const Framework frameworks[] = {
     {
         .name = "nanotron",
         .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones and a copy of them",
-        WHOLE_LOGITS,
-        .attention = ATTENTION_FLASH_2,
-        .gather_exposed = 1,
-        .reduce_exposed = 1,
-        .splits_messages = TRUE,
-        DRIVER,
-        NANOTRON_KEEPS,
-        .transient_share = 0.1,
+        NANOTRON,
+        GATHER_BUFFERS(4 + HELD_BUFFERS),
+    },
+    {
+        .name = "nanotron-waits",
+        .reading = "the same where the host is not ahead of the device: no buffers are held",
+        NANOTRON,
+        GATHER_BUFFERS(4),
     },
     {
         .name = "jax",

@@ -252,6 +252,60 @@ START_TEST(memory_of_nanotron_is_that_of_the_first_stage)
 }
 END_TEST
 
+/* Of a sweep whose table has no column for it: buffers are held where micro-batches begin after
+ * another's backward pass, but not with two stages, nor with stages and tp 32 or more than 256
+ * GPUs. */
+static const struct {
+    const char *pp, *tp, *dp, *gpus, *batch, *framework;
+} sweep[] = {
+    {"1", "1", "8", "8", "16", "nanotron"},
+    {"1", "1", "8", "8", "8", "nanotron-waits"},
+    {"1", "32", "1", "32", "16", "nanotron"},
+    {"1", "1", "512", "512", "1024", "nanotron"},
+    {"2", "1", "4", "8", "64", "nanotron-waits"},
+    {"4", "1", "2", "8", "10", "nanotron"},
+    {"4", "1", "2", "8", "8", "nanotron-waits"},
+    {"4", "16", "1", "64", "16", "nanotron"},
+    {"4", "32", "1", "128", "16", "nanotron-waits"},
+    {"4", "1", "64", "256", "512", "nanotron"},
+    {"4", "1", "128", "512", "1024", "nanotron-waits"},
+};
+
+START_TEST(which_runs_of_nanotron_hold_buffers_follows_from_the_layout)
+{
+    g_autofree char *named = with(row, "framework", "nanotron");
+    g_autofree char *deep = with(named, "layers", "4");
+    g_autofree char *heads = with(deep, "heads", "32");
+    g_autofree char *staged = with(heads, "pp", sweep[_i].pp);
+    g_autofree char *split = with(staged, "tp", sweep[_i].tp);
+    g_autofree char *replicated = with(split, "dp", sweep[_i].dp);
+    g_autofree char *large = with(replicated, "gpus", sweep[_i].gpus);
+    g_autofree char *text = with(large, "global_batch", sweep[_i].batch);
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_str_eq(plan->framework->name, sweep[_i].framework);
+}
+END_TEST
+
+/* Only where a group gathers; both else the same. */
+START_TEST(runs_of_nanotron_that_hold_buffers_take_more_memory)
+{
+    const Framework *holds = framework_from_name("nanotron");
+    const Framework *waits = framework_from_name("nanotron-waits");
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+
+    ck_assert_uint_gt(text_priced_for(text, holds).memory_total,
+                      text_priced_for(text, waits).memory_total);
+    ck_assert_double_eq_tol(text_priced_for(text, holds).step_seconds,
+                            text_priced_for(text, waits).step_seconds, 1e-15);
+    ck_assert_uint_eq(priced_for(holds).memory_total, priced_for(waits).memory_total);
+}
+END_TEST
+
 /* Half of the time and a third of the memory of a plan that recomputes nothing, the rest of one
  * that recomputes all; torchtitan's where the table says nothing. */
 START_TEST(selective_of_torchtitan_is_between_none_and_all)
@@ -291,6 +345,9 @@ static Suite *framework_suite(void)
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);
     tcase_add_test(test, buffers_of_gathers_are_there_once_where_a_group_gathers);
     tcase_add_test(test, memory_of_nanotron_is_that_of_the_first_stage);
+    tcase_add_test(test, runs_of_nanotron_that_hold_buffers_take_more_memory);
+    tcase_add_loop_test(test, which_runs_of_nanotron_hold_buffers_follows_from_the_layout, 0,
+                        G_N_ELEMENTS(sweep));
     tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
     tcase_add_test(test, a_framework_without_differences_changes_nothing);
     tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
