@@ -1,33 +1,7 @@
 /* Time of compute ops: worked values, limits, what calibration measured. */
 #include "sim/cost/compute.h"
 #include "sim/program/program.h"
-#include "tests/suite.h"
-
-static const ComputeContext alone = {.busy = 1, .threads = 1, .cores = 2};
-static const double LAUNCH_S = 3e-6; /* of a GPU's kernel: sim/cost/compute_cuda.c */
-
-/* The caller owns the arrays of rows: see topology_clear(). */
-static Topology test_topology(DeviceKind kind, char *gpu)
-{
-    return (Topology){
-        .name = (char *)"test",
-        .nodes = 1,
-        .gpus_per_node = 2,
-        .gpu = {.name = gpu,
-                .kind = kind,
-                .peak_flops = {[DTYPE_FP32] = 20e12, [DTYPE_BF16] = 312e12, [DTYPE_FP8] = 1979e12},
-                .memory_bytes_per_s = 1e12},
-        .measured = {.gemm = g_array_new(FALSE, FALSE, sizeof(MeasuredGemm)),
-                     .ops = g_array_new(FALSE, FALSE, sizeof(MeasuredOp))},
-    };
-}
-
-static void topology_clear(Topology *topology)
-{
-    g_array_unref(topology->measured.gemm);
-    g_array_unref(topology->measured.ops);
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Topology, topology_clear)
+#include "tests/sim/compute_case.h"
 
 static void add_gemm(Topology *topology, guint busy, guint threads, guint64 side, double rate)
 {
@@ -61,29 +35,6 @@ static Op linear(OpKind kind, DType dtype, guint64 rows, guint64 in, guint64 out
                 .dtype = dtype,
                 .dtype_out = dtype,
                 .sizes = {.rows = rows, .in = in, .out = out}};
-}
-
-static Op attention(OpKind kind, guint64 seq)
-{
-    return (Op){
-        .kind = kind,
-        .dtype = DTYPE_BF16,
-        .dtype_out = DTYPE_BF16,
-        .sizes = {
-            .rows = 2 * seq, .batch = 2, .seq = seq, .heads = 32, .kv_heads = 32, .head_dim = 128}};
-}
-
-/* dst += src: 4 bytes read, 4 read and 4 written per element of fp32. */
-static Op accumulate(guint64 elements)
-{
-    Op op = {.kind = OP_ACCUMULATE,
-             .dtype = DTYPE_FP32,
-             .dtype_out = DTYPE_FP32,
-             .sizes = {.elements = elements}};
-
-    op_add_operand(&op, 0, ACCESS_READ, 0, WHOLE_TENSOR);
-    op_add_operand(&op, 1, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    return op;
 }
 
 /* ---- GPUs ---- */
@@ -261,84 +212,6 @@ START_TEST(a_memory_bound_op_moves_its_bytes)
 
     ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &alone), 12e6 / 0.85e12 + LAUNCH_S,
                             1e-15);
-}
-END_TEST
-
-/* 0.70 of nominal on Blackwell, 0.76 on H200, where norms were measured; a name within another is
- * not taken for it. */
-START_TEST(kernels_of_a_faster_memory_reach_less_of_it)
-{
-    static const struct {
-        const char *gpu;
-        double fraction;
-    } measured[] = {{"gb200", 0.70},
-                    {"b300", 0.70},
-                    {"h200-sxm-141gb", 0.76},
-                    {"gh200-96gb", 0.76},
-                    {"h100-sxm-80gb", 0.85}};
-    const Op op = accumulate(1000000);
-
-    for (guint i = 0; i < G_N_ELEMENTS(measured); i++) {
-        g_auto(Topology) topology = test_topology(DEVICE_CUDA, (char *)measured[i].gpu);
-
-        ck_assert_double_eq_tol(compute_op_seconds(&op, &topology, &alone),
-                                12e6 / (measured[i].fraction * 1e12) + LAUNCH_S, 1e-15);
-    }
-}
-END_TEST
-
-/* cuDNN 9.19 at 4096 tokens, 64 heads of 128, by its table: GB300 forward 1672 and in fp8 2324
- * TFLOP/s, backward 1195 and 1309; GB200 forward 1335 and 1707; H200 591 and backward 474.  In a
- * step the clock is lower: 0.85, 0.73, 0.85.  Within 8%, as one curve stands for all lengths. */
-START_TEST(cudnn_runs_at_the_rates_of_its_table)
-{
-    static const struct {
-        const char *gpu;
-        double peak, clock, rate;
-        AttentionKernel kernel;
-        OpKind kind;
-    } rows[] = {
-        {"gb300", 2500e12, 0.85, 1672e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
-        {"gb300", 2500e12, 0.85, 2324e12, ATTENTION_CUDNN_FP8, OP_ATTENTION},
-        {"gb300", 2500e12, 0.85, 1195e12, ATTENTION_CUDNN_2026, OP_ATTENTION_BACKWARD},
-        {"gb300", 2500e12, 0.85, 1309e12, ATTENTION_CUDNN_FP8, OP_ATTENTION_BACKWARD},
-        {"gb200", 2500e12, 0.73, 1335e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
-        {"gb200", 2500e12, 0.73, 1707e12, ATTENTION_CUDNN_FP8, OP_ATTENTION},
-        {"h200", 989e12, 0.85, 591e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
-        {"h200", 989e12, 0.85, 474e12, ATTENTION_CUDNN_2026, OP_ATTENTION_BACKWARD},
-    };
-
-    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
-        g_auto(Topology) topology = test_topology(DEVICE_CUDA, (char *)rows[i].gpu);
-        Framework framework = *framework_default();
-        ComputeContext context = alone;
-        const Op op = attention(rows[i].kind, 4096);
-
-        topology.gpu.peak_flops[DTYPE_BF16] = rows[i].peak;
-        framework.attention = rows[i].kernel;
-        context.framework = &framework;
-        const double rate =
-            op_flops(&op) / (compute_op_seconds(&op, &topology, &context) - LAUNCH_S);
-        ck_assert_double_eq_tol(rate / (rows[i].clock * rows[i].rate), 1, 0.08);
-    }
-}
-END_TEST
-
-/* No figure is of A100: cuDNN's kernels are FlashAttention-2's there, whatever version. */
-START_TEST(a_gpu_before_hopper_has_one_kernel_of_cudnn)
-{
-    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
-    const Op op = attention(OP_ATTENTION, 3072);
-    const double flash = compute_op_seconds(&op, &a100, &alone);
-
-    for (guint kernel = ATTENTION_CUDNN; kernel <= ATTENTION_CUDNN_FP8; kernel++) {
-        Framework framework = *framework_default();
-        ComputeContext context = alone;
-
-        framework.attention = (AttentionKernel)kernel;
-        context.framework = &framework;
-        ck_assert_double_eq(compute_op_seconds(&op, &a100, &context), flash);
-    }
 }
 END_TEST
 
@@ -730,9 +603,6 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, attention_in_windows_runs_at_the_rate_of_the_keys_it_sees);
     tcase_add_test(gpu, the_gradient_of_a_bias_reads_the_columns_it_sums);
     tcase_add_test(gpu, a_memory_bound_op_moves_its_bytes);
-    tcase_add_test(gpu, kernels_of_a_faster_memory_reach_less_of_it);
-    tcase_add_test(gpu, cudnn_runs_at_the_rates_of_its_table);
-    tcase_add_test(gpu, a_gpu_before_hopper_has_one_kernel_of_cudnn);
     tcase_add_test(gpu, an_op_without_elements_takes_the_launch_alone);
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);
     tcase_add_test(gpu, head_loss_is_three_products_and_a_softmax_for_each_chunk);
