@@ -18,6 +18,11 @@
  * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2).  Their gradients: 2 B each. */
 #define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5, .gradient = 4}
 
+/* A micro-batch's gradients in 16 bits, which products have written, are added to fp32 sums by a
+ * kernel of their own: read, and 4 B read and written (NeMo, optimizer_with_main_params.py,
+ * param_hook; DeepSpeed, BF16_Optimizer.update_hp_grads). */
+#define ADDS_GRADIENTS .gradient_more = 10
+
 /* Megatron's: dropout after attention and MLP reads and writes a mask. */
 #define DROPOUT .residual_more = 0.75
 
@@ -171,6 +176,7 @@ static const Framework frameworks[] = {
         .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
+        ADDS_GRADIENTS,
         .attention = ATTENTION_FUSED_MASK,
         .gather_exposed = 1,
         .reduce_exposed = 1,
@@ -221,6 +227,7 @@ static const Framework frameworks[] = {
         .name = "bigscience-bf16",
         .reading = "the same, bf16: gradients are added in fp32 beside the bf16 ones",
         BIGSCIENCE,
+        ADDS_GRADIENTS,
         BUCKETED(4),
         .whole_bytes = 2,
     },
