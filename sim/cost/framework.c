@@ -146,7 +146,7 @@ static const Framework frameworks[] = {
     },
     {
         .name = "megatron-bridge",
-        .reading = "Megatron-Bridge: the same with cuDNN of 2026 and HybridEP",
+        .reading = "Megatron-Bridge: NeMo's with cuDNN 9.19 and HybridEP",
         .recomputes_all = TRUE,
         MEGATRON_HOST_EXPERTS,
         HYBRID_EP,
@@ -155,7 +155,8 @@ static const Framework frameworks[] = {
     },
     {
         .name = "megatron-bridge-graph",
-        .reading = "the same from 26.06 on, mixtures in MXFP8: one CUDA graph, attention in fp8",
+        .reading =
+            "Megatron-Bridge since 26.06, mixtures in MXFP8: one CUDA graph, attention in fp8",
         .recomputes_all = TRUE,
         WHOLE_GRAPH,
         NEMO,
