@@ -14,6 +14,8 @@ typedef struct {
     const char *word, *software; /* parts of columns framework, and compile_or_flash, precision,
                                     fsdp_strategy or source_locator; NULL: any */
     const char *model;           /* part of the model's name as letters and digits; NULL: any */
+    const char *gpu;             /* the GPU's name begins so; NULL: any */
+    gboolean experts;            /* mixtures only */
     const char *framework;
     const char *waiting; /* the same of runs whose host is not ahead of the device: host_waits();
                             NULL: all the same */
@@ -31,6 +33,10 @@ typedef struct {
 /* Whichever version. */
 #define TORCHTITAN_USAGE                                                                           \
     .recipe = "fsdp2", .strategy = STRATEGY_FULL_SHARD, .sequence = TRUE, .halves_selective = TRUE
+
+/* Its tables print "n/a" where there are no virtual stages, and its recipes have none there. */
+#define MEGATRON_BRIDGE_USAGE                                                                      \
+    .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE
 
 /* The first that matches holds; the last matches all. */
 static const Usage usages[] = {
@@ -109,19 +115,23 @@ static const Usage usages[] = {
      .strategy = STRATEGY_SHARD_OPTIMIZER,
      .sequence = TRUE,
      .interleaves = TRUE},
+    {.word = "Megatron-Core 26.06",
+     .software = "MXFP8",
+     .gpu = "GB",
+     .experts = TRUE,
+     .framework = "megatron-bridge-graph",
+     MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron-Core 26.08",
+     .software = "MXFP8",
+     .gpu = "GB",
+     .experts = TRUE,
+     .framework = "megatron-bridge-graph",
+     MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Bridge",
      .model = "gptoss",
-     .framework = "nemo-gpt-oss",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER,
-     .sequence = TRUE,
-     .interleaves = TRUE},
-    {.word = "Megatron-Bridge",
-     .framework = "nemo",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER,
-     .sequence = TRUE,
-     .interleaves = TRUE},
+     .framework = "megatron-bridge-gpt-oss",
+     MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron-Bridge", .framework = "megatron-bridge", MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-LM",
      .framework = "megatron-2021",
      .recipe = "zero",
@@ -201,7 +211,9 @@ static gboolean matches(const Record *record, const Usage *usage)
 
     return (usage->word == NULL || strstr(record->framework, usage->word) != NULL) &&
            (usage->software == NULL || mentions(record, usage->software)) &&
-           (usage->model == NULL || strstr(model, usage->model) != NULL);
+           (usage->model == NULL || strstr(model, usage->model) != NULL) &&
+           (usage->gpu == NULL || g_str_has_prefix(record->gpu, usage->gpu)) &&
+           (!usage->experts || shape_has_experts(record));
 }
 
 static const Usage *usage_of(const Record *record)

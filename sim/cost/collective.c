@@ -251,6 +251,14 @@ static gboolean is_in_node(const CollectiveContext *context)
     return context->span <= context->ranks_per_node;
 }
 
+gboolean collective_inside(const CollectiveContext *context)
+{
+    const GArray *levels = context->topology->networks;
+    const NetworkLevel *level = &g_array_index(levels, NetworkLevel, 0);
+
+    return levels->len > 0 && level->span != 0 && domain_of(context, level) >= context->span;
+}
+
 double collective_row_seconds(double seconds, const CollectiveContext *context)
 {
     return is_in_node(context) ? seconds / scale_measured(context, context->ranks) : 0;

@@ -25,3 +25,6 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype,
 /* What a row of calibration says of a collective that takes @seconds in @context: its group alone
  * on the node.  0 where rows say nothing: between nodes. */
 double collective_row_seconds(double seconds, const CollectiveContext *context);
+
+/* Whether the innermost network joins all ranks of the group. */
+gboolean collective_inside(const CollectiveContext *context);

@@ -104,6 +104,21 @@ static void add_head(Works *works, const Op *op, const Topology *topology,
         add_head_chunk(works, op, rest, 1, bytes);
 }
 
+/* The gradient of that matrix, added to that of other micro-batches beside the product. */
+static void add_gradient(Works *works, const GemmShape *shape, const Topology *topology,
+                         const ComputeContext *context)
+{
+    const double bytes = framework_of(topology, context)->gradient_more;
+    const MemoryWork sums = {
+        .op = op_kind_name(OP_ACCUMULATE),
+        .dtype = DTYPE_FP32,
+        .bytes = bytes * (double)MAX(shape->groups, 1) * (double)shape->m * (double)shape->n,
+    };
+
+    if (bytes > 0)
+        add_memory(works, &sums, 1);
+}
+
 /* A bias comes with the product that is written anyway; its gradient reads dy once more, at the
  * rate of the other op that goes along rows with a bias. */
 static void add_linear(Works *works, const Op *op, const Topology *topology,
@@ -118,6 +133,8 @@ static void add_linear(Works *works, const Op *op, const Topology *topology,
     };
 
     add_gemm(works, &shape, 1 + more);
+    if (op->kind == OP_LINEAR_BACKWARD_WEIGHT || op->kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
+        add_gradient(works, &shape, topology, context);
     if (op->kind == OP_LINEAR_BACKWARD_WEIGHT && op->num_operands > 4)
         add_memory(works, &sums, 1);
 }

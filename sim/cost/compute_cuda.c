@@ -4,15 +4,20 @@
 
 #include <string.h>
 
+/* Whose attention kernels differ. */
+typedef enum { BEFORE_HOPPER, HOPPER, BLACKWELL, BLACKWELL_ULTRA, NUM_GENERATIONS } Generation;
+
 /* What the name of a GPU tells beside its topology file; each a property of the generation, none
  * fitted to a row of training runs. */
 typedef struct {
-    const char *names[3];      /* parts of the GPU's name, any case; none: any GPU */
+    const char *names[3]; /* parts of the GPU's name, any case; none: any GPU */
+    Generation generation;
     guint multiprocessors;     /* NVIDIA and AMD data sheets */
     double gemm_fraction;      /* best shape's measured rate / dense peak, bf16 */
     double fp8_fraction;       /* the same, fp8; 0 = no figure: as bf16 */
     double sustained_clock;    /* a training step's clock / that of a short benchmark (power) */
     double k_fill_bytes;       /* of a row of A: pipeline fill and epilogue of a tile */
+    double memory_fraction;    /* of nominal, of element-wise kernels */
     double attention_forward;  /* of dense peak, causal FLOPs, long sequences */
     double attention_backward; /* the same */
 } GpuFamily;
@@ -23,6 +28,9 @@ typedef struct {
  * fp8_fraction: the same tables, e4m3: H100 SXM 1402.6, H200 1453.4, GH200 1535 of 1979 (one row
  * here: their mean), B200 3432.5 of 4500, GB200 3615.6 of 5000, B300 3353.3 of 4500 TFLOP/s.
  * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
+ * memory_fraction: cuDNN's RMS norms of 4096 to 16384 values, 4 bytes forward and 6 backward a
+ *   value: GB200 and GB300 5.5, H200 3.65 TB/s together (NVIDIA/cudnn-frontend,
+ *   benchmark/norms/results, February 2026); 0.85 elsewhere, as copies reach.
  * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
  * products with K 512 ... 7168 in DeepGEMM's README. attention: FlashAttention-2 (Dao, arXiv
  * 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al., arXiv 2407.08608, fig. 5);
@@ -34,6 +42,7 @@ static const GpuFamily families[] = {
      .gemm_fraction = 252.9 / 312,
      .sustained_clock = 0.90,
      .k_fill_bytes = 256,
+     .memory_fraction = 0.85,
      .attention_forward = 0.55,
      .attention_backward = 0.45},
     {.names = {"a100", "a800"},
@@ -41,54 +50,77 @@ static const GpuFamily families[] = {
      .gemm_fraction = 271.2 / 312,
      .sustained_clock = 0.90,
      .k_fill_bytes = 256,
+     .memory_fraction = 0.85,
      .attention_forward = 0.55,
      .attention_backward = 0.45},
     {.names = {"h100-pcie"},
+     .generation = HOPPER,
      .multiprocessors = 114,
      .gemm_fraction = 800.0 / 989,
      .fp8_fraction = 1402.6 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.85,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"h100-sxm-96gb"}, /* 500 of 700 W */
+     .generation = HOPPER,
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
      .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.64,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.85,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
-    {.names = {"h100", "h200", "h800"}, /* GH200 too */
+    {.names = {"h200"}, /* GH200 too */
+     .generation = HOPPER,
      .multiprocessors = 132,
      .gemm_fraction = 800.0 / 989,
      .fp8_fraction = 1463.7 / 1979,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.76,
+     .attention_forward = 0.40,
+     .attention_backward = 0.33},
+    {.names = {"h100", "h800"},
+     .generation = HOPPER,
+     .multiprocessors = 132,
+     .gemm_fraction = 800.0 / 989,
+     .fp8_fraction = 1463.7 / 1979,
+     .sustained_clock = 0.85,
+     .k_fill_bytes = 460,
+     .memory_fraction = 0.85,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"gb200"},
+     .generation = BLACKWELL,
      .multiprocessors = 148,
      .gemm_fraction = 1822.0 / 2500,
      .fp8_fraction = 3615.6 / 5000,
      .sustained_clock = 0.73,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.70,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"b200"},
+     .generation = BLACKWELL,
      .multiprocessors = 148,
      .gemm_fraction = 1745.0 / 2250,
      .fp8_fraction = 3432.5 / 4500,
      .sustained_clock = 0.75,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.70,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"b300"}, /* GB300 too */
+     .generation = BLACKWELL_ULTRA,
      .multiprocessors = 160,
      .gemm_fraction = 1769.0 / 2250,
      .fp8_fraction = 3353.3 / 4500,
      .sustained_clock = 0.85,
      .k_fill_bytes = 460,
+     .memory_fraction = 0.70,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"v100"},
@@ -96,6 +128,7 @@ static const GpuFamily families[] = {
      .gemm_fraction = 0.88, /* no figure: between A100 and its own 0.92 of large products */
      .sustained_clock = 0.95,
      .k_fill_bytes = 256, /* no figure: as A100 */
+     .memory_fraction = 0.85,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
     {.names = {"mi300x"},
@@ -103,6 +136,7 @@ static const GpuFamily families[] = {
      .gemm_fraction = 668.4 / 1307,
      .sustained_clock = 1.0, /* no figure */
      .k_fill_bytes = 256,    /* no figure: as A100 */
+     .memory_fraction = 0.85,
      .attention_forward = 0.30,
      .attention_backward = 0.25},
     {.names = {NULL},
@@ -110,6 +144,7 @@ static const GpuFamily families[] = {
      .gemm_fraction = 0.80,
      .sustained_clock = 0.85,
      .k_fill_bytes = 256,
+     .memory_fraction = 0.85,
      .attention_forward = 0.40,
      .attention_backward = 0.33},
 };
@@ -117,7 +152,6 @@ static const GpuFamily families[] = {
 /* The same for all GPUs. */
 static const struct {
     double gemm_bandwidth;       /* of nominal, while a product streams its matrices */
-    double memory_bandwidth;     /* of nominal, of element-wise kernels */
     double causal_waste_tokens;  /* sequence at which half of causal attention's rate is lost to
                                     diagonal tiles and short loops */
     double launch_s;             /* start of a kernel to the start of the next when both are empty;
@@ -127,7 +161,6 @@ static const struct {
     double misaligned_rate;      /* not a multiple of `misaligned` */
 } gpu_common = {
     .gemm_bandwidth = 0.90,
-    .memory_bandwidth = 0.85,
     .causal_waste_tokens = 1024,
     .launch_s = 3e-6,
     .aligned = 64,
@@ -248,22 +281,53 @@ static double cuda_memory(const MemoryWork *work, const Topology *topology,
                           const ComputeContext *context)
 {
     (void)context;
-    return work->bytes / (gpu_common.memory_bandwidth * topology->gpu.memory_bytes_per_s);
+    return work->bytes /
+           (gpu_family(topology->gpu.name)->memory_fraction * topology->gpu.memory_bytes_per_s);
 }
 
-/* Attention beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on. */
+/* Of attention. */
 typedef struct {
     double forward, backward;
 } KernelRate;
 
-/* FlashAttention 1: Dao 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the
- * same figures.  cuDNN on Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
+/* Beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on.  FlashAttention 1: Dao
+ * 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the same figures.  cuDNN on
+ * Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
 static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
     [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
     [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
     [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
+    [ATTENTION_CUDNN_2026] = {{1, 1}},
+    [ATTENTION_CUDNN_FP8] = {{1, 1}},
 };
+
+/* Of dense bf16 peak at a short benchmark's clock, in bf16 and in fp8: cuDNN 9.19 on H200, GB200
+ * and GB300, 64 heads of 128, causal, 4k to 16k tokens (NVIDIA/cudnn-frontend,
+ * benchmark/sdpa_benchmark_training/results/..._919_only_cudnn, February 2026).  Hopper's backward
+ * pass in fp8 is slower than in bf16, which is taken.  Blackwell Ultra has twice the exponentials a
+ * clock. */
+static const KernelRate cudnn_rates[NUM_GENERATIONS][2] = {
+    [HOPPER] = {{0.73, 0.61}, {0.73, 0.61}},
+    [BLACKWELL] = {{0.70, 0.585}, {0.88, 0.66}},
+    [BLACKWELL_ULTRA] = {{0.84, 0.615}, {1.22, 0.70}},
+};
+
+/* Of dense peak, on long sequences. */
+static KernelRate attention_rate(const GpuFamily *family, AttentionKernel kernel)
+{
+    const gboolean old = family->generation == BEFORE_HOPPER, fp8 = kernel == ATTENTION_CUDNN_FP8;
+    const double clock = family->sustained_clock;
+
+    if (!old && (fp8 || kernel == ATTENTION_CUDNN_2026)) {
+        const KernelRate *rate = &cudnn_rates[family->generation][fp8];
+
+        return (KernelRate){clock * rate->forward, clock * rate->backward};
+    }
+    const KernelRate *beside = &kernel_rates[kernel][!old];
+    return (KernelRate){family->attention_forward * beside->forward,
+                        family->attention_backward * beside->backward};
+}
 
 /* Bytes that softmax and dropout move of a score: with scale, mask and softmax in one kernel (read,
  * write; dropout read, write, mask), and each by itself. */
@@ -286,10 +350,8 @@ static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
 static double flash_seconds(const Op *op, const Topology *topology, AttentionKernel kernel)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
-    const gboolean forward = op->kind == OP_ATTENTION;
-    const KernelRate *rate = &kernel_rates[kernel][family->k_fill_bytes > 256];
-    const double fraction = forward ? family->attention_forward * rate->forward
-                                    : family->attention_backward * rate->backward;
+    const KernelRate rate = attention_rate(family, kernel);
+    const double fraction = op->kind == OP_ATTENTION ? rate.forward : rate.backward;
     const double seq = (double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op);
 
     return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /

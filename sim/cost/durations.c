@@ -143,10 +143,11 @@ CollectiveContext durations_collective(const Program *program, const Op *op,
 static double communication_seconds(const Program *program, const Op *op,
                                     const SimulateContext *context, const guint *spans)
 {
-    const double share = framework_exposed(durations_framework(context),
-                                           stream_purpose(program, op->stream), op->kind);
     guint64 bytes;
     const CollectiveContext where = durations_collective(program, op, context, spans, &bytes);
+    const double share =
+        framework_exposed(durations_framework(context), stream_purpose(program, op->stream),
+                          op->kind, collective_inside(&where));
 
     return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
            broadcast_seconds(program, op, durations_framework(context));

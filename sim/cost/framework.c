@@ -18,6 +18,11 @@
  * mask (1 B) (Korthikanti et al. 2022, arXiv 2205.05198, eq. 2).  Their gradients: 2 B each. */
 #define MEGATRON_SCORES .saved = {.hidden = 6, .ffn = 2, .score = 5, .gradient = 4}
 
+/* A micro-batch's gradients in 16 bits, which products have written, are added to fp32 sums by a
+ * kernel of their own: read, and 4 B read and written (NeMo, optimizer_with_main_params.py,
+ * param_hook; DeepSpeed, BF16_Optimizer.update_hp_grads). */
+#define ADDS_GRADIENTS .gradient_more = 10
+
 /* Megatron's: dropout after attention and MLP reads and writes a mask. */
 #define DROPOUT .residual_more = 0.75
 
@@ -55,6 +60,21 @@
 #define MEGATRON_HOST_EXPERTS .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3
 #define MEGATRON_EXPERTS      MEGATRON_HOST_EXPERTS, .sends_once = TRUE
 
+/* Exchanges by HybridEP with 32 multiprocessors reach 0.53 of NVLink's rate on GB200, measured from
+ * its Python calls, and 0.71 by their kernels alone, of 8 to 32 ranks, where a collective is taken
+ * to reach 0.8 (deepseek-ai/DeepEP, docs/README_Hybrid-EP.md: its rates count what a rank keeps).
+ */
+#define HYBRID_EP         .sends_once = TRUE, .exchange_more = 0.5
+#define HYBRID_EP_KERNELS .sends_once = TRUE, .exchange_more = 0.13
+
+/* Recipes of Megatron-Bridge from 26.06 on (June 2026, perf_recipes, "full_iteration"), of mixtures
+ * in MXFP8 on GB200 and GB300: nothing waits for the host, the experts' products end with the
+ * activation and its rounding, attention is in fp8, one micro-batch's exchanges run beside
+ * another's work.  What these hide is taken to be as much as of tensor-parallel traffic: 0.37 was
+ * measured on 16 H100 of two nodes and more, where they take longer than the work beside them
+ * (skills/nemo-mbridge-perf-expert-parallel-overlap). */
+#define WHOLE_GRAPH HYBRID_EP_KERNELS, .exchange_hidden = 0.7, .fuses_experts = TRUE
+
 /* Beside the fused SwiGLU's 8 passes over the experts' inner width, forward and backward: clamps
  * and their concatenation 8 and 10, the output's bias times a row's weight in fp32 14 and 20
  * (Megatron-Core 0.15, fused_bias_geglu.py and TEGroupedMLP._apply_bias; its width and the inner
@@ -65,10 +85,10 @@
 
 /* Megatron-Core whose traffic of tp and pp is hidden but for 0.3. */
 #define NEMO                                                                                       \
-    WHOLE_LOGITS, DRIVER, .keeps_fp8_weights = TRUE, .attention = ATTENTION_CUDNN,                 \
-                          .tensor_hidden = 0.7, .pipeline_hidden = 0.7, .gather_exposed = 0.15,    \
-                          .reduce_exposed = 0.15, .splits_messages = TRUE, .logit_held_bytes = 6,  \
-                          .transient_share = 0.07, .saved = {.hidden = 4, .ffn = 2}
+    WHOLE_LOGITS, DRIVER, .keeps_fp8_weights = TRUE, .tensor_hidden = 0.7, .pipeline_hidden = 0.7, \
+                          .gather_exposed = 0.15, .reduce_exposed = 0.15, .splits_messages = TRUE, \
+                          .logit_held_bytes = 6, .transient_share = 0.07,                          \
+                          .saved = {.hidden = 4, .ffn = 2}
 
 /* Between tensor-parallel matrices DTensor gathers the norms' outputs before the products, which
  * keep what they read. */
@@ -127,18 +147,38 @@ static const Framework frameworks[] = {
     },
     {
         .name = "nemo",
-        .reading = "NeMo, Megatron-Bridge and MLPerf: Megatron-Core with overlapped traffic",
+        .reading = "NeMo and MLPerf: Megatron-Core with overlapped traffic",
         .recomputes_all = TRUE,
         MEGATRON_EXPERTS,
         NEMO,
+        .attention = ATTENTION_CUDNN,
     },
     {
-        .name = "nemo-gpt-oss",
-        .reading = "the same with gpt-oss: clamps and biases of experts in single steps",
+        .name = "megatron-bridge",
+        .reading = "Megatron-Bridge: NeMo's with cuDNN 9.19 and HybridEP",
+        .recomputes_all = TRUE,
+        MEGATRON_HOST_EXPERTS,
+        HYBRID_EP,
+        NEMO,
+        .attention = ATTENTION_CUDNN_2026,
+    },
+    {
+        .name = "megatron-bridge-graph",
+        .reading =
+            "Megatron-Bridge since 26.06, mixtures in MXFP8: one CUDA graph, attention in fp8",
+        .recomputes_all = TRUE,
+        WHOLE_GRAPH,
+        NEMO,
+        .attention = ATTENTION_CUDNN_FP8,
+    },
+    {
+        .name = "megatron-bridge-gpt-oss",
+        .reading = "Megatron-Bridge with gpt-oss: clamps and biases of experts in single steps",
         .recomputes_all = TRUE,
         MEGATRON_HOST_EXPERTS,
         GPT_OSS_STEPS,
         NEMO,
+        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "nemo-2022",
@@ -146,6 +186,7 @@ static const Framework frameworks[] = {
         .recomputes_all = TRUE,
         WHOLE_LOGITS,
         DROPOUT,
+        ADDS_GRADIENTS,
         .attention = ATTENTION_FUSED_MASK,
         .gather_exposed = 1,
         .reduce_exposed = 1,
@@ -196,6 +237,7 @@ static const Framework frameworks[] = {
         .name = "bigscience-bf16",
         .reading = "the same, bf16: gradients are added in fp32 beside the bf16 ones",
         BIGSCIENCE,
+        ADDS_GRADIENTS,
         BUCKETED(4),
         .whole_bytes = 2,
     },
@@ -425,6 +467,9 @@ double framework_passes(const Framework *framework, const Op *op)
         return 1 + framework->norm_more;
     case OP_SWIGLU:
     case OP_SWIGLU_BACKWARD:
+        if (framework->fuses_experts && op->num_operands > 3)
+            return 0;
+        G_GNUC_FALLTHROUGH;
     case OP_GELU:
     case OP_GELU_BACKWARD:
         return 1 + framework->activation_more;
@@ -443,8 +488,11 @@ double framework_passes(const Framework *framework, const Op *op)
 }
 
 /* Groups that keys and values are summed over are part of tensor parallelism. */
-double framework_exposed(const Framework *framework, const char *purpose, OpKind kind)
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind,
+                         gboolean inside)
 {
+    if (kind == OP_ALL_TO_ALL)
+        return (1 + (inside ? framework->exchange_more : 0)) * (1 - framework->exchange_hidden);
     if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)
         return (1 + (kind == OP_ALL_REDUCE ? framework->all_reduce_more : 0)) *
                (1 - framework->tensor_hidden);

@@ -10,7 +10,9 @@ typedef enum {
     ATTENTION_FLASH_2,      /* Dao 2023, and what fsdp-run is taken to reach */
     ATTENTION_FLASH_1,      /* Dao et al. 2022, its library before version 2 */
     ATTENTION_FLASH_TRITON, /* the same algorithm, written in Triton */
-    ATTENTION_CUDNN,        /* cuDNN's, through Transformer Engine */
+    ATTENTION_CUDNN,        /* cuDNN's of 2024, through Transformer Engine */
+    ATTENTION_CUDNN_2026,   /* of version 9.19 */
+    ATTENTION_CUDNN_FP8,    /* the same, its products in fp8 */
     ATTENTION_FUSED_MASK,   /* scores in memory; scale, mask and softmax are one kernel */
     ATTENTION_UNFUSED,      /* scores in memory; each step is a kernel of its own */
     NUM_ATTENTION_KERNELS
@@ -33,13 +35,18 @@ typedef struct Framework {
     double activation_more; /* the same of SwiGLU and GELU */
     double residual_more;   /* the same of what adds to the residual stream */
     double rotary_more;     /* the same of rotary embedding */
-    double fp8_more;        /* time of fp8 products beside that of the library's best, of it */
+    double gradient_more; /* bytes that adding a product's gradient to the step's moves, a value */
+    double fp8_more;      /* time of fp8 products beside that of the library's best, of it */
     gboolean keeps_fp8_weights; /* rounded once a step, not for each micro-batch */
     double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */
     double host_backward_s;
     double host_sparse_forward_s; /* the same of a block with experts */
     double host_sparse_backward_s;
+    gboolean fuses_experts; /* their activation is part of the products */
+    double exchange_more;   /* time of exchanges between experts beside that of their bytes, where
+                               the innermost network joins all of them, of it */
+    double exchange_hidden; /* of those exchanges, beside the rest */
     gboolean sends_once;    /* a token goes once to each node, rank with experts that it visits */
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
@@ -85,8 +92,9 @@ gboolean framework_is_foreign(const Framework *framework);
 double framework_passes(const Framework *framework, const Op *op);
 
 /* Of the time of a collective of @kind between ranks of @purpose ("tp", "pp", "shard", ...), what
- * is left. */
-double framework_exposed(const Framework *framework, const char *purpose, OpKind kind);
+ * is left; @inside: the innermost network joins all of them. */
+double framework_exposed(const Framework *framework, const char *purpose, OpKind kind,
+                         gboolean inside);
 
 /* Seconds that compute loses for each second on a stream of that name ("shard.gather"). */
 double framework_blocks(const Framework *framework, const char *stream);

@@ -374,14 +374,25 @@ static DType element_dtype(const Op *op, ElementType type)
     g_assert_not_reached();
 }
 
+/* An embedding's gradient is zeroed as a whole, but where it holds sums already; then rows are
+ * added to it, which reads them too. */
+static double embed_gradient_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const double size = dtype_bytes(op->dtype_out);
+    const Access access = op->num_operands > 2 ? op->operands[2].access : ACCESS_READ;
+
+    if (op->kind != OP_EMBED_BACKWARD || access == ACCESS_READ || access == ACCESS_UPDATE)
+        return 0;
+    return ((double)s->in * (double)s->out + (double)s->rows * (double)s->out) * size;
+}
+
 /* Each operand once: read or written, an update both (but dequantising, which fills what gathers
- * left out).  An accumulation counts as its first call (a
- * write).  Left out: what a kernel reads twice, scratch, and the zeroing of a whole embedding
- * gradient before its rows are added.  Communication moves what op_volume_bytes() says: 0 here.
- * Derived here. */
+ * left out).  An accumulation counts as its first call (a write).  Left out: what a kernel reads
+ * twice, and scratch.  Communication moves what op_volume_bytes() says: 0 here.  Derived here. */
 double op_memory_bytes(const Op *op, guint64 unit_elements)
 {
-    double bytes = 0;
+    double bytes = embed_gradient_bytes(op);
 
     if (op_kind_is_communication(op->kind))
         return 0;

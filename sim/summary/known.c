@@ -384,7 +384,7 @@ double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
     };
     seconds = g_new(double, 1);
     *seconds =
-        framework_exposed(framework, "pp", OP_EXCHANGE) *
+        framework_exposed(framework, "pp", OP_EXCHANGE, FALSE) *
         collective_seconds(VOLUME_EXCHANGE, bytes / parts, spec->workload->recipe->compute, &where);
     return *(double *)table_add(&known->exchanges, &key, seconds);
 }

@@ -60,10 +60,6 @@ static Does does(const Op *op, Does must)
     const double tokens = (double)(s->batch * s->seq), size = dtype_bytes(op->dtype);
 
     switch (op->kind) {
-    case OP_EMBED_BACKWARD: /* zeroes dW, adds rows to it */
-        must.bytes += ((double)s->in * (double)s->out + (double)s->rows * (double)s->out) *
-                      dtype_bytes(op->dtype_out);
-        break;
     case OP_RMSNORM_BACKWARD:
         must.bytes += norm_partials(op, 1);
         break;

@@ -195,9 +195,10 @@ END_TEST
 static const struct {
     const char *framework, *model, *name;
 } usages[] = {
-    {"Megatron-Bridge", "GPT OSS 120B", "nemo-gpt-oss"},
-    {"Megatron-Bridge", "gpt-oss-20b", "nemo-gpt-oss"},
-    {"Megatron-Bridge", "Qwen3_30B_a3B", "nemo"},
+    {"Megatron-Bridge", "GPT OSS 120B", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "gpt-oss-20b", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "Qwen3_30B_a3B", "megatron-bridge"},
+    {"NeMo", "Qwen3_30B_a3B", "nemo"},
     {"Megatron-Core", "GPT OSS 120B", "megatron"},
 };
 
@@ -211,6 +212,36 @@ START_TEST(a_framework_is_told_by_its_name_and_the_models)
 
     ck_assert_msg(plan != NULL, "%s", reason);
     ck_assert_str_eq(plan->framework->name, usages[_i].name);
+}
+END_TEST
+
+/* From 26.06 on, on GPUs of a rack, in MXFP8: all of it, and only of mixtures. */
+static const struct {
+    const char *framework, *gpu, *precision, *name;
+} graphs[] = {
+    {"Megatron-Bridge / Megatron-Core 26.06.01", "GB300", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.08", "GB200", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.04.01", "GB300", "MXFP8", "megatron-bridge"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "B300", "MXFP8", "megatron-bridge"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "GB300", "FP8", "megatron-bridge"},
+};
+
+START_TEST(a_mixture_is_one_graph_from_a_release_on)
+{
+    const char *const rows[] = {sparse_row, row};
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_autofree char *named = with(rows[i], "framework", graphs[_i].framework);
+        g_autofree char *gpu = with(named, "gpu", graphs[_i].gpu);
+        g_autofree char *memory = with(gpu, "gpu_mem_gb", "");
+        g_autofree char *text = with(memory, "precision", graphs[_i].precision);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_str_eq(plan->framework->name, i == 0 ? graphs[_i].name : "megatron-bridge");
+    }
 }
 END_TEST
 
@@ -249,13 +280,14 @@ START_TEST(a_version_is_told_by_where_the_source_has_it)
 }
 END_TEST
 
-/* NeMo's configurations have virtual stages only since October 2022. */
+/* NeMo's configurations have virtual stages only since October 2022; Megatron-Bridge's tables say
+ * where there are none. */
 START_TEST(stages_that_a_table_leaves_open_are_what_the_framework_has)
 {
     static const struct {
         const char *framework;
         guint chunks;
-    } open[] = {{"NeMo Megatron", 1}, {"NeMo", 2}, {"Megatron-Bridge", 2}, {"Megatron-LM", 1}};
+    } open[] = {{"NeMo Megatron", 1}, {"NeMo", 2}, {"Megatron-Bridge", 1}, {"Megatron-LM", 1}};
     g_autofree char *deep = with(row, "layers", "4");
     g_autofree char *staged = with(deep, "pp", "2");
     g_autofree char *split = with(staged, "dp", "4");
@@ -502,6 +534,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_loop_test(test, a_mixture_is_one_graph_from_a_release_on, 0, G_N_ELEMENTS(graphs));
     tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
                         G_N_ELEMENTS(versions));
     tcase_add_test(test, stages_that_a_table_leaves_open_are_what_the_framework_has);

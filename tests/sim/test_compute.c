@@ -1,33 +1,7 @@
 /* Time of compute ops: worked values, limits, what calibration measured. */
 #include "sim/cost/compute.h"
 #include "sim/program/program.h"
-#include "tests/suite.h"
-
-static const ComputeContext alone = {.busy = 1, .threads = 1, .cores = 2};
-static const double LAUNCH_S = 3e-6; /* of a GPU's kernel: sim/cost/compute_cuda.c */
-
-/* The caller owns the arrays of rows: see topology_clear(). */
-static Topology test_topology(DeviceKind kind, char *gpu)
-{
-    return (Topology){
-        .name = (char *)"test",
-        .nodes = 1,
-        .gpus_per_node = 2,
-        .gpu = {.name = gpu,
-                .kind = kind,
-                .peak_flops = {[DTYPE_FP32] = 20e12, [DTYPE_BF16] = 312e12, [DTYPE_FP8] = 1979e12},
-                .memory_bytes_per_s = 1e12},
-        .measured = {.gemm = g_array_new(FALSE, FALSE, sizeof(MeasuredGemm)),
-                     .ops = g_array_new(FALSE, FALSE, sizeof(MeasuredOp))},
-    };
-}
-
-static void topology_clear(Topology *topology)
-{
-    g_array_unref(topology->measured.gemm);
-    g_array_unref(topology->measured.ops);
-}
-G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Topology, topology_clear)
+#include "tests/sim/compute_case.h"
 
 static void add_gemm(Topology *topology, guint busy, guint threads, guint64 side, double rate)
 {
@@ -61,29 +35,6 @@ static Op linear(OpKind kind, DType dtype, guint64 rows, guint64 in, guint64 out
                 .dtype = dtype,
                 .dtype_out = dtype,
                 .sizes = {.rows = rows, .in = in, .out = out}};
-}
-
-static Op attention(OpKind kind, guint64 seq)
-{
-    return (Op){
-        .kind = kind,
-        .dtype = DTYPE_BF16,
-        .dtype_out = DTYPE_BF16,
-        .sizes = {
-            .rows = 2 * seq, .batch = 2, .seq = seq, .heads = 32, .kv_heads = 32, .head_dim = 128}};
-}
-
-/* dst += src: 4 bytes read, 4 read and 4 written per element of fp32. */
-static Op accumulate(guint64 elements)
-{
-    Op op = {.kind = OP_ACCUMULATE,
-             .dtype = DTYPE_FP32,
-             .dtype_out = DTYPE_FP32,
-             .sizes = {.elements = elements}};
-
-    op_add_operand(&op, 0, ACCESS_READ, 0, WHOLE_TENSOR);
-    op_add_operand(&op, 1, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    return op;
 }
 
 /* ---- GPUs ---- */
@@ -251,6 +202,28 @@ START_TEST(the_gradient_of_a_bias_reads_the_columns_it_sums)
     const double with = compute_op_seconds(&op, &a100, &alone);
     op.num_operands = 4;
     ck_assert_double_eq(compute_op_seconds(&op, &a100, &alone), with);
+}
+END_TEST
+
+/* 1152 x 1024 of 16 bits read, of fp32 read and written, at 0.85 of 1 TB/s. */
+START_TEST(a_framework_may_add_gradients_beside_their_products)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    Framework adds = *framework_default();
+    ComputeContext context = alone;
+
+    context.framework = &adds;
+    adds.gradient_more = 10;
+    for (OpKind kind = 0; kind < NUM_OPS; kind++) {
+        const Op op = linear(kind, DTYPE_BF16, 3072, 1024, 1152);
+        const gboolean gradient =
+            kind == OP_LINEAR_BACKWARD_WEIGHT || kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
+
+        if (op_class(kind) == OP_CLASS_GEMM && kind != OP_HEAD_LOSS && kind != OP_HEAD_STATS)
+            ck_assert_double_eq_tol(compute_op_seconds(&op, &a100, &context) -
+                                        compute_op_seconds(&op, &a100, &alone),
+                                    gradient ? 10.0 * 1152 * 1024 / 0.85e12 : 0, 1e-15);
+    }
 }
 END_TEST
 
@@ -651,6 +624,7 @@ static TCase *gpu_case(void)
     tcase_add_test(gpu, attention_by_positions_runs_at_the_rate_of_all_its_keys);
     tcase_add_test(gpu, attention_in_windows_runs_at_the_rate_of_the_keys_it_sees);
     tcase_add_test(gpu, the_gradient_of_a_bias_reads_the_columns_it_sums);
+    tcase_add_test(gpu, a_framework_may_add_gradients_beside_their_products);
     tcase_add_test(gpu, a_memory_bound_op_moves_its_bytes);
     tcase_add_test(gpu, an_op_without_elements_takes_the_launch_alone);
     tcase_add_test(gpu, unknown_gpus_share_the_generic_row);

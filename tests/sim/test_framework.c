@@ -15,7 +15,8 @@ START_TEST(a_framework_without_differences_changes_nothing)
 
         ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
     }
-    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE), 1, 1e-15);
+    ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE, TRUE), 1, 1e-15);
+    ck_assert_double_eq_tol(framework_exposed(own, "ep", OP_ALL_TO_ALL, TRUE), 1, 1e-15);
     ck_assert_double_eq_tol(framework_blocks(own, "shard.reduce"), 0, 1e-15);
 }
 END_TEST
@@ -91,6 +92,56 @@ START_TEST(rows_that_are_sent_once_take_less_time)
     ck_assert_double_lt(less.exposed_communication_seconds, own.exposed_communication_seconds);
     ck_assert_double_gt(less.exposed_communication_seconds,
                         0.6 * own.exposed_communication_seconds);
+}
+END_TEST
+
+/* Eight ranks of one node: NVLink joins them.  Sixteen are on two. */
+START_TEST(exchanges_take_longer_where_nvlink_joins_their_ranks)
+{
+    g_autofree char *many = with(sparse_row, "gpus", "16");
+    g_autofree char *wide = with(many, "dp", "16");
+    g_autofree char *text = with(wide, "ep", "16");
+    Framework longer = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &longer),
+                     apart = text_priced_for(text, &longer);
+
+    longer.exchange_more = 0.5;
+    ck_assert_double_eq_tol(
+        text_priced_for(sparse_row, &longer).communication_seconds[VOLUME_ALL_TO_ALL],
+        1.5 * own.communication_seconds[VOLUME_ALL_TO_ALL], 1e-12);
+    ck_assert_double_eq_tol(text_priced_for(text, &longer).communication_seconds[VOLUME_ALL_TO_ALL],
+                            apart.communication_seconds[VOLUME_ALL_TO_ALL], 1e-12);
+}
+END_TEST
+
+START_TEST(exchanges_that_are_hidden_leave_the_rest_of_them)
+{
+    Framework hides = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &hides);
+
+    hides.exchange_hidden = 0.7;
+    const Prediction less = text_priced_for(sparse_row, &hides);
+    ck_assert_double_eq_tol(less.communication_seconds[VOLUME_ALL_TO_ALL],
+                            0.3 * own.communication_seconds[VOLUME_ALL_TO_ALL], 1e-12);
+    const double hidden_s = 0.7 * own.communication_seconds[VOLUME_ALL_TO_ALL];
+    ck_assert_double_le(own.step_seconds - less.step_seconds, hidden_s);
+    ck_assert_double_ge(own.step_seconds - less.step_seconds, 0.99 * hidden_s); /* weights' wait */
+}
+END_TEST
+
+/* Its gate, up and product once forward and once more before the backward pass, which moves five:
+ * 11 passes of bf16 over 2048 tokens x 8 experts x 768 in two blocks, at 0.85 of 3.35 TB/s. */
+START_TEST(an_activation_that_is_part_of_the_products_moves_nothing)
+{
+    Framework fuses = *framework_default();
+    const Prediction own = text_priced_for(sparse_row, &fuses), dense = priced_for(&fuses);
+    const double bytes = 11.0 * 2 * 2048 * 8 * 768 * 2;
+
+    fuses.fuses_experts = TRUE;
+    const Prediction less = text_priced_for(sparse_row, &fuses);
+    ck_assert_double_eq_tol((own.step_seconds - less.step_seconds) / (bytes / (0.85 * 3.35e12)), 1,
+                            0.02);
+    ck_assert_double_eq(priced_for(&fuses).step_seconds, dense.step_seconds);
 }
 END_TEST
 
@@ -340,6 +391,9 @@ static Suite *framework_suite(void)
     tcase_add_test(test, a_layer_with_experts_waits_for_the_host_once);
     tcase_add_test(test, experts_count_against_what_the_host_takes);
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
+    tcase_add_test(test, exchanges_take_longer_where_nvlink_joins_their_ranks);
+    tcase_add_test(test, exchanges_that_are_hidden_leave_the_rest_of_them);
+    tcase_add_test(test, an_activation_that_is_part_of_the_products_moves_nothing);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
     tcase_add_test(test, logits_of_a_split_vocabulary_have_bytes_of_their_own);
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);

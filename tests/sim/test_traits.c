@@ -141,6 +141,9 @@ static const struct {
     {OP_LAYERNORM_BACKWARD, "rrrruaaw", 4 * (48 + 48 + 3 + 32 + 96 + 3 + 3),
      2 * (48 + 48 + 3 + 96 + 3 + 3) + 128},
     {OP_EMBED, "rru", 4 * (16 + 80 + 160), 64 + 2 * 240},
+    /* 16 tokens, 16 rows of 5 to add, each read and written; before it all of 3 x 5 is zeroed */
+    {OP_EMBED_BACKWARD, "rra", 4 * (16 + 80 + 160 + 15), 64 + 2 * (80 + 160 + 15)},
+    {OP_EMBED_BACKWARD, "rru", 4 * (16 + 80 + 160), 64 + 2 * (80 + 160)},
     {OP_LINEAR, "rrwwr", 4 * (48 + 15 + 80 + 5), 2 * (48 + 15 + 80 + 5)},
     {OP_LINEAR_BACKWARD_WEIGHT, "rrawa", 4 * (80 + 48 + 15 + 5), 2 * (80 + 48 + 15 + 5)},
     {OP_ADD_BIAS, "ur", 4 * (96 + 3), 2 * (96 + 3)},

@@ -1,0 +1,97 @@
+/* What published measurements say of GPUs' memory and attention. */
+#include "tests/sim/compute_case.h"
+
+/* 0.70 of nominal on Blackwell, 0.76 on H200, where norms were measured; a name within another is
+ * not taken for it. */
+START_TEST(kernels_of_a_faster_memory_reach_less_of_it)
+{
+    static const struct {
+        const char *gpu;
+        double fraction;
+    } measured[] = {{"gb200", 0.70},
+                    {"b300", 0.70},
+                    {"h200-sxm-141gb", 0.76},
+                    {"gh200-96gb", 0.76},
+                    {"h100-sxm-80gb", 0.85}};
+    const Op op = accumulate(1000000);
+
+    for (guint i = 0; i < G_N_ELEMENTS(measured); i++) {
+        g_auto(Topology) topology = test_topology(DEVICE_CUDA, (char *)measured[i].gpu);
+
+        ck_assert_double_eq_tol(compute_op_seconds(&op, &topology, &alone),
+                                12e6 / (measured[i].fraction * 1e12) + LAUNCH_S, 1e-15);
+    }
+}
+END_TEST
+
+/* cuDNN 9.19 at 4096 tokens, 64 heads of 128, by its table: GB300 forward 1672 and in fp8 2324
+ * TFLOP/s, backward 1195 and 1309; GB200 forward 1335 and 1707; H200 591 and backward 474.  In a
+ * step the clock is lower: 0.85, 0.73, 0.85.  Within 8%, as one curve stands for all lengths. */
+START_TEST(cudnn_runs_at_the_rates_of_its_table)
+{
+    static const struct {
+        const char *gpu;
+        double peak, clock, rate;
+        AttentionKernel kernel;
+        OpKind kind;
+    } rows[] = {
+        {"gb300", 2500e12, 0.85, 1672e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
+        {"gb300", 2500e12, 0.85, 2324e12, ATTENTION_CUDNN_FP8, OP_ATTENTION},
+        {"gb300", 2500e12, 0.85, 1195e12, ATTENTION_CUDNN_2026, OP_ATTENTION_BACKWARD},
+        {"gb300", 2500e12, 0.85, 1309e12, ATTENTION_CUDNN_FP8, OP_ATTENTION_BACKWARD},
+        {"gb200", 2500e12, 0.73, 1335e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
+        {"gb200", 2500e12, 0.73, 1707e12, ATTENTION_CUDNN_FP8, OP_ATTENTION},
+        {"h200", 989e12, 0.85, 591e12, ATTENTION_CUDNN_2026, OP_ATTENTION},
+        {"h200", 989e12, 0.85, 474e12, ATTENTION_CUDNN_2026, OP_ATTENTION_BACKWARD},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(rows); i++) {
+        g_auto(Topology) topology = test_topology(DEVICE_CUDA, (char *)rows[i].gpu);
+        Framework framework = *framework_default();
+        ComputeContext context = alone;
+        const Op op = attention(rows[i].kind, 4096);
+
+        topology.gpu.peak_flops[DTYPE_BF16] = rows[i].peak;
+        framework.attention = rows[i].kernel;
+        context.framework = &framework;
+        const double rate =
+            op_flops(&op) / (compute_op_seconds(&op, &topology, &context) - LAUNCH_S);
+        ck_assert_double_eq_tol(rate / (rows[i].clock * rows[i].rate), 1, 0.08);
+    }
+}
+END_TEST
+
+/* No figure is of A100: cuDNN's kernels are FlashAttention-2's there, whatever version. */
+START_TEST(a_gpu_before_hopper_has_one_kernel_of_cudnn)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    const Op op = attention(OP_ATTENTION, 3072);
+    const double flash = compute_op_seconds(&op, &a100, &alone);
+
+    for (guint kernel = ATTENTION_CUDNN; kernel <= ATTENTION_CUDNN_FP8; kernel++) {
+        Framework framework = *framework_default();
+        ComputeContext context = alone;
+
+        framework.attention = (AttentionKernel)kernel;
+        context.framework = &framework;
+        ck_assert_double_eq(compute_op_seconds(&op, &a100, &context), flash);
+    }
+}
+END_TEST
+
+static Suite *gpu_rates_suite(void)
+{
+    Suite *suite = suite_create("gpu_rates");
+    TCase *test = tcase_create("gpu_rates");
+
+    tcase_add_test(test, kernels_of_a_faster_memory_reach_less_of_it);
+    tcase_add_test(test, cudnn_runs_at_the_rates_of_its_table);
+    tcase_add_test(test, a_gpu_before_hopper_has_one_kernel_of_cudnn);
+    suite_add_tcase(suite, test);
+    return suite;
+}
+
+int main(void)
+{
+    return suite_run(gpu_rates_suite());
+}
