@@ -227,6 +227,38 @@ START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 }
 END_TEST
 
+/* One or two blocks of a kind: what one leaves for its weights' gradients is not there while all of
+ * the others is saved. */
+START_TEST(they_hold_where_a_split_backward_has_few_blocks)
+{
+    static const guint16 lists[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 0, 2}, {0, 2, 1}};
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
+
+    for (guint layers = 1; layers <= 4; layers++) {
+        const CaseShape shape = {.vocab = 300,
+                                 .hidden = 48,
+                                 .ffn = 100,
+                                 .layers = 3 * layers,
+                                 .heads = 4,
+                                 .kv_heads = 2};
+        g_autoptr(Model) model = case_model(&shape);
+
+        for (guint i = 0; i < G_N_ELEMENTS(lists) * NUM_RECOMPUTES * 3; i++) {
+            Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 2, 1 + i % 3);
+
+            one.device = DEVICE_CUDA;
+            one.layout.size[AXIS_PP] = 3;
+            one.schedule.kind = SCHEDULE_ZB_H1;
+            one.schedule.recompute = (Recompute)(i / 3 % NUM_RECOMPUTES);
+            one.schedule.recompute_layers = _i == 0 ? NULL : lists[i / (3 * NUM_RECOMPUTES)];
+            sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+            compare(&one, &context);
+        }
+    }
+}
+END_TEST
+
 START_TEST(they_hold_for_mixtures_of_experts)
 {
     g_autoptr(Model) model = expert_model((guint)_i);
@@ -339,6 +371,7 @@ int main(void)
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
+    tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks, 0, 2);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_files, 0, 4);
