@@ -134,7 +134,8 @@ typedef struct {
 
 /* What is saved, and what backward leaves for the gradients of weights.  The rest's blocks come
  * first: what the others leave is there only if it is another micro-batch's.  Of two blocks all is
- * saved while the first is at work, and all is left while the second is: there is no one between. */
+ * saved while the first is at work, and all is left while the second is: there is no one between.
+ */
 static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRings *rings)
 {
     const gboolean is_first = at.lot == LOT_FIRST;

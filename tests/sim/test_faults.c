@@ -288,20 +288,6 @@ static gboolean share_peer(const Op *a, const Op *b)
     return FALSE;
 }
 
-static void swap_calls(Call *a, Call *b)
-{
-    const Call kept = *a;
-    const guint first_wait[] = {a->first_wait, b->first_wait};
-    const guint num_waits[] = {a->num_waits, b->num_waits};
-
-    *a = *b;
-    *b = kept;
-    a->first_wait = first_wait[0];
-    a->num_waits = num_waits[0];
-    b->first_wait = first_wait[1];
-    b->num_waits = num_waits[1];
-}
-
 /* The first, from a random call on, with the next one with a common neighbour. */
 static void swap_exchanges(Planter *planter)
 {
@@ -346,12 +332,6 @@ static void drop_exchange(Planter *planter)
     }
 }
 
-static guint group_of(const Program *program, const Op *op)
-{
-    return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
-        .size;
-}
-
 static void spoil_messages(Planter *planter)
 {
     const Program *program = any_class(planter);
@@ -364,7 +344,7 @@ static void spoil_messages(Planter *planter)
     Tensor *tensor = program_tensor(program, op->operands[operand].tensor);
     const Message before = *message;
 
-    message->peer_shift = (message->peer_shift + 1) % group_of(program, op);
+    message->peer_shift = (message->peer_shift + 1) % op_group_size(program, op);
     assert_fault(planter, FAULT_PEER, tensor->name);
     *message = before;
     message->micro_batch_shift += 1;

@@ -102,7 +102,7 @@ static void compare(const Case *from, const SimulateContext *context)
 }
 
 /* More micro-batches than the axes' own draw: pipelines fill, and groups of stages repeat. */
-static Case draw_case(GRand *random, Model *model)
+static Case draw_case(GRand *random, Model *model, guint16 *stages)
 {
     for (;;) {
         Case one = case_random_4d(random, model);
@@ -112,6 +112,7 @@ static Case draw_case(GRand *random, Model *model)
         one.schedule.micro_batches = 1 + draw(random, draw(random, 1) == 0 ? 2 : most);
         one.schedule.micro_batch = 1 + draw(random, 2);
         one.workload.seq_len = 4 * (1 + draw(random, 15));
+        draw_stages(random, &one, stages);
         one.workload.global_batch =
             layout_data_ranks(&one.layout) * one.schedule.micro_batch * one.schedule.micro_batches;
         if (case_verdict(&one, NULL) == VERDICT_OK)
@@ -122,7 +123,8 @@ static Case draw_case(GRand *random, Model *model)
 static void compare_drawn(GRand *random, Model *model)
 {
     g_autoptr(Topology) topology = NULL;
-    Case one = draw_case(random, model);
+    guint16 stages[MAX_CHUNKS];
+    Case one = draw_case(random, model, stages);
     const SimulateContext context = draw_context(random, &one, &topology);
 
     compare(&one, &context);
@@ -170,7 +172,8 @@ START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
 
     for (guint i = 0; i < layouts_of_a_group() / 6;) {
         g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
 
         one.sharding.gather_fp8 = TRUE;
         if (case_verdict(&one, NULL) != VERDICT_OK)
@@ -197,7 +200,8 @@ START_TEST(they_hold_where_state_is_in_files)
 
     for (guint i = 0; i < layouts_of_a_group() / 6;) {
         g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
 
         one.sharding.offload = offloads[draw(random, one.device == DEVICE_CUDA ? 4 : 2)];
         if (case_verdict(&one, NULL) != VERDICT_OK)
@@ -305,7 +309,8 @@ START_TEST(the_bounds_hold_for_other_frameworks)
 
     for (guint i = 0; i < layouts_of_a_group() / 6; i++) {
         g_autoptr(Topology) topology = case_gpu_topology(64, 80000, 1000 << draw(random, 8));
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
         const SimulateContext context = {
             .topology = topology,
             .ranks_per_node = MIN(layout_world(&one.layout), 4),
