@@ -27,11 +27,16 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
-/* Of blocks with experts, the experts' (probe.c). */
+/* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
+ * several strategies, it is not said which: those of the strategy that takes least. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
+    const guint *lots = stage->shape->most_of_lot;
+    const gboolean least =
+        !stage->shape->uniform && lots[LOT_FIRST] > 0 && lots[LOT_REST] > 0 && of == UNITS_DENSE;
     UnitRings rings = {0, 0};
+    gboolean found = FALSE;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         const guint units = stage_num_units(stage, of, (Strategy)s);
@@ -41,9 +46,11 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         const UnitCost *block = stage_unit(stage, of, (Strategy)s);
         const guint64 weights = gathered_copies(stage, of, (Strategy)s) * block->gathered_bytes;
         const guint64 gradients = MIN(units, 2) * block->gradient_bytes;
+        const gboolean is_more = weights + gradients > rings.weights + rings.gradients;
 
-        if (weights + gradients > rings.weights + rings.gradients)
+        if (!found || is_more != least)
             rings = (UnitRings){weights, gradients};
+        found = TRUE;
     }
     return rings;
 }

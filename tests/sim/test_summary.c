@@ -263,6 +263,31 @@ START_TEST(they_hold_where_a_split_backward_has_few_blocks)
 }
 END_TEST
 
+/* Blocks of a strategy may all be among those that are computed again, or all among the others. */
+START_TEST(they_hold_where_units_and_recomputed_layers_are_cut_in_two_places)
+{
+    static const guint16 lists[] = {1, 2, 3, 4, 5};
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 96, .ffn = 400, .layers = 6, .heads = 4, .kv_heads = 4};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 100);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+
+    for (guint i = 0; i < 6 * NUM_STRATEGIES * G_N_ELEMENTS(lists); i++) {
+        Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 4, 1);
+
+        one.device = DEVICE_CUDA;
+        one.schedule.recompute = _i == 0 ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
+        one.schedule.recompute_layers = &lists[i % G_N_ELEMENTS(lists)];
+        one.sharding.num_overrides = 1;
+        one.sharding.overrides[0] = (UnitOverride){1 + i / G_N_ELEMENTS(lists) % 6, 6,
+                                                   (gint)(i / 6 / G_N_ELEMENTS(lists)), -1};
+        if (case_verdict(&one, NULL) == VERDICT_OK)
+            compare(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(they_hold_for_mixtures_of_experts)
 {
     g_autoptr(Model) model = expert_model((guint)_i);
@@ -377,6 +402,8 @@ int main(void)
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks, 0, 2);
+    tcase_add_loop_test(tcase, they_hold_where_units_and_recomputed_layers_are_cut_in_two_places, 0,
+                        2);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_files, 0, 4);
