@@ -14,8 +14,10 @@ static const struct {
     const char *model, *topology;
     guint gpus, batch, seq_len;
 } workloads[] = {
-    {"llama-3.1-8b", "dgx-h100", 16, 64, 8192},    {"llama-3.1-70b", "dgx-h100", 64, 128, 8192},
-    {"opt-175b", "dgx-a100-80gb", 248, 992, 2048}, {"mixtral-8x7b", "dgx-h100", 64, 256, 4096},
+    {"llama-3.1-8b", "dgx-h100", 16, 64, 8192},
+    {"llama-3.1-70b", "dgx-h100", 64, 128, 8192},
+    {"opt-175b", "dgx-a100-80gb", 248, 992, 2048},
+    {"mixtral-8x7b", "dgx-h100", 64, 256, 4096},
     {"llama-3.1-8b", "pcie-8x-rtx-4090", 16, 64, 4096},
 };
 
