@@ -1,8 +1,8 @@
 /* Programs of several stages and ranks that share sequences: every read finds what is meant for it,
  * and faults planted into them are caught. */
 #include "sim/program/builder.h"
+#include "tests/sim/family_case.h"
 #include "tests/sim/hazards.h"
-#include "tests/sim/spec_case.h"
 
 /* ---- what a read finds ---- */
 
@@ -433,10 +433,10 @@ static void drop_write(Planter *planter)
 }
 
 /* With something to exchange. */
-static Case draw_exchanging(GRand *random, Model **model)
+static Case draw_exchanging(GRand *random, Model **model, guint16 *stages)
 {
     for (;;) {
-        const Case one = draw_case(random, model);
+        const Case one = draw_of_all(random, model, stages);
 
         if (one.layout.size[AXIS_PP] > 1 ||
             (one.layout.size[AXIS_CP] > 1 && one.context == CONTEXT_RING))
@@ -459,7 +459,8 @@ START_TEST(faults_are_caught)
 
     for (guint i = 0; i < CASES; i++) {
         g_autoptr(Model) model = NULL;
-        const Case one = draw_exchanging(random, &model);
+        guint16 stages[MAX_CHUNKS];
+        const Case one = draw_exchanging(random, &model, stages);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
 
