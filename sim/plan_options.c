@@ -463,6 +463,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
 {
     const char *known[NUM_AXES + 1 + G_N_ELEMENTS(fixable) + 1] = {NULL};
 
+    known[G_N_ELEMENTS(fixable) + NUM_AXES] = "ep";
     for (guint i = 0; i < G_N_ELEMENTS(fixable); i++) {
         if (strcmp(key, fixable[i].key) == 0)
             return fixable[i].fix(request, value, error);
@@ -470,9 +471,8 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     }
     for (guint a = 0; a < NUM_AXES; a++)
         known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
-    known[G_N_ELEMENTS(fixable) + NUM_AXES] = "ep";
-    g_autofree char *hint = nearest_hint(key, known);
-    return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s", key, hint);
+    g_autofree char *hint = nearest_hint(key, known), *all = g_strjoinv(", ", (char **)known);
+    return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s; allowed: %s", key, hint, all);
 }
 
 /* @axes_only: --layout. */

@@ -31,9 +31,9 @@ static gboolean reorders(const Builder *builder)
     return builder->ep > 1 && builder->local.experts.held > 1;
 }
 
-static guint add_routed(Builder *builder, const char *name)
+static guint add_routed(Builder *builder, const char *name, guint space)
 {
-    return emit_tensor(builder, name, builder->dtype, NO_SPACE,
+    return emit_tensor(builder, name, builder->dtype, space,
                        routed_rows(builder) * builder->local.hidden);
 }
 
@@ -42,19 +42,21 @@ static guint add_rows(Builder *builder, const char *name, guint space, guint64 c
     return emit_tensor(builder, name, builder->dtype, space, expert_rows(builder) * columns);
 }
 
-/* Alone, rows are sorted right to where experts read them; with one expert they arrive there. */
-static void add_ways(Builder *builder, ExpertTensors *t)
+/* Alone, rows are sorted right to where experts read them; with one expert they arrive there.  What
+ * arrives passes from the block to its experts: where all is computed again, that too. */
+static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
 {
     const gboolean alone = builder->ep == 1, direct = !reorders(builder);
+    const guint passed = saved == builder->ring_space[RING_AGAIN] ? saved : NO_SPACE;
 
-    t->sent = alone ? t->rows : add_routed(builder, "sent");
-    t->received = direct ? t->rows : add_routed(builder, "received");
-    t->given = direct ? t->y : add_routed(builder, "given");
-    t->returned = alone ? t->y : add_routed(builder, "returned");
-    t->dsent = alone ? t->dy : add_routed(builder, "dsent");
-    t->dreceived = direct ? t->dy : add_routed(builder, "dreceived");
-    t->dgiven = direct ? t->drows : add_routed(builder, "dgiven");
-    t->dreturned = alone ? t->drows : add_routed(builder, "dreturned");
+    t->sent = alone ? t->rows : add_routed(builder, "sent", NO_SPACE);
+    t->received = direct ? t->rows : add_routed(builder, "received", passed);
+    t->given = direct ? t->y : add_routed(builder, "given", NO_SPACE);
+    t->returned = alone ? t->y : add_routed(builder, "returned", NO_SPACE);
+    t->dsent = alone ? t->dy : add_routed(builder, "dsent", NO_SPACE);
+    t->dreceived = direct ? t->dy : add_routed(builder, "dreceived", NO_SPACE);
+    t->dgiven = direct ? t->drows : add_routed(builder, "dgiven", NO_SPACE);
+    t->dreturned = alone ? t->drows : add_routed(builder, "dreturned", NO_SPACE);
 }
 
 void build_experts(Builder *builder, ExpertTensors *t, guint saved)
@@ -81,7 +83,7 @@ void build_experts(Builder *builder, ExpertTensors *t, guint saved)
         .dlogits = emit_local_columns(builder, "dlogits", NO_SPACE, experts->count),
         .dx = emit_local_activation(builder, "drouted", NO_SPACE),
     };
-    add_ways(builder, t);
+    add_ways(builder, t, saved);
 }
 
 /* ---- the way ---- */

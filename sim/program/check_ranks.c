@@ -78,6 +78,36 @@ static gboolean same_collective(const Program *left, const Op *a, const Program 
            op_collective_elements(left, a) == op_collective_elements(right, b);
 }
 
+/* Nor do kind and bytes: blocks are alike, and one would be gathered into another's place; as are
+ * single numbers, and counts would be added to losses. */
+static gboolean same_subject(const Program *left, const Issued *a, const Program *right,
+                             const Issued *b)
+{
+    return a->call->unit == b->call->unit && a->call->micro_batch == b->call->micro_batch &&
+           strcmp(program_tensor(left, a->op->operands[0].tensor)->name,
+                  program_tensor(right, b->op->operands[0].tensor)->name) == 0;
+}
+
+/* "loss of unit 0 micro-batch 1"; the caller's. */
+static char *subject_text(const Program *program, const Issued *issued)
+{
+    return g_strdup_printf("%s of unit %u micro-batch %u",
+                           program_tensor(program, issued->op->operands[0].tensor)->name,
+                           issued->call->unit, issued->call->micro_batch);
+}
+
+static void check_subject(RankCheck *check, const guint classes[2], const Issued *a,
+                          const Issued *b)
+{
+    const Program *left = check->set->classes[classes[0]], *right = check->set->classes[classes[1]];
+
+    if (same_subject(left, a, right, b))
+        return;
+    g_autofree char *ours = subject_text(left, a), *theirs = subject_text(right, b);
+    check_problem(check->problems, "%s: %s in class %u meets %s in class %u", a->stream, ours,
+                  classes[0], theirs, classes[1]);
+}
+
 /* Compares stream by stream: two streams of a purpose are two communicators, told apart by their
  * names. */
 static void check_agreement(RankCheck *check, const char *purpose, guint a, guint b)
@@ -104,6 +134,7 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
         }
         const Issued *other = &g_array_index(theirs, Issued, j);
         matched[j] = TRUE;
+        check_subject(check, (const guint[]){a, b}, mine, other);
         if (!same_collective(left, mine->op, right, other->op))
             check_problem(check->problems,
                           "%s: op %u is %s of %" G_GUINT64_FORMAT

@@ -38,8 +38,8 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Candidates, candidates_free)
 gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
 guint candidates_most_tp(const SearchRequest *request);
 
-/* Whether as few layers as fit are a choice: where what is computed again is free, and for
- * fsdp-run: other frameworks take no list by stage, and need memory that floors don't know. */
+/* Whether as few layers as fit are a choice: where what is computed again is free.  (Megatron-LM
+ * takes one number for all stages, torchtitan none: export says so.) */
 gboolean candidates_offer_partly(const SearchRequest *request);
 
 /* What becomes of a candidate that computes nothing again and does not fit: the same with as few

@@ -27,11 +27,16 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
-/* Of blocks with experts, the experts' (probe.c). */
+/* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
+ * several strategies, it is not said which: those of the strategy that takes least. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
+    const guint *lots = stage->shape->most_of_lot;
+    const gboolean least =
+        !stage->shape->uniform && lots[LOT_FIRST] > 0 && lots[LOT_REST] > 0 && of == UNITS_DENSE;
     UnitRings rings = {0, 0};
+    gboolean found = FALSE;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         const guint units = stage_num_units(stage, of, (Strategy)s);
@@ -41,9 +46,11 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         const UnitCost *block = stage_unit(stage, of, (Strategy)s);
         const guint64 weights = gathered_copies(stage, of, (Strategy)s) * block->gathered_bytes;
         const guint64 gradients = MIN(units, 2) * block->gradient_bytes;
+        const gboolean is_more = weights + gradients > rings.weights + rings.gradients;
 
-        if (weights + gradients > rings.weights + rings.gradients)
+        if (!found || is_more != least)
             rings = (UnitRings){weights, gradients};
+        found = TRUE;
     }
     return rings;
 }
@@ -65,12 +72,14 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
 /* Rings of activations: of chunks in flight; of those whose weights' gradients are still to come.
  */
 typedef struct {
-    guint64 residual, weights, gradient;
+    guint64 residual, gradient;
+    guint64 weights[NUM_LOTS];
     guint64 again_kept; /* of LOT_FIRST */
     /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
      * alive all the time */
     guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
     gboolean alone[NUM_BLOCK_KINDS][NUM_LOTS];
+    gboolean two[NUM_LOTS]; /* blocks leave something for their weights' gradients */
 } ActivationRings;
 
 static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
@@ -89,6 +98,8 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
         rings->alone[k][lot] = copies < 2 || one || flow->until_weights * layers < 2 ||
                                (apart && flow->backward_apart * layers < 2);
     }
+    rings->two[lot] = apart && flow->backward_apart * layers == 2;
+    rings->weights[lot] = flow->backward_apart * layers * cost->ring.weights;
     /* experts have no backward for weights apart */
     rings->saved[BLOCK_DENSE][lot] += flow->until_weights * layers * cost->ring.kept;
 }
@@ -101,7 +112,6 @@ static ActivationRings activation_rings(const Stage *stage)
     const guint64 first = stage->shape->most_of_lot[LOT_FIRST];
     ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .weights = flow->backward_apart * layers * ring->weights,
         .again_kept = (flow->backward_apart * first + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
     };
@@ -121,6 +131,30 @@ static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, gui
         stage->shape->least_of[kind][other] > 0 && (stage->flow->in_flight > 1 || lot == LOT_REST);
 
     return rings->saved[kind][lot] + (both ? rings->saved[kind][other] : 0);
+}
+
+/* Blocks that are at work. */
+typedef struct {
+    BlockKind kind;
+    Lot lot;
+} AtWork;
+
+/* What is saved, and what backward leaves for the gradients of weights.  The rest's blocks come
+ * first: what the others leave is there only if it is another micro-batch's.  Of two blocks all is
+ * saved while the first is at work, and all is left while the second is: there is no one between.
+ */
+static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRings *rings)
+{
+    const gboolean is_first = at.lot == LOT_FIRST;
+    const guint64 saved = saved_bytes(stage, rings, at.kind, at.lot);
+    guint64 left = rings->weights[at.lot];
+
+    if (is_first)
+        left += rings->again_kept;
+    else if (stage->flow->backward_apart > 1)
+        left += rings->weights[LOT_FIRST];
+    return (is_first ? rings->weights[LOT_REST] : 0) +
+           (rings->two[at.lot] ? MAX(saved, left) : saved + left);
 }
 
 /* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
@@ -153,12 +187,6 @@ static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first
            stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
 }
 
-/* Blocks that are at work. */
-typedef struct {
-    BlockKind kind;
-    Lot lot;
-} AtWork;
-
 /* From a pass's second block on, the gradients of the one before are still being reduced; the first
  * blocks of a chunk come last. */
 static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
@@ -177,8 +205,8 @@ static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRin
         return alive + most(&backward->alone_peak, units);
     for (guint w = 0; w < 2 && reduced; w++)
         peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
-    return alive + saved_bytes(stage, rings, at.kind, at.lot) + rings->weights +
-           (is_first ? rings->again_kept : 0) + most(&peak, units) + root_beside_blocks(stage);
+    return alive + between_passes(stage, at, rings) + most(&peak, units) +
+           root_beside_blocks(stage);
 }
 
 static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,

@@ -104,6 +104,7 @@ for fix in dp_shard dp_shard= dp_shard=0 dp_shard=-1 dp_shard=x dp_shard=2,dp_sh
     micro_batch=0 recompute=some strategy=x schedule=x virtual_stages=0 stages=3:x stages= \
     context=ulysses sequence=maybe; do
     search --fix "$fix"
+    grep -qE 'must be|allowed: |needs at least' "$tmp/stderr" || complain "--fix $fix: not what is allowed"
 done
 refused 2 fsdp-plan search --model "$model" -o "$tmp/in/empty_folder"
 refused 2 fsdp-plan search --model "$model" -o "$tmp/in/missing/plan"

@@ -106,3 +106,29 @@ static inline Model *expert_model(guint i)
 {
     return plannable_model(expert_cases[i].name, expert_cases[i].config);
 }
+
+/* Of any family, cut into stages of any size, some with matrices gathered in fp8 or state in files:
+ * what case_random_4d() leaves out.  @stages as in draw_stages(). */
+static inline Case draw_of_all(GRand *random, Model **model, guint16 *stages)
+{
+    const guint plain = 3, of_family = plain + G_N_ELEMENTS(families);
+    const guint kind = draw(random, of_family + G_N_ELEMENTS(expert_cases) - 1);
+    CaseShape shape = case_shape;
+
+    shape.layers = 1 + draw(random, 5);
+    shape.tied = draw(random, 1) == 1;
+    *model = kind < plain       ? case_model(&shape)
+             : kind < of_family ? family_model(kind - plain)
+                                : expert_model(kind - of_family);
+    const Case one = case_random_4d(random, *model);
+    for (;;) {
+        Case more = one;
+
+        draw_stages(random, &more, stages);
+        more.sharding.gather_fp8 |= draw(random, 3) == 0;
+        if (draw(random, 3) == 0)
+            more.sharding.offload.optimizer = TIER_NVME;
+        if (case_verdict(&more, NULL) == VERDICT_OK)
+            return more;
+    }
+}

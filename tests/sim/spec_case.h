@@ -220,6 +220,20 @@ static inline void draw_axes(GRand *random, Case *made)
         made->layout.ep = 1u << draw(random, 2);
 }
 
+/* Cuts the model into chunks of any size; @layers, array of MAX_CHUNKS, must outlive the case. */
+static inline void draw_stages(GRand *random, Case *made, guint16 *layers)
+{
+    const guint chunks = schedule_chunks(&made->schedule, made->layout.size[AXIS_PP]);
+
+    if (chunks == 1 || chunks > made->model->layers || draw(random, 1) == 0)
+        return;
+    for (guint c = 0; c < chunks; c++)
+        layers[c] = 1;
+    for (guint rest = made->model->layers - chunks; rest > 0; rest--)
+        layers[draw(random, chunks - 1)]++;
+    made->schedule.chunk_layers = layers;
+}
+
 /* By stage; more than a chunk has is all of it. */
 static const guint16 case_recompute_layers[][4] = {
     {1, 0, 2, 1}, {2, 2, 2, 2}, {1, 1, 1, 1}, {0, 3, 1, 0}, {4, 2, 0, 9}};
@@ -465,6 +479,21 @@ static inline void assert_caught(const ProgramSet *set, const char *what)
             return;
     ck_abort_msg("not caught: \"%s\"; %u problems, the first: %s", what, problems->len,
                  problems->len == 0 ? "" : (const char *)g_ptr_array_index(problems, 0));
+}
+
+/* In the other order; each place keeps its waits. */
+static inline void swap_calls(Call *a, Call *b)
+{
+    const Call kept = *a;
+    const guint first_wait[] = {a->first_wait, b->first_wait};
+    const guint num_waits[] = {a->num_waits, b->num_waits};
+
+    *a = *b;
+    *b = kept;
+    a->first_wait = first_wait[0];
+    a->num_waits = num_waits[0];
+    b->first_wait = first_wait[1];
+    b->num_waits = num_waits[1];
 }
 
 /* Fails with the first problem that check finds. */

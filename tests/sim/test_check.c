@@ -1,8 +1,8 @@
 #include "sim/program/builder.h"
 #include "sim/program/check.h"
 #include "sim/program/check_parts.h"
+#include "tests/sim/family_case.h"
 #include "tests/sim/hazards.h"
-#include "tests/sim/spec_case.h"
 
 static GPtrArray *data_problems(const Program *program)
 {
@@ -60,16 +60,15 @@ START_TEST(every_combination_of_choices_is_proven)
 }
 END_TEST
 
-START_TEST(random_choices_with_overrides_are_proven)
+/* With those of test_member_faults, test_experts and test_plannable more than 1,000. */
+START_TEST(random_choices_of_all_kinds_are_proven)
 {
-    CaseShape shape = case_shape;
     g_autoptr(GRand) random = g_rand_new_with_seed(31);
 
-    for (guint i = 0; i < 300; i++) {
-        shape.layers = 1 + draw(random, 5);
-        shape.tied = draw(random, 1) == 1;
-        g_autoptr(Model) model = case_model(&shape);
-        const Case one = case_random_4d(random, model);
+    for (guint i = 0; i < 400; i++) {
+        guint16 stages[MAX_CHUNKS];
+        g_autoptr(Model) model = NULL;
+        const Case one = draw_of_all(random, &model, stages);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
 
@@ -347,6 +346,30 @@ START_TEST(collectives_in_another_order_or_number_are_caught)
 }
 END_TEST
 
+/* Alike in kind and bytes. */
+START_TEST(equal_blocks_gathered_in_another_order_are_caught)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 1);
+    g_autoptr(ProgramSet) set = two_classes(&one);
+    const GArray *calls = set->classes[1]->step.calls;
+    const gint gather = find_segment(set->classes[1], "block.gather");
+    Call *found[2] = {NULL};
+
+    for (guint c = 0; c < calls->len && found[1] == NULL; c++) {
+        Call *call = &g_array_index(calls, Call, c);
+
+        if ((gint)call->segment == gather)
+            found[found[0] == NULL ? 0 : 1] = call;
+    }
+    ck_assert_ptr_nonnull(found[1]);
+    found[0]->unit = 2;
+    found[1]->unit = 1;
+    assert_caught(set, "shard.gather: block.parameters of unit 1 micro-batch 0 in class 0 meets "
+                       "block.parameters of unit 2 micro-batch 0 in class 1");
+}
+END_TEST
+
 START_TEST(a_group_that_does_not_exist_is_caught)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -428,7 +451,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 200);
     tcase_add_loop_test(tcase, every_combination_of_choices_is_proven, 0, SLICES);
-    tcase_add_test(tcase, random_choices_with_overrides_are_proven);
+    tcase_add_test(tcase, random_choices_of_all_kinds_are_proven);
     tcase_add_loop_test(tcase, a_program_without_one_of_its_waits_is_caught_or_has_no_race, 0,
                         NUM_STRATEGIES);
     tcase_add_test(tcase, a_wait_for_a_call_that_is_issued_later_is_caught);
@@ -440,6 +463,7 @@ int main(void)
     tcase_add_test(tcase, a_scalar_that_the_host_may_read_too_early_is_caught);
     tcase_add_test(tcase, members_that_disagree_on_kind_type_or_size_are_caught);
     tcase_add_test(tcase, collectives_in_another_order_or_number_are_caught);
+    tcase_add_test(tcase, equal_blocks_gathered_in_another_order_are_caught);
     tcase_add_test(tcase, a_group_that_does_not_exist_is_caught);
     tcase_add_test(tcase, two_communicators_crossed_in_two_classes_are_a_deadlock);
     tcase_add_test(tcase, problems_are_limited_to_a_few_dozen_lines);

@@ -82,18 +82,21 @@ static const struct {
 
 START_TEST(rows_go_to_their_experts_and_back)
 {
-    const guint64 rows = 16 * 2 * 32 * 2 * 3 / 4, weights = 16 * 2 * 4 * 3 / 4;
     g_autoptr(Model) model = expert_model(MIXTRAL);
-    Case one = expert_case(model, 4, 1, 1, 4);
-    guint64 bytes[NUM_VOLUMES];
 
-    one.schedule.recompute = exchanged[_i].recompute;
-    one.schedule.micro_batches = 3;
-    one.workload.global_batch *= 3;
-    g_autoptr(Program) program = case_build(&one);
-    program_volume(program, bytes);
-    ck_assert_uint_eq(bytes[VOLUME_ALL_TO_ALL],
-                      3 * 4 * (exchanged[_i].rows * rows + exchanged[_i].weights * weights));
+    for (guint ep = 2; ep <= 4; ep *= 2) { /* two experts a rank, or one */
+        const guint64 rows = 16 * 2 * 32 * 2 * (ep - 1) / ep, weights = 16 * 2 * 4 * (ep - 1) / ep;
+        Case one = expert_case(model, 4, 1, 1, ep);
+        guint64 bytes[NUM_VOLUMES];
+
+        one.schedule.recompute = exchanged[_i].recompute;
+        one.schedule.micro_batches = 3;
+        one.workload.global_batch *= 3;
+        g_autoptr(Program) program = case_build(&one);
+        program_volume(program, bytes);
+        ck_assert_uint_eq(bytes[VOLUME_ALL_TO_ALL],
+                          3 * 4 * (exchanged[_i].rows * rows + exchanged[_i].weights * weights));
+    }
 }
 END_TEST
 

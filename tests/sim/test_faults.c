@@ -1,8 +1,8 @@
 /* Programs of several stages and ranks that share sequences: every read finds what is meant for it,
  * and faults planted into them are caught. */
 #include "sim/program/builder.h"
+#include "tests/sim/family_case.h"
 #include "tests/sim/hazards.h"
-#include "tests/sim/spec_case.h"
 
 /* ---- what a read finds ---- */
 
@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     const Program *program;
     const char *text; /* of the case */
+    guint layers;
     guint *first_copy;
     Owner *owners;    /* by tensor copy */
     GHashTable *sums; /* "unit.param" -> contributions to its gradient in this step */
@@ -40,13 +41,19 @@ static guint micro_batch_of(const Call *call, const Op *op, guint operand)
                : call->micro_batch;
 }
 
+/* A block's experts are a unit of their own (builder_experts_unit()), and share its activations. */
+static guint block_of(const Content *content, guint unit)
+{
+    return unit > content->layers ? unit - content->layers : unit;
+}
+
 /* A block's input is from the block before, or was put there at the start of a chunk; its output is
  * its own. */
-static gboolean is_residual_of(const Call *call, const Operand *operand, const Owner *owner)
+static gboolean is_residual_of(const Operand *operand, guint owner, guint unit)
 {
     if (operand->shift == 1)
-        return owner->unit == call->unit;
-    return owner->unit + 1 == call->unit || owner->unit == ROOT_UNIT;
+        return owner == unit;
+    return owner + 1 == unit || owner == ROOT_UNIT;
 }
 
 /* Whether @owner's data is what an operand of @call means. */
@@ -54,8 +61,12 @@ static gboolean is_meant(const Content *content, const Call *call, const Operand
                          const Owner *owner, guint micro_batch)
 {
     const Tensor *tensor = program_tensor(content->program, operand->tensor);
-    static const char *const of_unit[] = {"saved", "kept", "again", "weights", NULL};
+    static const char *const of_unit[] = {"saved",        "kept",       "again",
+                                          "weights",      "again_kept", "sparse_saved",
+                                          "rest_kept",    "rest_saved", "rest_sparse_saved",
+                                          "rest_weights", NULL};
     static const char *const residual[] = {"residual", NULL};
+    const guint unit = block_of(content, call->unit), owns = block_of(content, owner->unit);
 
     if (tensor->kind == TENSOR_GATHERED)
         return owner->unit == call->unit;
@@ -66,9 +77,9 @@ static gboolean is_meant(const Content *content, const Call *call, const Operand
     if (owner->micro_batch != micro_batch)
         return FALSE;
     if (call->unit != ROOT_UNIT && is_in(content->program, tensor, of_unit))
-        return owner->unit == call->unit;
+        return owns == unit;
     if (call->unit != ROOT_UNIT && is_in(content->program, tensor, residual))
-        return is_residual_of(call, operand, owner);
+        return is_residual_of(operand, owns, unit);
     return TRUE;
 }
 
@@ -142,9 +153,9 @@ static void assert_sums(const Content *content, guint micro_batches)
     }
 }
 
-static void assert_content(const Program *program, guint micro_batches, const char *text)
+static void assert_content(const Program *program, const Case *from, const char *text)
 {
-    Content content = {.program = program, .text = text};
+    Content content = {.program = program, .text = text, .layers = from->model->layers};
     g_autofree guint *first_copy = g_new0(guint, program->tensors->len + 1);
     g_autoptr(GHashTable) sums = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
 
@@ -162,17 +173,7 @@ static void assert_content(const Program *program, guint micro_batches, const ch
             for (guint o = 0; o < segment->ops[i].num_operands; o++)
                 visit_operand(&content, call, &segment->ops[i], o);
     }
-    assert_sums(&content, micro_batches);
-}
-
-static Case draw_case(GRand *random, Model **model)
-{
-    CaseShape shape = case_shape;
-
-    shape.layers = 2 + draw(random, 4);
-    shape.tied = draw(random, 1) == 1;
-    *model = case_model(&shape);
-    return case_random_4d(random, *model);
+    assert_sums(&content, from->schedule.micro_batches);
 }
 
 /* check proves that something was written; this, that it was of the right unit and micro-batch. */
@@ -181,13 +182,14 @@ START_TEST(every_read_finds_what_is_meant_for_it)
     g_autoptr(GRand) random = g_rand_new_with_seed(91 + (guint)_i);
 
     for (guint i = 0; i < 75; i++) {
+        guint16 stages[MAX_CHUNKS];
         g_autoptr(Model) model = NULL;
-        const Case one = draw_case(random, &model);
+        const Case one = draw_of_all(random, &model, stages);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
 
         for (guint c = 0; c < set->num_classes; c++)
-            assert_content(set->classes[c], one.schedule.micro_batches, text);
+            assert_content(set->classes[c], &one, text);
     }
 }
 END_TEST
@@ -288,20 +290,6 @@ static gboolean share_peer(const Op *a, const Op *b)
     return FALSE;
 }
 
-static void swap_calls(Call *a, Call *b)
-{
-    const Call kept = *a;
-    const guint first_wait[] = {a->first_wait, b->first_wait};
-    const guint num_waits[] = {a->num_waits, b->num_waits};
-
-    *a = *b;
-    *b = kept;
-    a->first_wait = first_wait[0];
-    a->num_waits = num_waits[0];
-    b->first_wait = first_wait[1];
-    b->num_waits = num_waits[1];
-}
-
 /* The first, from a random call on, with the next one with a common neighbour. */
 static void swap_exchanges(Planter *planter)
 {
@@ -346,12 +334,6 @@ static void drop_exchange(Planter *planter)
     }
 }
 
-static guint group_of(const Program *program, const Op *op)
-{
-    return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
-        .size;
-}
-
 static void spoil_messages(Planter *planter)
 {
     const Program *program = any_class(planter);
@@ -364,7 +346,7 @@ static void spoil_messages(Planter *planter)
     Tensor *tensor = program_tensor(program, op->operands[operand].tensor);
     const Message before = *message;
 
-    message->peer_shift = (message->peer_shift + 1) % group_of(program, op);
+    message->peer_shift = (message->peer_shift + 1) % op_group_size(program, op);
     assert_fault(planter, FAULT_PEER, tensor->name);
     *message = before;
     message->micro_batch_shift += 1;
@@ -453,10 +435,10 @@ static void drop_write(Planter *planter)
 }
 
 /* With something to exchange. */
-static Case draw_exchanging(GRand *random, Model **model)
+static Case draw_exchanging(GRand *random, Model **model, guint16 *stages)
 {
     for (;;) {
-        const Case one = draw_case(random, model);
+        const Case one = draw_of_all(random, model, stages);
 
         if (one.layout.size[AXIS_PP] > 1 ||
             (one.layout.size[AXIS_CP] > 1 && one.context == CONTEXT_RING))
@@ -479,7 +461,8 @@ START_TEST(faults_are_caught)
 
     for (guint i = 0; i < CASES; i++) {
         g_autoptr(Model) model = NULL;
-        const Case one = draw_exchanging(random, &model);
+        guint16 stages[MAX_CHUNKS];
+        const Case one = draw_exchanging(random, &model, stages);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
 

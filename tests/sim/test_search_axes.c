@@ -28,6 +28,7 @@ static void add_choice(Everything *every)
     plan->schedule = one->schedule;
     plan->sequence_parallel = one->sequence_parallel;
     plan->context = one->context;
+    plan->framework = every->request->framework;
     plan_set_target(plan);
     plan_price(plan);
     g_ptr_array_add(every->all, plan);
@@ -194,6 +195,12 @@ static SearchRequest draw_request(GRand *random, const Model *model, const Topol
     return request;
 }
 
+static Topology *draw_gpus(GRand *random, double process_bytes)
+{
+    return case_gpu_topology(4, (guint)(process_bytes / 1e6) + 34 + draw(random, 5),
+                             100 << draw(random, 8));
+}
+
 /* Memory so that some choices fit: of 3500 MB for the framework and 34 for cuBLAS little is left.
  */
 static Topology *draw_topology(GRand *random)
@@ -203,9 +210,9 @@ static Topology *draw_topology(GRand *random)
                : case_gpu_topology(4, 3534 + draw(random, 3), 100 << draw(random, 8));
 }
 
-START_TEST(search_over_all_axes_finds_what_pricing_everything_finds)
+/* @framework: NULL for fsdp-run. */
+static void compare_search(GRand *random, const Framework *framework)
 {
-    g_autoptr(GRand) random = g_rand_new_with_seed(7 + (guint)_i);
     const CaseShape shape = {
         .vocab = 256 + draw(random, 100),
         .hidden = 32,
@@ -216,9 +223,11 @@ START_TEST(search_over_all_axes_finds_what_pricing_everything_finds)
         .tied = draw(random, 1) == 1,
     };
     g_autoptr(Model) model = case_model(&shape);
-    g_autoptr(Topology) topology = draw_topology(random);
+    g_autoptr(Topology) topology =
+        framework == NULL ? draw_topology(random) : draw_gpus(random, framework->process_bytes);
     g_autofree char *text = topology_print(topology);
-    const SearchRequest request = draw_request(random, model, topology);
+    SearchRequest request = draw_request(random, model, topology);
+    request.framework = framework;
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
     Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
 
@@ -227,6 +236,22 @@ START_TEST(search_over_all_axes_finds_what_pricing_everything_finds)
     every.one.sequence_parallel = request.sequence_parallel;
     add_all(&every);
     compare(&every);
+}
+
+START_TEST(search_over_all_axes_finds_what_pricing_everything_finds)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(7 + (guint)_i);
+
+    compare_search(random, NULL);
+}
+END_TEST
+
+START_TEST(so_it_does_for_other_frameworks)
+{
+    static const char *const names[] = {"megatron", "torchtitan", "deepspeed", "nemo"};
+    g_autoptr(GRand) random = g_rand_new_with_seed(107 + (guint)_i);
+
+    compare_search(random, framework_from_name(names[(guint)_i % G_N_ELEMENTS(names)]));
 }
 END_TEST
 
@@ -295,6 +320,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, search_over_all_axes_finds_what_pricing_everything_finds, 0, 16);
+    tcase_add_loop_test(tcase, so_it_does_for_other_frameworks, 0, 4);
     tcase_add_test(tcase, as_few_layers_are_computed_again_as_fit);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

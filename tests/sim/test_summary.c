@@ -102,7 +102,7 @@ static void compare(const Case *from, const SimulateContext *context)
 }
 
 /* More micro-batches than the axes' own draw: pipelines fill, and groups of stages repeat. */
-static Case draw_case(GRand *random, Model *model)
+static Case draw_case(GRand *random, Model *model, guint16 *stages)
 {
     for (;;) {
         Case one = case_random_4d(random, model);
@@ -112,6 +112,7 @@ static Case draw_case(GRand *random, Model *model)
         one.schedule.micro_batches = 1 + draw(random, draw(random, 1) == 0 ? 2 : most);
         one.schedule.micro_batch = 1 + draw(random, 2);
         one.workload.seq_len = 4 * (1 + draw(random, 15));
+        draw_stages(random, &one, stages);
         one.workload.global_batch =
             layout_data_ranks(&one.layout) * one.schedule.micro_batch * one.schedule.micro_batches;
         if (case_verdict(&one, NULL) == VERDICT_OK)
@@ -122,7 +123,8 @@ static Case draw_case(GRand *random, Model *model)
 static void compare_drawn(GRand *random, Model *model)
 {
     g_autoptr(Topology) topology = NULL;
-    Case one = draw_case(random, model);
+    guint16 stages[MAX_CHUNKS];
+    Case one = draw_case(random, model, stages);
     const SimulateContext context = draw_context(random, &one, &topology);
 
     compare(&one, &context);
@@ -170,7 +172,8 @@ START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
 
     for (guint i = 0; i < layouts_of_a_group() / 6;) {
         g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
 
         one.sharding.gather_fp8 = TRUE;
         if (case_verdict(&one, NULL) != VERDICT_OK)
@@ -197,7 +200,8 @@ START_TEST(they_hold_where_state_is_in_files)
 
     for (guint i = 0; i < layouts_of_a_group() / 6;) {
         g_autoptr(Topology) topology = NULL;
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
 
         one.sharding.offload = offloads[draw(random, one.device == DEVICE_CUDA ? 4 : 2)];
         if (case_verdict(&one, NULL) != VERDICT_OK)
@@ -224,6 +228,63 @@ START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
     one.sharding.num_overrides = 1;
     one.sharding.overrides[0] = (UnitOverride){5, 8, STRATEGY_NO_SHARD, -1};
     compare(&one, &context);
+}
+END_TEST
+
+/* One or two blocks of a kind: what one leaves for its weights' gradients is not there while all of
+ * the others is saved. */
+START_TEST(they_hold_where_a_split_backward_has_few_blocks)
+{
+    static const guint16 lists[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 0, 2}, {0, 2, 1}};
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
+
+    for (guint layers = 1; layers <= 4; layers++) {
+        const CaseShape shape = {.vocab = 300,
+                                 .hidden = 48,
+                                 .ffn = 100,
+                                 .layers = 3 * layers,
+                                 .heads = 4,
+                                 .kv_heads = 2};
+        g_autoptr(Model) model = case_model(&shape);
+
+        for (guint i = 0; i < G_N_ELEMENTS(lists) * NUM_RECOMPUTES * 3; i++) {
+            Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 2, 1 + i % 3);
+
+            one.device = DEVICE_CUDA;
+            one.layout.size[AXIS_PP] = 3;
+            one.schedule.kind = SCHEDULE_ZB_H1;
+            one.schedule.recompute = (Recompute)(i / 3 % NUM_RECOMPUTES);
+            one.schedule.recompute_layers = _i == 0 ? NULL : lists[i / (3 * NUM_RECOMPUTES)];
+            sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+            compare(&one, &context);
+        }
+    }
+}
+END_TEST
+
+/* Blocks of a strategy may all be among those that are computed again, or all among the others. */
+START_TEST(they_hold_where_units_and_recomputed_layers_are_cut_in_two_places)
+{
+    static const guint16 lists[] = {1, 2, 3, 4, 5};
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 96, .ffn = 400, .layers = 6, .heads = 4, .kv_heads = 4};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 100);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+
+    for (guint i = 0; i < 6 * NUM_STRATEGIES * G_N_ELEMENTS(lists); i++) {
+        Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 4, 1);
+
+        one.device = DEVICE_CUDA;
+        one.schedule.recompute = _i == 0 ? RECOMPUTE_SELECTIVE : RECOMPUTE_FULL;
+        one.schedule.recompute_layers = &lists[i % G_N_ELEMENTS(lists)];
+        one.sharding.num_overrides = 1;
+        one.sharding.overrides[0] = (UnitOverride){1 + i / G_N_ELEMENTS(lists) % 6, 6,
+                                                   (gint)(i / 6 / G_N_ELEMENTS(lists)), -1};
+        if (case_verdict(&one, NULL) == VERDICT_OK)
+            compare(&one, &context);
+    }
 }
 END_TEST
 
@@ -273,7 +334,8 @@ START_TEST(the_bounds_hold_for_other_frameworks)
 
     for (guint i = 0; i < layouts_of_a_group() / 6; i++) {
         g_autoptr(Topology) topology = case_gpu_topology(64, 80000, 1000 << draw(random, 8));
-        Case one = draw_case(random, model);
+        guint16 stages[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
         const SimulateContext context = {
             .topology = topology,
             .ranks_per_node = MIN(layout_world(&one.layout), 4),
@@ -339,6 +401,9 @@ int main(void)
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
+    tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks, 0, 2);
+    tcase_add_loop_test(tcase, they_hold_where_units_and_recomputed_layers_are_cut_in_two_places, 0,
+                        2);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_files, 0, 4);
