@@ -1,22 +1,18 @@
 #include "sim/table.h"
 
 #include "sim/base/text.h"
+#include "sim/remarks.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/price.h"
 
 #include <string.h>
 
-static const char balanced[] = "routing is taken to be balanced: each expert has as many tokens";
-
 char *plan_bound_text(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    guint most = 0;
+    const OpClass most = remark_bound(plan);
 
-    for (guint t = 1; t < NUM_OP_CLASSES; t++)
-        if (p->time_seconds[t] > p->time_seconds[most])
-            most = t;
-    return g_strdup_printf("%s %.0f%%", op_class_name((OpClass)most),
+    return g_strdup_printf("%s %.0f%%", op_class_name(most),
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
@@ -26,20 +22,12 @@ char *table_strategy_text(const Plan *plan)
                            plan->sharding.num_overrides > 0 ? "*" : "");
 }
 
-/* Nothing is said of fsdp-run. */
-static void print_framework(const Framework *framework)
+/* Takes @line; NULL: nothing to say. */
+static void print_remark(char *line)
 {
-    if (framework_is_foreign(framework))
-        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
-}
-
-/* Positions that the model was not made for; ALiBi knows no limit. */
-static void print_long_sequence(const Model *model, guint seq_len)
-{
-    if ((model->features & (FEATURE_POSITIONS | FEATURE_ALIBI)) == 0 && seq_len > model->max_seq)
-        g_print("%u tokens are more than the model's max_position_embeddings, %u: positions may "
-                "need scaling; memory and time do not depend on it\n",
-                seq_len, model->max_seq);
+    if (line != NULL)
+        g_print("%s\n", line);
+    g_free(line);
 }
 
 static void print_inputs(const SearchRequest *request)
@@ -55,20 +43,18 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
-    if (request->model->experts.count > 0)
-        g_print("%s\n", balanced);
-
-    print_long_sequence(request->model, seq);
-    print_framework(request->framework);
+    print_remark(remark_balanced(request->model));
+    print_remark(remark_long_sequence(request->model, seq));
+    print_remark(remark_framework(request->framework));
 }
 
-/* Beside the plan: what fsdp-run would refuse. */
+/* Beside the plan. */
 static void print_untrainable(const Plan *plan)
 {
-    g_autoptr(GError) missing = NULL;
+    g_autofree char *untrainable = remark_untrainable(plan);
 
-    if (!plan_check_trainable(plan, &missing))
-        g_print("fsdp-run can't train this: %s\n", missing->message);
+    if (untrainable != NULL)
+        g_print("fsdp-run can't train this: %s\n", untrainable);
 }
 
 /* Of columns: of the widest layout, strategy, and what is computed again. */
@@ -241,6 +227,7 @@ static void print_choices(const Plan *plan)
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *units = plan_units_text(plan);
+    g_autofree char *balanced = remark_balanced(plan->model);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -266,14 +253,14 @@ static void print_choices(const Plan *plan)
             g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
                     bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
     }
-    print_long_sequence(plan->model, plan->workload.seq_len);
-    print_framework(plan->framework);
+    print_remark(remark_long_sequence(plan->model, plan->workload.seq_len));
+    print_remark(remark_framework(plan->framework));
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
-    if (plan->model->experts.count > 0)
+    if (balanced != NULL)
         g_print("%u of %u experts a rank, %u a token; %s\n",
                 plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
                 plan->model->experts.top_k, balanced);

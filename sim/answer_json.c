@@ -1,0 +1,107 @@
+#include "sim/answer_json.h"
+
+#include "sim/remarks.h"
+#include "sim/search/plan_json.h"
+#include "sim/search/price.h"
+
+/* Takes @line; NULL: nothing to say. */
+static void add_note(JsonArray *notes, char *line)
+{
+    if (line != NULL)
+        json_array_add_string_element(notes, line);
+    g_free(line);
+}
+
+static JsonArray *plan_notes(const Plan *plan)
+{
+    JsonArray *notes = json_array_new();
+
+    add_note(notes, remark_balanced(plan->model));
+    add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
+    add_note(notes, remark_framework(plan->framework));
+    return notes;
+}
+
+JsonNode *answer_plan(const Plan *plan)
+{
+    JsonNode *node = plan_node(plan);
+    JsonObject *object = json_node_get_object(node);
+    g_autofree char *untrainable = remark_untrainable(plan);
+
+    json_object_set_boolean_member(object, "trainable", untrainable == NULL);
+    if (untrainable != NULL)
+        json_object_set_string_member(object, "untrainable", untrainable);
+    json_object_set_boolean_member(object, "at_risk", plan_is_tight(plan));
+    json_object_set_double_member(object, "memory_error", plan_memory_error(plan));
+    json_object_set_string_member(object, "bound_by", op_class_name(remark_bound(plan)));
+    if (plan->alike_s > 0)
+        json_object_set_double_member(object, "uniform_step_seconds", plan->alike_s);
+    json_object_set_array_member(object, "notes", plan_notes(plan));
+    return node;
+}
+
+/* How many of each reason, and one reason of each kind where there is one in words. */
+static void add_rejected(JsonObject *object, const SearchResult *result)
+{
+    JsonObject *rejected = json_object_new(), *refused = json_object_new();
+
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
+        if (result->rejected[v] == 0)
+            continue;
+        json_object_set_int_member(rejected, verdict_name((Verdict)v), (gint64)result->rejected[v]);
+        if (result->example[v] != NULL)
+            json_object_set_string_member(refused, verdict_name((Verdict)v), result->example[v]);
+    }
+    json_object_set_object_member(object, "rejected", rejected);
+    json_object_set_object_member(object, "refused", refused);
+}
+
+/* NULL: no member. */
+static void add_plan(JsonObject *object, const char *name, const Plan *plan)
+{
+    if (plan != NULL)
+        json_object_set_member(object, name, answer_plan(plan));
+}
+
+/* 0: no number up to the most that was tried. */
+static void add_smallest(JsonObject *object, const SearchAnswer *answer)
+{
+    json_object_set_int_member(object, "smallest_gpus", answer->smallest);
+    json_object_set_int_member(object, "most_gpus", search_most_gpus(answer->request));
+}
+
+static void add_today(JsonObject *object, const SearchAnswer *answer)
+{
+    JsonArray *notes;
+
+    if (answer->today == NULL)
+        return;
+    add_plan(object, "from", answer->today);
+    notes = json_array_new();
+    for (guint i = 0; answer->notes != NULL && i < answer->notes->len; i++)
+        json_array_add_string_element(notes, g_ptr_array_index(answer->notes, i));
+    json_object_set_array_member(object, "from_notes", notes);
+}
+
+JsonNode *answer_search(const SearchAnswer *answer)
+{
+    const SearchResult *result = answer->result;
+    JsonObject *object = json_object_new();
+    JsonArray *plans = json_array_new();
+    JsonNode *node = json_node_new(JSON_NODE_OBJECT);
+
+    json_object_set_int_member(object, "candidates", (gint64)result->candidates);
+    json_object_set_int_member(object, "feasible", (gint64)result->feasible);
+    add_rejected(object, result);
+    json_object_set_double_member(object, "seconds", result->seconds);
+    if (result->plans->len == 0)
+        add_smallest(object, answer);
+    add_plan(object, "closest", result->closest);
+    add_plan(object, "offloaded", answer->offloaded);
+    add_today(object, answer);
+    for (guint i = 0; i < result->plans->len; i++)
+        json_array_add_element(plans, answer_plan(g_ptr_array_index(result->plans, i)));
+    json_object_set_array_member(object, "plans", plans);
+    json_node_take_object(node, object);
+    return node;
+}

@@ -1,0 +1,15 @@
+/* What is said beside a plan, in words: tables print it, and --json has it too. */
+#pragma once
+
+#include "sim/search/search.h"
+
+/* Lines without an end, the caller's; NULL where there is nothing to say. */
+char *remark_balanced(const Model *model);                     /* routing of experts */
+char *remark_long_sequence(const Model *model, guint seq_len); /* positions it was not made for */
+char *remark_framework(const Framework *framework);            /* nothing is said of fsdp-run */
+
+/* What fsdp-run would refuse. */
+char *remark_untrainable(const Plan *plan);
+
+/* The class of ops that takes the largest part of the step. */
+OpClass remark_bound(const Plan *plan);
