@@ -68,6 +68,8 @@ static void add_smallest(JsonObject *object, const SearchAnswer *answer)
 {
     json_object_set_int_member(object, "smallest_gpus", answer->smallest);
     json_object_set_int_member(object, "most_gpus", search_most_gpus(answer->request));
+    if (answer->result->candidates == 0) /* none is legal on those that were asked for */
+        json_object_set_int_member(object, "fewer_gpus", answer->fewer);
 }
 
 static void add_today(JsonObject *object, const SearchAnswer *answer)

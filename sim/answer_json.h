@@ -10,7 +10,8 @@ typedef struct {
     const SearchResult *result;
     const Plan *today;      /* what runs now; NULL: not asked */
     const GPtrArray *notes; /* lines: what its file says that is priced otherwise; or NULL */
-    guint smallest;         /* number of GPUs that fits, where nothing does; 0 = none */
+    guint smallest, fewer;  /* where nothing fits: the next larger number of GPUs on which something
+                               does and, where nothing is legal, the next smaller; 0 = none */
     const Plan *offloaded;  /* that fits with state in another tier, or NULL */
 } SearchAnswer;
 

@@ -87,31 +87,42 @@ static Plan *find_offloaded(const SearchRequest *request)
     return NULL;
 }
 
+/* More GPUs have more memory; what is illegal may be legal on fewer too. */
+static void find_numbers(SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const guint gpus = search_gpus(request);
+    const gboolean legal = answer->result->candidates > 0;
+
+    answer->smallest =
+        legal ? search_smallest_gpus(request, gpus + 1) : search_nearest_gpus(request, gpus, TRUE);
+    answer->fewer = legal ? 0 : search_nearest_gpus(request, gpus, FALSE);
+}
+
 /* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
- * that fits is searched instead, and said. */
+ * that fits is searched instead (of what is illegal there, the nearest below), and said. */
 static int nothing_fits(const PlanInputs *inputs, SearchAnswer *answer, const PlanOptions *options,
                         GError **error)
 {
     SearchRequest request = inputs->request;
     const guint cluster = search_gpus(&request);
-    const guint smallest =
-        answer->result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
 
-    if (inputs->gpus_given || smallest == 0) {
+    find_numbers(answer);
+    const guint other = answer->fewer != 0 ? answer->fewer : answer->smallest;
+    if (inputs->gpus_given || other == 0) {
         g_autoptr(Plan) offloaded = find_offloaded(&request);
 
-        answer->smallest = smallest;
         answer->offloaded = offloaded;
         if (options->json)
             print_json_search(answer);
         else
-            table_print_nothing_fits(&request, answer->result, smallest, offloaded);
+            table_print_nothing_fits(answer);
         return 1;
     }
-    g_printerr("fsdp-plan: nothing fits on the cluster's %u GPUs; the smallest number that fits is "
-               "%u\n",
-               cluster, smallest);
-    request.gpus = smallest;
+    g_printerr("fsdp-plan: %s on the cluster's %u GPUs; the %s number that fits is %u\n",
+               answer->result->candidates > 0 ? "nothing fits" : "no layout is legal", cluster,
+               answer->result->candidates > 0 ? "smallest" : "nearest", other);
+    request.gpus = other;
     g_autoptr(SearchResult) larger = search(&request);
     answer->request = &request;
     answer->result = larger;

@@ -347,14 +347,36 @@ static void print_refused(const SearchResult *result)
 {
     for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
         if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
-            g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
-                    result->example[v]);
+            g_print("%" G_GUINT64_FORMAT " choice%s refused: %s\n", result->rejected[v],
+                    result->rejected[v] == 1 ? "" : "s", result->example[v]);
 }
 
-void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest, const Plan *offloaded)
+/* On which something fits.  Where nothing is legal only the nearest were tried. */
+static void print_numbers(const SearchAnswer *answer)
 {
-    const gboolean legal = result->rejected[VERDICT_MEMORY] > 0;
+    const guint fewer = answer->fewer, more = answer->smallest;
+
+    if (answer->result->candidates > 0 && more != 0)
+        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", more, more);
+    else if (fewer != 0 && more != 0)
+        g_print("\nThe nearest numbers of GPUs that fit are %u and %u (search --gpus %u).\n", fewer,
+                more, fewer);
+    else if (fewer != 0 || more != 0)
+        g_print("\nThe nearest number of GPUs that fits is %u (search --gpus %u).\n",
+                MAX(fewer, more), MAX(fewer, more));
+    else if (answer->result->candidates > 0)
+        g_print("\nNo number of GPUs up to %u fits%s.\n", search_most_gpus(answer->request),
+                answer->request->global_batch != 0 ? " that divides the global batch" : "");
+    else
+        g_print("\nNor does any of the nearest numbers of GPUs make one legal that fits.\n");
+}
+
+void table_print_nothing_fits(const SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const SearchResult *result = answer->result;
+    const Plan *offloaded = answer->offloaded;
+    const gboolean legal = result->candidates > 0;
     const guint gpus = search_gpus(request);
 
     print_inputs(request);
@@ -366,14 +388,8 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
     if (result->closest != NULL)
         print_memory(result->closest);
     print_refused(result);
-    if (smallest != 0)
-        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
-                smallest);
-    else
-        g_print("\nNo number of GPUs up to %u %s%s.\n", search_most_gpus(request),
-                legal ? "fits" : "makes one legal",
-                request->global_batch != 0 ? " that divides the global batch" : "");
-    if (smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
+    print_numbers(answer);
+    if (answer->smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
         g_print("The networks of %s join no more; an outer [network] does.\n",
                 request->topology->name);
     if (offloaded != NULL)

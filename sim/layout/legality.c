@@ -5,7 +5,7 @@ static const char *const verdict_names[NUM_VERDICTS] = {
     [VERDICT_TENSOR] = "tensor",   [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
     [VERDICT_RECIPE] = "recipe",   [VERDICT_PREFETCH] = "prefetch", [VERDICT_SEQUENCE] = "sequence",
     [VERDICT_LIMIT] = "limit",     [VERDICT_MEMORY] = "memory",     [VERDICT_SLOWER] = "slower",
-    [VERDICT_EXPERTS] = "experts",
+    [VERDICT_EXPERTS] = "experts", [VERDICT_MESH] = "mesh",
 };
 
 /* Ring indices are 16 bits wide (Call.index), and a step's calls are listed one by one. */

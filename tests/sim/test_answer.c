@@ -141,7 +141,7 @@ START_TEST(an_answer_says_why_choices_were_refused_and_what_fits)
     request.global_batch = 0;
     request.fixed[AXIS_DP_SHARD] = 4;
     g_autoptr(Plan) today = search_estimate(&request, NULL);
-    const SearchAnswer answer = {&request, result, today, notes, 5, NULL};
+    const SearchAnswer answer = {&request, result, today, notes, 5, 3, NULL};
     g_autoptr(JsonNode) node = answer_search(&answer);
     JsonObject *object = json_node_get_object(node);
     const char *batch = verdict_name(VERDICT_BATCH);
@@ -152,6 +152,7 @@ START_TEST(an_answer_says_why_choices_were_refused_and_what_fits)
         json_object_get_string_member(json_object_get_object_member(object, "refused"), batch),
         result->example[VERDICT_BATCH]);
     ck_assert_int_eq(json_object_get_int_member(object, "smallest_gpus"), 5);
+    ck_assert_int_eq(json_object_get_int_member(object, "fewer_gpus"), 3);
     ck_assert_int_eq(json_object_get_int_member(object, "most_gpus"), search_most_gpus(&request));
     ck_assert_uint_eq(json_array_get_length(json_object_get_array_member(object, "plans")), 0);
     ck_assert(
