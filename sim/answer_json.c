@@ -96,6 +96,8 @@ JsonNode *answer_search(const SearchAnswer *answer)
     json_object_set_int_member(object, "feasible", (gint64)result->feasible);
     add_rejected(object, result);
     json_object_set_double_member(object, "seconds", result->seconds);
+    if (answer->request->sort == SORT_TIME)
+        json_object_set_int_member(object, "within_noise", remark_alike(result));
     if (result->plans->len == 0)
         add_smallest(object, answer);
     add_plan(object, "closest", result->closest);

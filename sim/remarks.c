@@ -41,3 +41,20 @@ OpClass remark_bound(const Plan *plan)
             most = t;
     return (OpClass)most;
 }
+
+static double speed(const SearchResult *result, guint i)
+{
+    const Plan *plan = g_ptr_array_index(result->plans, i);
+
+    return plan->prediction.tokens_per_second;
+}
+
+guint remark_alike(const SearchResult *result)
+{
+    guint alike = 0;
+
+    while (alike < result->plans->len &&
+           speed(result, 0) < speed(result, alike) * (1 + REMARK_NOISE))
+        alike++;
+    return alike;
+}

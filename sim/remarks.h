@@ -11,5 +11,11 @@ char *remark_framework(const Framework *framework);            /* nothing is sai
 /* What fsdp-run would refuse. */
 char *remark_untrainable(const Plan *plan);
 
+/* Differences below what repeated runs of one layout show are noise. */
+#define REMARK_NOISE 0.02
+
+/* How many plans, from the first on, are no slower than it but by noise. */
+guint remark_alike(const SearchResult *result);
+
 /* The class of ops that takes the largest part of the step. */
 OpClass remark_bound(const Plan *plan);

@@ -164,6 +164,17 @@ static void print_units(const char *rank, const Plan *plan)
     g_print("\n");
 }
 
+/* What is sorted by other than time says nothing of who is faster. */
+static void print_alike(const SearchRequest *request, const SearchResult *result)
+{
+    const guint alike = request->sort == SORT_TIME ? remark_alike(result) : 1;
+
+    if (alike > 1)
+        g_print(
+            "\n1 to %u are within noise: %.0f%% of the step, what runs of one layout differ by\n",
+            alike, 100 * REMARK_NOISE);
+}
+
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
     const Widths width = widest(result, today);
@@ -185,6 +196,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
 
         print_units(rank, g_ptr_array_index(result->plans, i));
     }
+    print_alike(request, result);
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");

@@ -108,6 +108,24 @@ START_TEST(an_answer_says_of_a_plan_what_its_text_says)
 }
 END_TEST
 
+/* 2% slower is noise, more is not, nor is what follows it. */
+START_TEST(plans_that_differ_by_noise_are_counted)
+{
+    static const double speeds[] = {100, 99, 98.1, 98, 99.5};
+    g_autoptr(GPtrArray) plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
+    const SearchResult result = {.plans = plans};
+
+    ck_assert_uint_eq(remark_alike(&result), 0);
+    for (guint i = 0; i < G_N_ELEMENTS(speeds); i++) {
+        Plan *plan = plan_new();
+
+        plan->prediction.tokens_per_second = speeds[i];
+        g_ptr_array_add(plans, plan);
+        ck_assert_uint_eq(remark_alike(&result), MIN(i + 1, 3));
+    }
+}
+END_TEST
+
 /* What --json prints of one plan can be kept and run. */
 START_TEST(a_plan_that_is_answered_reads_as_its_file)
 {
@@ -170,6 +188,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, an_answer_says_of_a_plan_what_its_text_says, 0, 4);
+    tcase_add_test(tcase, plans_that_differ_by_noise_are_counted);
     tcase_add_test(tcase, a_plan_that_is_answered_reads_as_its_file);
     tcase_add_test(tcase, an_answer_says_why_choices_were_refused_and_what_fits);
     suite_add_tcase(suite, tcase);
