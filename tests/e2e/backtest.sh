@@ -49,4 +49,21 @@ for bad in none megatron; do
     grep -q "framework = \"$bad\"" "$tmp/stderr" || complain "--framework $bad: $(<"$tmp/stderr")"
 done
 
+# What other documents show is put there by a script, which knows what is no longer true.
+{
+    echo text
+    printf '```\n$ fsdp-plan estimate -m tiny-1m -t localhost \\\n    --layout dp_shard=2 -o a.plan\n'
+    printf '$ fsdp-plan check a.plan\nan older line\n```\n```sh\n$ fsdp-plan kept\n```\n'
+} >"$tmp/shown.md"
+cp "$tmp/shown.md" "$tmp/older.md"
+status=0
+scripts/shown.sh --check "$tmp/shown.md" 2>"$tmp/stderr" || status=$?
+[ "$status" -eq 1 ] || complain "an older line is taken for true: status $status"
+cmp -s "$tmp/shown.md" "$tmp/older.md" || complain "--check wrote"
+scripts/shown.sh "$tmp/shown.md" || complain "shown.sh"
+scripts/shown.sh --check "$tmp/shown.md" || complain "what was printed is not taken for true"
+diff "$tmp/older.md" "$tmp/shown.md" | grep '^[<>]' >"$tmp/changed" || true
+[[ $(<"$tmp/changed") == "< an older line"$'\n'"> proven for 2 ranks"* ]] ||
+    complain "shown.sh changed: $(<"$tmp/changed")"
+
 finish "the documented figures are what is printed"
