@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# shellcheck disable=SC1091,SC2154 # what common.bash sets
+# shellcheck disable=SC1091,SC2154,SC2016 # what common.bash sets; a document's commands
 # fsdp-plan backtest: the figures that reports/docs/backtest.md shows for the rows that ship are those
 # that it prints, and what is wrong with a table is said in one line.
 . "$(dirname "$0")/common.bash"
