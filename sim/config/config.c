@@ -85,6 +85,41 @@ void reader_note(const Reader *reader, const char *name, const char *harmless, c
                     g_strdup_printf("%s = %s: %s", entry->path, entry->value, why));
 }
 
+/* Only the place of state is the same. */
+static void note_offload(const Reader *reader, const char *name)
+{
+    reader_note(reader, name, "",
+                "priced with copies to the GPU and the optimiser's step there; theirs is on the "
+                "host, and gradients go there");
+}
+
+gboolean reader_tier(const Reader *reader, const char *name, Tier *tier, GError **error)
+{
+    static const Meaning tiers[] = {
+        {"none", TIER_DEVICE}, {"cpu", TIER_HOST}, {"nvme", TIER_NVME}, {NULL, 0}};
+    gint found = TIER_DEVICE;
+
+    if (!reader_word(reader, name, tiers, &found, error))
+        return FALSE;
+    *tier = (Tier)found;
+    if (*tier != TIER_DEVICE)
+        note_offload(reader, name);
+    return TRUE;
+}
+
+gboolean reader_offload_all(const Reader *reader, const char *name, GError **error)
+{
+    gboolean offloads;
+
+    if (!reader_flag(reader, name, &offloads, error))
+        return FALSE;
+    if (offloads) {
+        reader->config->offload = (Offload){TIER_HOST, TIER_HOST};
+        note_offload(reader, name);
+    }
+    return TRUE;
+}
+
 /* ---- files ---- */
 
 static Config *config_new(void)

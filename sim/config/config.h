@@ -18,6 +18,7 @@ typedef struct {
     gint strategy, recompute, schedule, context, sequence_parallel, optimizer;
     gint keep; /* units kept gathered between forward and backward: none, or the default's */
     gboolean gather_fp8;  /* weights travel in 8 bits */
+    Offload offload;      /* on the device where it says nothing */
     const Recipe *recipe; /* NULL: not said */
     GPtrArray *notes;     /* char *: what it says that is priced otherwise, or not at all */
 } Config;

@@ -35,6 +35,7 @@ static gboolean read_strategy(const Reader *reader, GError **error)
     if (deepspeed != NULL)
         return flat_refuse(reader->flat, deepspeed, "given itself: its choices stand there", error);
     if (!reader_flag(reader, "reshard_after_forward", &reshard, error) ||
+        !reader_offload_all(reader, "offload_params", error) ||
         !reader_flag(reader, "gradient_checkpointing", &checkpointing, error))
         return FALSE;
     config->strategy = !has_mapping(reader, "fsdp_config.") ? STRATEGY_NO_SHARD
@@ -44,7 +45,6 @@ static gboolean read_strategy(const Reader *reader, GError **error)
     if (!checkpointing && !reader_flag(reader, "activation_checkpointing", &checkpointing, error))
         return FALSE;
     config->recompute = checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-    reader_note(reader, "offload_params", "false", "priced without offload");
     reader_note(reader, "adapter", NULL, "priced as training of all parameters");
     reader_note(reader, "expert_parallel_size", "1", "priced without it");
     return TRUE;

@@ -266,7 +266,12 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP16);
     if (says(reader, "fp8") || says(reader, "fp8_format"))
         config->recipe = recipe_with_precision(mixed_recipe(reader), DTYPE_FP8);
-    reader_note(reader, "cpu_offloading", "false", "priced without offload");
-    reader_note(reader, "optimizer_cpu_offload", "false", "priced without offload");
+    reader_note(reader, "cpu_offloading", "false", "activations: priced without offload");
+    if (!reader_offload_all(reader, "optimizer_cpu_offload", error))
+        return FALSE;
+    config->offload.parameters = TIER_DEVICE; /* of the optimiser alone */
+    if (config->offload.optimizer != TIER_DEVICE)
+        reader_note(reader, "optimizer_offload_fraction", "1.0",
+                    "priced as with 1.0, all of the optimiser's state");
     return TRUE;
 }
