@@ -89,6 +89,27 @@ gboolean export_check_recompute(const Export *export, const char *why, GError **
            export_refuse(export, "recompute", recompute, why, error);
 }
 
+void export_note_offload(Export *export)
+{
+    export_note(export, "offload: gradients go to the host too, and the optimiser's step is there; "
+                        "the plan copies its state to the GPU");
+}
+
+gboolean export_offload_all(Export *export, gboolean *all, GError **error)
+{
+    const Offload *offload = &export->plan->sharding.offload;
+
+    *all = sharding_offloads(&export->plan->sharding);
+    if (!*all)
+        return TRUE;
+    export_note_offload(export);
+    return (offload->optimizer == TIER_HOST && offload->parameters == TIER_HOST) ||
+           export_refuse(export, "offload", "{...}",
+                         "its offload moves parameters and the optimiser's state together, to the "
+                         "host (optimizer=host,parameters=host)",
+                         error);
+}
+
 guint export_even_layers(const Plan *plan)
 {
     const guint pp = plan->layout.size[AXIS_PP], layers = plan->model->layers;
@@ -130,9 +151,8 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
     if (plan->sharding.gather_fp8)
         return export_refuse(export, "sharding.gather_dtype", "fp8",
                              "what is gathered in fp8 there is multiplied in fp8 too", error);
-    if (sharding_offloads(&plan->sharding))
-        return export_refuse(export, "offload", "{...}",
-                             "plans that keep all on the device are exported", error);
+    if (sharding_offloads(&plan->sharding) && exporter->why_not_offload != NULL)
+        return export_refuse(export, "offload", "{...}", exporter->why_not_offload, error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units (search with "

@@ -352,5 +352,7 @@ static gboolean megatron_write(Export *export, GError **error)
 const Exporter exporter_megatron = {
     .name = "megatron",
     .comments = TRUE,
+    .why_not_offload = "its optimiser on the host needs the precision-aware one, which keeps other "
+                       "types than a plan's recipe",
     .write = megatron_write,
 };

@@ -356,6 +356,32 @@ static void accumulate_whole(Plan *plan)
 {
     plan->sharding.accumulate_sharded = FALSE;
 }
+static void put(Plan *plan, Tier optimizer, Tier parameters)
+{
+    plan->sharding.offload = (Offload){optimizer, parameters};
+}
+static void put_all_on_the_host(Plan *plan)
+{
+    put(plan, TIER_HOST, TIER_HOST);
+}
+static void put_moments_on_the_host(Plan *plan)
+{
+    put(plan, TIER_HOST, TIER_DEVICE);
+}
+static void put_moments_on_cxl(Plan *plan)
+{
+    put(plan, TIER_CXL, TIER_DEVICE);
+}
+static void offload_in_stage_2(Plan *plan)
+{
+    set_mesh(plan, STRATEGY_SHARD_GRAD_OP, 1, 16);
+    put_all_on_the_host(plan);
+}
+static void offload_of_groups(Plan *plan)
+{
+    set_mesh(plan, STRATEGY_HYBRID_SHARD, 2, 8);
+    put_all_on_the_host(plan);
+}
 static void choose_ddp(Plan *plan)
 {
     set_mesh(plan, STRATEGY_NO_SHARD, 16, 1);
@@ -438,6 +464,12 @@ static const struct {
     {"deepspeed", &recipe_zero, keep_only_last, "sharding.keep = [last]"},
     {"deepspeed", &recipe_zero, override_a_unit, "sharding.units = [...]"},
     {"deepspeed", &recipe_zero, split_heads, "layout.tp = 2"},
+    {"torchtitan", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
+    {"accelerate", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
+    {"megatron", &recipe_zero, put_moments_on_the_host, "offload = {...}: its optimiser"},
+    {"deepspeed", &recipe_zero, put_moments_on_cxl, "offload.optimizer = cxl"},
+    {"deepspeed", &recipe_zero, offload_in_stage_2, "offload.parameters = host"},
+    {"deepspeed", &recipe_zero, offload_of_groups, "offload.optimizer = host: MiCS has no"},
     {"accelerate", &recipe_fsdp2, choose_zero, "workload.recipe = zero"},
     {"accelerate", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
     {"accelerate", &recipe_fsdp2, leave_a_node_partly_empty, "target.ranks_per_node = 6"},
@@ -470,6 +502,52 @@ START_TEST(tensor_parallelism_has_a_degree_and_a_sequence_flag)
     megatron->sequence_parallel = FALSE;
     g_autofree char *without = export_text(megatron, "megatron");
     ck_assert_ptr_null(strstr(without, "--sequence-parallel"));
+}
+END_TEST
+
+/* What the framework's own words for it are, and that nothing is said where all is on the device.
+ */
+static const struct {
+    const char *framework;
+    const Recipe *recipe;
+    Tier optimizer, parameters;
+    const char *written[3], *not [3];
+} offloaded[] = {
+    {"torchtitan", &recipe_fsdp2, TIER_HOST, TIER_HOST, {"enable_cpu_offload = true\n"}, {NULL}},
+    {"torchtitan", &recipe_fsdp2, TIER_DEVICE, TIER_DEVICE, {NULL}, {"offload"}},
+    {"accelerate", &recipe_fsdp2, TIER_HOST, TIER_HOST, {"fsdp_offload_params: true\n"}, {NULL}},
+    {"accelerate",
+     &recipe_fsdp2,
+     TIER_DEVICE,
+     TIER_DEVICE,
+     {"fsdp_offload_params: false\n"},
+     {NULL}},
+    {"deepspeed",
+     &recipe_zero,
+     TIER_HOST,
+     TIER_DEVICE,
+     {"\"offload_optimizer\" : {\n      \"device\" : \"cpu\""},
+     {"offload_param", "nvme"}},
+    {"deepspeed",
+     &recipe_zero,
+     TIER_HOST,
+     TIER_NVME,
+     {"\"offload_optimizer\" : {\n      \"device\" : \"cpu\"",
+      "\"offload_param\" : {\n      \"device\" : \"nvme\",\n      \"nvme_path\""},
+     {NULL}},
+    {"deepspeed", &recipe_zero, TIER_DEVICE, TIER_DEVICE, {NULL}, {"offload"}},
+};
+
+START_TEST(state_that_lies_elsewhere_is_told_in_the_words_of_the_framework)
+{
+    g_autoptr(Plan) plan = make_plan(offloaded[_i].recipe);
+    g_autofree char *refusal = NULL;
+
+    put(plan, offloaded[_i].optimizer, offloaded[_i].parameters);
+    g_autofree char *text = export_or_refusal(plan, offloaded[_i].framework, &refusal);
+    ck_assert_msg(text != NULL, "%s", refusal);
+    check_words(text, offloaded[_i].written, 3, TRUE);
+    check_words(text, offloaded[_i].not, 3, FALSE);
 }
 END_TEST
 
@@ -639,6 +717,8 @@ int main(void)
     tcase_add_test(files, megatron_arguments_are_as_written_here);
     tcase_add_test(files, megatron_reduces_in_fp32_unless_told);
     tcase_add_test(files, deepspeed_file_is_as_written_here);
+    tcase_add_loop_test(files, state_that_lies_elsewhere_is_told_in_the_words_of_the_framework, 0,
+                        G_N_ELEMENTS(offloaded));
     tcase_add_test(files, accelerate_file_is_as_written_here);
     tcase_add_loop_test(files, each_framework_writes_or_refuses_each_strategy, 0,
                         G_N_ELEMENTS(by_strategy));
