@@ -18,7 +18,7 @@ static const Mapping replicated_strategies[] = {
     {NULL, NULL, NULL},
 };
 
-/* bf16.enabled; with it DeepSpeed keeps an fp32 master. */
+/* bf16.enabled or fp16.enabled; with them DeepSpeed keeps an fp32 master. */
 static const Mapping recipes[] = {
     {"zero", "true", NULL},
     {"fsdp2", NULL, "its bf16 keeps bf16 parameters with an fp32 copy beside them (recipe zero)"},
@@ -174,7 +174,7 @@ static void add_precision(JsonBuilder *json, const Plan *plan, const char *bf16)
 {
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
 
-    begin(json, "bf16");
+    begin(json, plan->workload.recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
     json_builder_set_member_name(json, "enabled");
     json_builder_add_boolean_value(json, g_str_equal(bf16, "true"));
     json_builder_end_object(json);
@@ -207,6 +207,8 @@ static void note_hints(Export *export, guint64 stage)
     if (export->plan->schedule.recompute == RECOMPUTE_FULL)
         export_note(export, "recompute = full: the model has to checkpoint its blocks "
                             "(gradient_checkpointing_enable() in transformers)");
+    if (export->plan->workload.recipe->precision == DTYPE_FP16)
+        export_note(export, "fp16: its loss scale is dynamic");
     if (stage != 0)
         export_note(export, "left to DeepSpeed: sharding.form = %s (ZeRO cuts flat pieces)",
                     form_name(sharding->form));
@@ -288,6 +290,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
 const Exporter exporter_deepspeed = {
     .name = "deepspeed",
     .comments = FALSE,
+    .half = TRUE,
     .why_not_axis =
         {
             [AXIS_PP] = "its pipeline is a model's code (PipelineModule), not configuration",

@@ -126,6 +126,7 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 {
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
+    const DType precision = plan->workload.recipe->precision;
     g_autofree char *untrainable = model_untrainable(plan->model);
 
     if (untrainable != NULL)
@@ -143,11 +144,12 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
                                   "it must divide the model's kv heads "
                                   "there",
                                   error);
-    if (plan->workload.recipe->precision != DTYPE_BF16 &&
-        plan->workload.recipe->precision != DTYPE_FP32)
-        return export_refuse(export, "workload.precision",
-                             dtype_name(plan->workload.recipe->precision),
-                             "plans in bf16 and fp32 are exported", error);
+    if (precision != DTYPE_BF16 && precision != DTYPE_FP32 &&
+        !(exporter->half && precision == DTYPE_FP16))
+        return export_refuse(export, "workload.precision", dtype_name(precision),
+                             exporter->half ? "plans in bf16, fp16 and fp32 are exported"
+                                            : "plans in bf16 and fp32 are exported",
+                             error);
     if (plan->sharding.gather_fp8)
         return export_refuse(export, "sharding.gather_dtype", "fp8",
                              "what is gathered in fp8 there is multiplied in fp8 too", error);

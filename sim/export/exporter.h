@@ -16,6 +16,7 @@ typedef struct {
     const char *name;
     gboolean comments;                  /* its format has them, from "#" on */
     const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
+    gboolean half;                      /* fp16 too, beside bf16 and fp32 */
     const char *why_not_offload;        /* why all is on the device there; NULL: it may not be */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;

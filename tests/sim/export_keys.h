@@ -234,6 +234,8 @@ static const Key megatron_keys[] = {
     {"--global-batch-size", IS_INTEGER},
     {"--clip-grad", IS_NUMBER},
     {"--bf16", IS_FLAG},
+    {"--fp16", IS_FLAG},
+    {"--accumulate-allreduce-grads-in-fp32", IS_FLAG},
     {"--grad-reduce-in-bf16", IS_FLAG},
     {"--vocab-size", IS_INTEGER},
     {"--tensor-model-parallel-size", IS_INTEGER},

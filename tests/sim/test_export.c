@@ -551,6 +551,43 @@ START_TEST(state_that_lies_elsewhere_is_told_in_the_words_of_the_framework)
 }
 END_TEST
 
+/* Of those that have it; a GPU without bf16, such as V100, trains in nothing else. */
+static const struct {
+    const char *framework;
+    const Recipe *recipe;
+    const char *written[3], *not [3];
+} halves[] = {
+    {"megatron", &recipe_zero, {"--fp16\n"}, {"bf16", "--accumulate"}},
+    {"megatron",
+     &recipe_megatron,
+     {"--fp16\n", "--accumulate-allreduce-grads-in-fp32\n"},
+     {"bf16"}},
+    {"deepspeed",
+     &recipe_zero,
+     {"\"fp16\" : {\n    \"enabled\" : true", "\"grad_accum_dtype\" : \"fp16\"",
+      "\"communication_data_type\" : \"fp16\""},
+     {"bf16"}},
+    {"accelerate", &recipe_fsdp2, {NULL}, {NULL}},
+    {"torchtitan", &recipe_fsdp2, {NULL}, {NULL}},
+};
+
+START_TEST(fp16_is_written_where_it_exists)
+{
+    g_autoptr(Plan) plan = make_plan(recipe_with_precision(halves[_i].recipe, DTYPE_FP16));
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, halves[_i].framework, &refusal);
+
+    if (halves[_i].written[0] == NULL) {
+        ck_assert_ptr_nonnull(strstr(refusal, "can't express workload.precision = fp16"));
+        return;
+    }
+    ck_assert_msg(text != NULL, "%s", refusal);
+    const char *body = strstr(text, halves[_i].framework[0] == 'm' ? "\n--" : "{");
+    check_words(body, halves[_i].written, 3, TRUE);
+    check_words(body, halves[_i].not, 3, FALSE);
+}
+END_TEST
+
 START_TEST(an_unknown_framework_is_bad_usage_with_a_hint)
 {
     g_autoptr(Plan) plan = make_plan(&recipe_zero);
@@ -725,6 +762,7 @@ int main(void)
     tcase_add_loop_test(files, what_a_framework_has_no_word_for_is_refused_by_name, 0,
                         G_N_ELEMENTS(refusals));
     tcase_add_test(files, tensor_parallelism_has_a_degree_and_a_sequence_flag);
+    tcase_add_loop_test(files, fp16_is_written_where_it_exists, 0, G_N_ELEMENTS(halves));
     tcase_add_test(files, an_unknown_framework_is_bad_usage_with_a_hint);
     tcase_add_test(files, kept_units_decide_what_is_gathered_again);
     tcase_add_test(files, a_recomputed_block_stays_for_its_backward_pass);
