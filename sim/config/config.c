@@ -183,17 +183,53 @@ static const Framework frameworks[] = {
      config_read_deepspeed},
 };
 
+static gboolean is_sign(const FlatEntry *entry, const char *sign)
+{
+    const char *dot = strrchr(entry->path, '.');
+
+    return strcmp(dot == NULL ? entry->path : dot + 1, sign) == 0;
+}
+
 static gboolean has_sign(const Flat *flat, const Framework *framework)
 {
     for (guint s = 0; s < G_N_ELEMENTS(framework->signs) && framework->signs[s] != NULL; s++)
-        for (guint i = 0; i < flat->entries->len; i++) {
-            const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
-            const char *dot = strrchr(entry->path, '.');
-
-            if (strcmp(dot == NULL ? entry->path : dot + 1, framework->signs[s]) == 0)
+        for (guint i = 0; i < flat->entries->len; i++)
+            if (is_sign(&g_array_index(flat->entries, FlatEntry, i), framework->signs[s]))
                 return TRUE;
-        }
     return FALSE;
+}
+
+static gboolean is_at_top(const Flat *flat, const char *path)
+{
+    for (guint i = 0; i < flat->entries->len; i++)
+        if (strcmp(g_array_index(flat->entries, FlatEntry, i).path, path) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* A list of runs says the same of each, with other values: none of them is meant.  What stands at
+ * the top is the run's. */
+static gboolean check_one_run(const Flat *flat, const Framework *framework, GError **error)
+{
+    for (guint s = 0; s < G_N_ELEMENTS(framework->signs) && framework->signs[s] != NULL; s++) {
+        const FlatEntry *first = NULL;
+        const gboolean at_top = is_at_top(flat, framework->signs[s]);
+
+        for (guint i = 0; !at_top && i < flat->entries->len; i++) {
+            const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
+
+            if (!is_sign(entry, framework->signs[s]))
+                continue;
+            if (first != NULL && strcmp(first->value, entry->value) != 0) {
+                g_autofree char *allowed =
+                    g_strdup_printf("that of one run; %s is %s", first->path, first->value);
+
+                return flat_refuse(flat, entry, allowed, error);
+            }
+            first = entry;
+        }
+    }
+    return TRUE;
 }
 
 static const Framework *find_framework(const Flat *flat)
@@ -221,7 +257,7 @@ Config *config_parse(const char *text, const char *source, GError **error)
     }
     const Reader reader = {flat, config};
     config->framework = framework->framework;
-    if (!framework->read(&reader, error))
+    if (!check_one_run(flat, framework, error) || !framework->read(&reader, error))
         return NULL;
     if (config->strategy == STRATEGY_NO_SHARD && config->axis[AXIS_DP_SHARD] == 0) {
         config->axis[AXIS_DP_REPLICATE] = 0; /* all data ranks are replicas */

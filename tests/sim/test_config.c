@@ -375,6 +375,28 @@ START_TEST(the_open_axis_takes_what_is_left_of_the_gpus)
 }
 END_TEST
 
+START_TEST(a_list_of_runs_is_no_configuration)
+{
+    static const char list[] = "runs:\n"
+                               "  - train:\n      global_batch_size: 512\n"
+                               "  - train:\n      global_batch_size: %s\n";
+    g_autofree char *two = g_strdup_printf(list, "2048"), *twice = g_strdup_printf(list, "512");
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Config) refused = config_parse(two, "card.yaml", &error);
+    g_autoptr(Config) one = config_of("card.yaml", twice);
+    g_autoptr(Config) top =
+        config_of("a.json", "{\"a\": {\"train_batch_size\": 1}, \"b\": {\"train_batch_size\": 2},"
+                            " \"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}}");
+
+    ck_assert_ptr_null(refused);
+    ck_assert_ptr_nonnull(strstr(error->message, "card.yaml:"));
+    ck_assert_ptr_nonnull(
+        strstr(error->message, "global_batch_size = 2048: must be that of one run"));
+    ck_assert_uint_eq(one->global_batch, 512);
+    ck_assert_uint_eq(top->global_batch, 8);
+}
+END_TEST
+
 /* Both tiers, in each framework's words. */
 static const struct {
     const char *name, *text;
@@ -492,6 +514,7 @@ int main(void)
     tcase_add_loop_test(frameworks, what_can_not_be_taken_is_refused_with_file_line_field_value, 0,
                         8);
     tcase_add_test(requests, the_open_axis_takes_what_is_left_of_the_gpus);
+    tcase_add_test(frameworks, a_list_of_runs_is_no_configuration);
     tcase_add_loop_test(requests, state_that_lies_elsewhere_is_priced_there, 0,
                         G_N_ELEMENTS(offloads));
     tcase_add_test(requests, what_was_typed_comes_before_the_file);
