@@ -119,6 +119,7 @@ gboolean plan_config_layout(const Config *config, const char *source, SearchRequ
         return FALSE;
     for (guint a = 0; a < NUM_AXES; a++)
         fill(&request->fixed[a], axis[a]);
+    fill(&request->fixed_ep, config->ep);
     fill(&request->micro_batch, config->micro_batch);
     fill(&request->virtual_stages, config->virtual_stages);
     fill_choice(&request->strategy, config->strategy);

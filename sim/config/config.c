@@ -120,6 +120,16 @@ gboolean reader_offload_all(const Reader *reader, const char *name, GError **err
     return TRUE;
 }
 
+gboolean reader_experts(const Reader *reader, const char *name, GError **error)
+{
+    Config *config = reader->config;
+
+    if (config->strategy != STRATEGY_NO_SHARD)
+        return reader_uint(reader, name, &config->ep, error);
+    reader_note(reader, name, "1", "priced without it: nothing is sharded");
+    return TRUE;
+}
+
 /* ---- files ---- */
 
 static Config *config_new(void)

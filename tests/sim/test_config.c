@@ -375,6 +375,30 @@ START_TEST(the_open_axis_takes_what_is_left_of_the_gpus)
 }
 END_TEST
 
+/* Where nothing is sharded a plan has no such axis: that is noted. */
+START_TEST(experts_are_divided_as_the_file_says)
+{
+    static const char megatron[] = "python pretrain_gpt.py --micro-batch-size 1 --bf16 "
+                                   "--expert-model-parallel-size 8 %s\n";
+    g_autofree Topology *topology = two_nodes();
+    SearchRequest request = request_of(topology);
+    g_autofree char *whole = g_strdup_printf(megatron, "");
+    g_autofree char *sharded = g_strdup_printf(megatron, "--use-distributed-optimizer");
+    g_autoptr(Config) ddp = config_of("a.sh", whole), zero = config_of("a.sh", sharded);
+    g_autoptr(Config) titan = config_of("a.toml", "[parallelism]\ntensor_parallel_degree = 1\n"
+                                                  "expert_parallel_degree = 4\n");
+
+    ck_assert_uint_eq(ddp->ep, 0);
+    ck_assert_uint_eq(ddp->notes->len, 1);
+    ck_assert_uint_eq(zero->ep, 8);
+    ck_assert_uint_eq(zero->notes->len, 0);
+    ck_assert_uint_eq(titan->ep, 4);
+    request.gpus = 16;
+    ck_assert(plan_config_layout(zero, "a.sh", &request, NULL));
+    ck_assert_uint_eq(request.fixed_ep, 8);
+}
+END_TEST
+
 START_TEST(a_list_of_runs_is_no_configuration)
 {
     static const char list[] = "runs:\n"
@@ -514,6 +538,7 @@ int main(void)
     tcase_add_loop_test(frameworks, what_can_not_be_taken_is_refused_with_file_line_field_value, 0,
                         8);
     tcase_add_test(requests, the_open_axis_takes_what_is_left_of_the_gpus);
+    tcase_add_test(requests, experts_are_divided_as_the_file_says);
     tcase_add_test(frameworks, a_list_of_runs_is_no_configuration);
     tcase_add_loop_test(requests, state_that_lies_elsewhere_is_priced_there, 0,
                         G_N_ELEMENTS(offloads));
