@@ -109,3 +109,68 @@ JsonNode *answer_search(const SearchAnswer *answer)
     json_node_take_object(node, object);
     return node;
 }
+
+/* ---- models ---- */
+
+static JsonNode *tensor_node(const ParamShape *tensor)
+{
+    JsonNode *node = json_node_new(JSON_NODE_OBJECT);
+    JsonObject *object = json_object_new();
+    JsonArray *shape = json_array_new();
+
+    if (tensor->dims == 3)
+        json_array_add_int_element(shape, (gint64)tensor->stack);
+    json_array_add_int_element(shape, (gint64)tensor->rows);
+    if (tensor->dims >= 2)
+        json_array_add_int_element(shape, (gint64)tensor->cols);
+    json_object_set_string_member(object, "name", tensor->name);
+    json_object_set_array_member(object, "shape", shape);
+    json_node_take_object(node, object);
+    return node;
+}
+
+static void add_shape(JsonObject *object, const Model *model)
+{
+    const struct {
+        const char *name;
+        guint value;
+    } sizes[] = {{"layers", model->layers},         {"hidden", model->hidden},
+                 {"heads", model->heads},           {"head_dim", model->head_dim},
+                 {"kv_heads", model->kv_heads},     {"ffn", model->ffn},
+                 {"vocab", model->vocab},           {"max_seq_len", model->max_seq},
+                 {"experts", model->experts.count}, {"experts_per_token", model->experts.top_k}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(sizes); i++)
+        json_object_set_int_member(object, sizes[i].name, sizes[i].value);
+    json_object_set_boolean_member(object, "tied", model->tied);
+}
+
+/* Takes @lacking: what it has that is in the way; NULL: it can be. */
+static void add_ability(JsonObject *object, const char *can, const char * not, char *lacking)
+{
+    json_object_set_boolean_member(object, can, lacking == NULL);
+    if (lacking != NULL)
+        json_object_set_string_member(object, not, lacking);
+    g_free(lacking);
+}
+
+JsonNode *answer_model(const Model *model)
+{
+    JsonNode *node = json_node_new(JSON_NODE_OBJECT);
+    JsonObject *object = json_object_new();
+    JsonArray *list = json_array_new();
+    g_autoptr(GArray) tensors = model_tensors(model);
+
+    json_object_set_string_member(object, "name", model->name);
+    json_object_set_string_member(object, "model_type", model->model_type);
+    json_object_set_int_member(object, "parameters", (gint64)model_parameters(model));
+    json_object_set_int_member(object, "active_parameters", (gint64)model_active_parameters(model));
+    add_shape(object, model);
+    add_ability(object, "plannable", "unplannable", model_unplannable(model));
+    add_ability(object, "trainable", "untrainable", model_untrainable(model));
+    for (guint i = 0; i < tensors->len; i++)
+        json_array_add_element(list, tensor_node(&g_array_index(tensors, ParamShape, i)));
+    json_object_set_array_member(object, "tensors", list);
+    json_node_take_object(node, object);
+    return node;
+}

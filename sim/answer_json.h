@@ -1,4 +1,4 @@
-/* What search and estimate answer with --json. */
+/* What search, estimate and model answer with --json. */
 #pragma once
 
 #include "sim/search/search.h"
@@ -21,3 +21,8 @@ JsonNode *answer_plan(const Plan *plan);
 
 /* {"candidates", "feasible", "rejected", "refused", "seconds", "plans", ...}; the same. */
 JsonNode *answer_search(const SearchAnswer *answer);
+
+/* {"name", "parameters", "active_parameters", shape, what can be done with it, "tensors"}; the
+ * same.
+ */
+JsonNode *answer_model(const Model *model);

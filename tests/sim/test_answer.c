@@ -181,6 +181,28 @@ START_TEST(an_answer_says_why_choices_were_refused_and_what_fits)
 }
 END_TEST
 
+START_TEST(an_answer_of_a_model_says_its_shape_and_what_can_be_done_with_it)
+{
+    g_autoptr(Model) dense = model_named("gpt2"), experts = model_named("mixtral-8x7b");
+    g_autoptr(JsonNode) small = answer_model(dense), large = answer_model(experts);
+    JsonObject *gpt2 = json_node_get_object(small), *mixtral = json_node_get_object(large);
+
+    ck_assert_int_eq(json_object_get_int_member(gpt2, "parameters"), 124439808);
+    ck_assert_str_eq(json_object_get_string_member(gpt2, "model_type"), "gpt2");
+    ck_assert_int_eq(json_object_get_int_member(gpt2, "max_seq_len"), 1024);
+    ck_assert(json_object_get_boolean_member(gpt2, "tied"));
+    ck_assert(json_object_get_boolean_member(gpt2, "trainable"));
+    ck_assert(!json_object_has_member(gpt2, "untrainable"));
+    ck_assert_uint_eq(json_array_get_length(json_object_get_array_member(gpt2, "tensors")), 148);
+    ck_assert_int_eq(json_object_get_int_member(mixtral, "active_parameters"), 12879925248);
+    ck_assert_int_eq(json_object_get_int_member(mixtral, "experts"), 8);
+    ck_assert_int_eq(json_object_get_int_member(mixtral, "experts_per_token"), 2);
+    ck_assert(json_object_get_boolean_member(mixtral, "plannable"));
+    ck_assert(!json_object_get_boolean_member(mixtral, "trainable"));
+    ck_assert_str_eq(json_object_get_string_member(mixtral, "untrainable"), "mixture of experts");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("answer");
@@ -191,6 +213,7 @@ int main(void)
     tcase_add_test(tcase, plans_that_differ_by_noise_are_counted);
     tcase_add_test(tcase, a_plan_that_is_answered_reads_as_its_file);
     tcase_add_test(tcase, an_answer_says_why_choices_were_refused_and_what_fits);
+    tcase_add_test(tcase, an_answer_of_a_model_says_its_shape_and_what_can_be_done_with_it);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
