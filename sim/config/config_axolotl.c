@@ -46,8 +46,7 @@ static gboolean read_strategy(const Reader *reader, GError **error)
         return FALSE;
     config->recompute = checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
     reader_note(reader, "adapter", NULL, "priced as training of all parameters");
-    reader_note(reader, "expert_parallel_size", "1", "priced without it");
-    return TRUE;
+    return reader_experts(reader, "expert_parallel_size", error);
 }
 
 gboolean config_read_axolotl(const Reader *reader, GError **error)
@@ -68,6 +67,12 @@ gboolean config_read_axolotl(const Reader *reader, GError **error)
         !reader_word(reader, "optimizer", optimizers, &config->optimizer, error) ||
         !reader_word(reader, "bf16", bf16s, &bf16, error))
         return FALSE;
+    /* Its ranks are their product; in a plan experts are divided among those that shard. */
+    if (config->ep > 1 && axis[AXIS_DP_SHARD] > 0) {
+        axis[AXIS_DP_SHARD] *= config->ep;
+        reader_note(reader, "expert_parallel_size", NULL,
+                    "priced with all that is no expert sharded over its ranks too");
+    }
     config->recipe = bf16 == BF16_ON ? &recipe_fsdp2 : &recipe_fp32;
     return TRUE;
 }

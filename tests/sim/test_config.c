@@ -388,11 +388,18 @@ START_TEST(experts_are_divided_as_the_file_says)
     g_autoptr(Config) titan = config_of("a.toml", "[parallelism]\ntensor_parallel_degree = 1\n"
                                                   "expert_parallel_degree = 4\n");
 
+    g_autoptr(Config) axolotl =
+        config_of("a.yaml", "base_model: some/thing\nexpert_parallel_size: 2\ndp_shard_size: 4\n"
+                            "fsdp_config:\n  fsdp_version: 2\n");
+
     ck_assert_uint_eq(ddp->ep, 0);
     ck_assert_uint_eq(ddp->notes->len, 1);
     ck_assert_uint_eq(zero->ep, 8);
     ck_assert_uint_eq(zero->notes->len, 0);
     ck_assert_uint_eq(titan->ep, 4);
+    ck_assert_uint_eq(axolotl->ep, 2);
+    check_axes(axolotl, 1, 1, 8, 1, 1);
+    ck_assert_uint_eq(axolotl->notes->len, 1);
     request.gpus = 16;
     ck_assert(plan_config_layout(zero, "a.sh", &request, NULL));
     ck_assert_uint_eq(request.fixed_ep, 8);
