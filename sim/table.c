@@ -363,6 +363,23 @@ static void print_refused(const SearchResult *result)
                     result->rejected[v] == 1 ? "" : "s", result->example[v]);
 }
 
+/* It may fit where nothing else does: with state in another tier. */
+static void print_today(const Plan *today)
+{
+    g_autofree char *layout = plan_layout_text(today);
+    g_autofree char *step = seconds_text(today->prediction.step_seconds);
+    g_autofree char *total = bytes_text(today->prediction.memory_total);
+    g_autofree char *limit = bytes_text(today->prediction.memory_limit);
+
+    if (today->reasons->len > 0)
+        g_print("What runs today (%s) does not fit either: %s\n", layout,
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("What runs today fits: %s, %s, %s a step, %s of %s%s\n", layout,
+                strategy_name(today->sharding.strategy), step, total, limit,
+                plan_is_tight(today) ? " (at risk)" : "");
+}
+
 /* On which something fits.  Where nothing is legal only the nearest were tried. */
 static void print_numbers(const SearchAnswer *answer)
 {
@@ -399,6 +416,8 @@ void table_print_nothing_fits(const SearchAnswer *answer)
                 (const char *)g_ptr_array_index(result->closest->reasons, 0));
     if (result->closest != NULL)
         print_memory(result->closest);
+    if (answer->today != NULL)
+        print_today(answer->today);
     print_refused(result);
     print_numbers(answer);
     if (answer->smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)

@@ -49,6 +49,15 @@ for bad in none megatron; do
     grep -q "framework = \"$bad\"" "$tmp/stderr" || complain "--framework $bad: $(<"$tmp/stderr")"
 done
 
+# What runs today may fit where nothing else does.
+echo '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+    "offload_param": {"device": "cpu"}}, "bf16": {"enabled": true}}' >"$tmp/today.json"
+status=0
+"$build/fsdp-plan" search -m llama-3.1-8b -t dgx-h100 -n 1 --from "$tmp/today.json" \
+    >"$tmp/stdout" 2>"$tmp/stderr" || status=$?
+[ "$status" -eq 1 ] || complain "8B on one GPU: status $status, not 1"
+grep -q '^What runs today fits: 1 rank, full_shard' "$tmp/stdout" || complain "8B: $(<"$tmp/stdout")"
+
 # What other documents show is put there by a script, which knows what is no longer true.
 {
     echo text
