@@ -356,32 +356,6 @@ static void accumulate_whole(Plan *plan)
 {
     plan->sharding.accumulate_sharded = FALSE;
 }
-static void put(Plan *plan, Tier optimizer, Tier parameters)
-{
-    plan->sharding.offload = (Offload){optimizer, parameters};
-}
-static void put_all_on_the_host(Plan *plan)
-{
-    put(plan, TIER_HOST, TIER_HOST);
-}
-static void put_moments_on_the_host(Plan *plan)
-{
-    put(plan, TIER_HOST, TIER_DEVICE);
-}
-static void put_moments_on_cxl(Plan *plan)
-{
-    put(plan, TIER_CXL, TIER_DEVICE);
-}
-static void offload_in_stage_2(Plan *plan)
-{
-    set_mesh(plan, STRATEGY_SHARD_GRAD_OP, 1, 16);
-    put_all_on_the_host(plan);
-}
-static void offload_of_groups(Plan *plan)
-{
-    set_mesh(plan, STRATEGY_HYBRID_SHARD, 2, 8);
-    put_all_on_the_host(plan);
-}
 static void choose_ddp(Plan *plan)
 {
     set_mesh(plan, STRATEGY_NO_SHARD, 16, 1);
@@ -464,12 +438,6 @@ static const struct {
     {"deepspeed", &recipe_zero, keep_only_last, "sharding.keep = [last]"},
     {"deepspeed", &recipe_zero, override_a_unit, "sharding.units = [...]"},
     {"deepspeed", &recipe_zero, split_heads, "layout.tp = 2"},
-    {"torchtitan", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
-    {"accelerate", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
-    {"megatron", &recipe_zero, put_moments_on_the_host, "offload = {...}: its optimiser"},
-    {"deepspeed", &recipe_zero, put_moments_on_cxl, "offload.optimizer = cxl"},
-    {"deepspeed", &recipe_zero, offload_in_stage_2, "offload.parameters = host"},
-    {"deepspeed", &recipe_zero, offload_of_groups, "offload.optimizer = host: MiCS has no"},
     {"accelerate", &recipe_fsdp2, choose_zero, "workload.recipe = zero"},
     {"accelerate", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
     {"accelerate", &recipe_fsdp2, leave_a_node_partly_empty, "target.ranks_per_node = 6"},
@@ -502,89 +470,6 @@ START_TEST(tensor_parallelism_has_a_degree_and_a_sequence_flag)
     megatron->sequence_parallel = FALSE;
     g_autofree char *without = export_text(megatron, "megatron");
     ck_assert_ptr_null(strstr(without, "--sequence-parallel"));
-}
-END_TEST
-
-/* What the framework's own words for it are, and that nothing is said where all is on the device.
- */
-static const struct {
-    const char *framework;
-    const Recipe *recipe;
-    Tier optimizer, parameters;
-    const char *written[3], *not [3];
-} offloaded[] = {
-    {"torchtitan", &recipe_fsdp2, TIER_HOST, TIER_HOST, {"enable_cpu_offload = true\n"}, {NULL}},
-    {"torchtitan", &recipe_fsdp2, TIER_DEVICE, TIER_DEVICE, {NULL}, {"offload"}},
-    {"accelerate", &recipe_fsdp2, TIER_HOST, TIER_HOST, {"fsdp_offload_params: true\n"}, {NULL}},
-    {"accelerate",
-     &recipe_fsdp2,
-     TIER_DEVICE,
-     TIER_DEVICE,
-     {"fsdp_offload_params: false\n"},
-     {NULL}},
-    {"deepspeed",
-     &recipe_zero,
-     TIER_HOST,
-     TIER_DEVICE,
-     {"\"offload_optimizer\" : {\n      \"device\" : \"cpu\""},
-     {"offload_param", "nvme"}},
-    {"deepspeed",
-     &recipe_zero,
-     TIER_HOST,
-     TIER_NVME,
-     {"\"offload_optimizer\" : {\n      \"device\" : \"cpu\"",
-      "\"offload_param\" : {\n      \"device\" : \"nvme\",\n      \"nvme_path\""},
-     {NULL}},
-    {"deepspeed", &recipe_zero, TIER_DEVICE, TIER_DEVICE, {NULL}, {"offload"}},
-};
-
-START_TEST(state_that_lies_elsewhere_is_told_in_the_words_of_the_framework)
-{
-    g_autoptr(Plan) plan = make_plan(offloaded[_i].recipe);
-    g_autofree char *refusal = NULL;
-
-    put(plan, offloaded[_i].optimizer, offloaded[_i].parameters);
-    g_autofree char *text = export_or_refusal(plan, offloaded[_i].framework, &refusal);
-    ck_assert_msg(text != NULL, "%s", refusal);
-    check_words(text, offloaded[_i].written, 3, TRUE);
-    check_words(text, offloaded[_i].not, 3, FALSE);
-}
-END_TEST
-
-/* Of those that have it; a GPU without bf16, such as V100, trains in nothing else. */
-static const struct {
-    const char *framework;
-    const Recipe *recipe;
-    const char *written[3], *not [3];
-} halves[] = {
-    {"megatron", &recipe_zero, {"--fp16\n"}, {"bf16", "--accumulate"}},
-    {"megatron",
-     &recipe_megatron,
-     {"--fp16\n", "--accumulate-allreduce-grads-in-fp32\n"},
-     {"bf16"}},
-    {"deepspeed",
-     &recipe_zero,
-     {"\"fp16\" : {\n    \"enabled\" : true", "\"grad_accum_dtype\" : \"fp16\"",
-      "\"communication_data_type\" : \"fp16\""},
-     {"bf16"}},
-    {"accelerate", &recipe_fsdp2, {NULL}, {NULL}},
-    {"torchtitan", &recipe_fsdp2, {NULL}, {NULL}},
-};
-
-START_TEST(fp16_is_written_where_it_exists)
-{
-    g_autoptr(Plan) plan = make_plan(recipe_with_precision(halves[_i].recipe, DTYPE_FP16));
-    g_autofree char *refusal = NULL;
-    g_autofree char *text = export_or_refusal(plan, halves[_i].framework, &refusal);
-
-    if (halves[_i].written[0] == NULL) {
-        ck_assert_ptr_nonnull(strstr(refusal, "can't express workload.precision = fp16"));
-        return;
-    }
-    ck_assert_msg(text != NULL, "%s", refusal);
-    const char *body = strstr(text, halves[_i].framework[0] == 'm' ? "\n--" : "{");
-    check_words(body, halves[_i].written, 3, TRUE);
-    check_words(body, halves[_i].not, 3, FALSE);
 }
 END_TEST
 
@@ -754,15 +639,12 @@ int main(void)
     tcase_add_test(files, megatron_arguments_are_as_written_here);
     tcase_add_test(files, megatron_reduces_in_fp32_unless_told);
     tcase_add_test(files, deepspeed_file_is_as_written_here);
-    tcase_add_loop_test(files, state_that_lies_elsewhere_is_told_in_the_words_of_the_framework, 0,
-                        G_N_ELEMENTS(offloaded));
     tcase_add_test(files, accelerate_file_is_as_written_here);
     tcase_add_loop_test(files, each_framework_writes_or_refuses_each_strategy, 0,
                         G_N_ELEMENTS(by_strategy));
     tcase_add_loop_test(files, what_a_framework_has_no_word_for_is_refused_by_name, 0,
                         G_N_ELEMENTS(refusals));
     tcase_add_test(files, tensor_parallelism_has_a_degree_and_a_sequence_flag);
-    tcase_add_loop_test(files, fp16_is_written_where_it_exists, 0, G_N_ELEMENTS(halves));
     tcase_add_test(files, an_unknown_framework_is_bad_usage_with_a_hint);
     tcase_add_test(files, kept_units_decide_what_is_gathered_again);
     tcase_add_test(files, a_recomputed_block_stays_for_its_backward_pass);
