@@ -89,6 +89,16 @@ gboolean export_check_recompute(const Export *export, const char *why, GError **
            export_refuse(export, "recompute", recompute, why, error);
 }
 
+static gboolean refuse_offload(const Export *export, const char *why, GError **error)
+{
+    const Offload *offload = &export->plan->sharding.offload;
+    g_autofree char *tiers =
+        g_strdup_printf("optimizer=%s,parameters=%s", tier_name(offload->optimizer),
+                        tier_name(offload->parameters));
+
+    return export_refuse(export, "offload", tiers, why, error);
+}
+
 void export_note_offload(Export *export)
 {
     export_note(export, "offload: gradients go to the host too, and the optimiser's step is there; "
@@ -104,10 +114,10 @@ gboolean export_offload_all(Export *export, gboolean *all, GError **error)
         return TRUE;
     export_note_offload(export);
     return (offload->optimizer == TIER_HOST && offload->parameters == TIER_HOST) ||
-           export_refuse(export, "offload", "{...}",
-                         "its offload moves parameters and the optimiser's state together, to the "
-                         "host (optimizer=host,parameters=host)",
-                         error);
+           refuse_offload(export,
+                          "its offload moves parameters and the optimiser's state together, to the "
+                          "host (optimizer=host,parameters=host)",
+                          error);
 }
 
 guint export_even_layers(const Plan *plan)
@@ -154,7 +164,7 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
         return export_refuse(export, "sharding.gather_dtype", "fp8",
                              "what is gathered in fp8 there is multiplied in fp8 too", error);
     if (sharding_offloads(&plan->sharding) && exporter->why_not_offload != NULL)
-        return export_refuse(export, "offload", "{...}", exporter->why_not_offload, error);
+        return refuse_offload(export, exporter->why_not_offload, error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units (search with "

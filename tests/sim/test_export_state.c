@@ -35,9 +35,12 @@ static const struct {
     void (*choose)(Plan *plan);
     const char *refusal;
 } refusals[] = {
-    {"torchtitan", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
-    {"accelerate", &recipe_fsdp2, put_moments_on_the_host, "offload = {...}: its offload moves"},
-    {"megatron", &recipe_zero, put_moments_on_the_host, "offload = {...}: its optimiser"},
+    {"torchtitan", &recipe_fsdp2, put_moments_on_the_host,
+     "offload = optimizer=host,parameters=device: its offload moves"},
+    {"accelerate", &recipe_fsdp2, put_moments_on_the_host,
+     "offload = optimizer=host,parameters=device: its offload moves"},
+    {"megatron", &recipe_zero, put_moments_on_the_host,
+     "offload = optimizer=host,parameters=device: its optimiser"},
     {"deepspeed", &recipe_zero, put_moments_on_cxl, "offload.optimizer = cxl"},
     {"deepspeed", &recipe_zero, offload_in_stage_2, "offload.parameters = host"},
     {"deepspeed", &recipe_zero, offload_of_groups, "offload.optimizer = host: MiCS has no"},
