@@ -1,4 +1,5 @@
 /* fsdp-plan model, topology, topology import: what was read, as it was understood. */
+#include "sim/answer_json.h"
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/command_argument.h"
@@ -7,43 +8,11 @@
 #include "sim/input/model.h"
 #include "sim/input/topology.h"
 
-#include <json-glib/json-glib.h>
-
-static void add_tensor(JsonBuilder *json, const ParamShape *tensor)
+static void print_model_json(const Model *model)
 {
-    json_builder_begin_object(json);
-    json_builder_set_member_name(json, "name");
-    json_builder_add_string_value(json, tensor->name);
-    json_builder_set_member_name(json, "shape");
-    json_builder_begin_array(json);
-    if (tensor->dims == 3)
-        json_builder_add_int_value(json, (gint64)tensor->stack);
-    json_builder_add_int_value(json, (gint64)tensor->rows);
-    if (tensor->dims >= 2)
-        json_builder_add_int_value(json, (gint64)tensor->cols);
-    json_builder_end_array(json);
-    json_builder_end_object(json);
-}
-
-static void print_model_json(const Model *model, const GArray *tensors)
-{
-    g_autoptr(JsonBuilder) json = json_builder_new();
-
-    json_builder_begin_object(json);
-    json_builder_set_member_name(json, "name");
-    json_builder_add_string_value(json, model->name);
-    json_builder_set_member_name(json, "parameters");
-    json_builder_add_int_value(json, (gint64)model_parameters(model));
-    json_builder_set_member_name(json, "active_parameters");
-    json_builder_add_int_value(json, (gint64)model_active_parameters(model));
-    json_builder_set_member_name(json, "tensors");
-    json_builder_begin_array(json);
-    for (guint i = 0; i < tensors->len; i++)
-        add_tensor(json, &g_array_index(tensors, ParamShape, i));
-    json_builder_end_array(json);
-    json_builder_end_object(json);
-    g_autoptr(JsonNode) node = json_builder_get_root(json);
+    g_autoptr(JsonNode) node = answer_model(model);
     g_autofree char *text = json_to_string(node, TRUE);
+
     g_print("%s\n", text);
 }
 
@@ -96,7 +65,7 @@ int command_model(int argc, char **argv, GError **error)
         return error_exit_status(*error);
     g_autoptr(GArray) tensors = model_tensors(model);
     if (json)
-        print_model_json(model, tensors);
+        print_model_json(model);
     else
         print_model(model, tensors);
     return 0;

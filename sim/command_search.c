@@ -1,10 +1,10 @@
 /* fsdp-plan search, estimate. */
 #include "reports/store/store.h"
+#include "sim/answer_json.h"
 #include "sim/base/error.h"
 #include "sim/commands.h"
 #include "sim/plan_options.h"
 #include "sim/search/cheapest.h"
-#include "sim/search/plan_json.h"
 #include "sim/search/price.h"
 #include "sim/table.h"
 
@@ -13,56 +13,6 @@ static void print_json_node(JsonNode *node)
     g_autofree char *text = json_to_string(node, TRUE);
 
     g_print("%s\n", text);
-}
-
-/* NULL: no member. */
-static void add_plan(JsonBuilder *json, const char *name, const Plan *plan)
-{
-    if (plan == NULL)
-        return;
-    json_builder_set_member_name(json, name);
-    json_builder_add_value(json, plan_node(plan));
-}
-
-/* {"candidates", "feasible", "rejected", "seconds", "plans"} (DESIGN 6).  @smallest, @offloaded:
- * where nothing fits. */
-static void print_json_search(const SearchResult *result, const Plan *today, guint smallest,
-                              const Plan *offloaded)
-{
-    g_autoptr(JsonBuilder) json = json_builder_new();
-    g_autoptr(JsonNode) node = NULL;
-
-    json_builder_begin_object(json);
-    json_builder_set_member_name(json, "candidates");
-    json_builder_add_int_value(json, (gint64)result->candidates);
-    json_builder_set_member_name(json, "feasible");
-    json_builder_add_int_value(json, (gint64)result->feasible);
-    json_builder_set_member_name(json, "rejected");
-    json_builder_begin_object(json);
-    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
-        if (result->rejected[v] == 0)
-            continue;
-        json_builder_set_member_name(json, verdict_name((Verdict)v));
-        json_builder_add_int_value(json, (gint64)result->rejected[v]);
-    }
-    json_builder_end_object(json);
-    json_builder_set_member_name(json, "seconds");
-    json_builder_add_double_value(json, result->seconds);
-    if (result->plans->len == 0) { /* 0: none fits */
-        json_builder_set_member_name(json, "smallest_gpus");
-        json_builder_add_int_value(json, smallest);
-    }
-    add_plan(json, "closest", result->closest);
-    add_plan(json, "offloaded", offloaded);
-    add_plan(json, "from", today);
-    json_builder_set_member_name(json, "plans");
-    json_builder_begin_array(json);
-    for (guint i = 0; i < result->plans->len; i++)
-        json_builder_add_value(json, plan_node(g_ptr_array_index(result->plans, i)));
-    json_builder_end_array(json);
-    json_builder_end_object(json);
-    node = json_builder_get_root(json);
-    print_json_node(node);
 }
 
 static gboolean record_search(const SearchRequest *request, const SearchResult *result,
@@ -88,10 +38,17 @@ static void print_notes(const Config *config, const char *source)
                    (const char *)g_ptr_array_index(config->notes, i));
 }
 
-/* A store that can't be opened is refused before a plan is written. */
-static int show_result(const SearchRequest *request, const SearchResult *result, const Plan *today,
-                       const PlanOptions *options, GError **error)
+static void print_json_search(const SearchAnswer *answer)
 {
+    g_autoptr(JsonNode) node = answer_search(answer);
+
+    print_json_node(node);
+}
+
+/* A store that can't be opened is refused before a plan is written. */
+static int show_result(const SearchAnswer *answer, const PlanOptions *options, GError **error)
+{
+    const SearchResult *result = answer->result;
     g_autoptr(Store) store = NULL;
 
     if (options->db != NULL && (store = store_open(options->db, FALSE, error)) == NULL)
@@ -99,12 +56,12 @@ static int show_result(const SearchRequest *request, const SearchResult *result,
     if (options->output != NULL &&
         !plan_save(g_ptr_array_index(result->plans, 0), options->output, error))
         return error_exit_status(*error);
-    if (store != NULL && !record_search(request, result, store, error))
+    if (store != NULL && !record_search(answer->request, result, store, error))
         return error_exit_status(*error);
     if (options->json)
-        print_json_search(result, today, 0, NULL);
+        print_json_search(answer);
     else
-        table_print_search(request, result, today);
+        table_print_search(answer->request, result, answer->today);
     return 0;
 }
 
@@ -130,31 +87,46 @@ static Plan *find_offloaded(const SearchRequest *request)
     return NULL;
 }
 
+/* More GPUs have more memory; what is illegal may be legal on fewer too. */
+static void find_numbers(SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const guint gpus = search_gpus(request);
+    const gboolean legal = answer->result->candidates > 0;
+
+    answer->smallest =
+        legal ? search_smallest_gpus(request, gpus + 1) : search_nearest_gpus(request, gpus, TRUE);
+    answer->fewer = legal ? 0 : search_nearest_gpus(request, gpus, FALSE);
+}
+
 /* On the number of GPUs that was asked for: what is missing.  Without a number the smallest one
- * that fits is searched instead, and said. */
-static int nothing_fits(const PlanInputs *inputs, const SearchResult *result, const Plan *today,
-                        const PlanOptions *options, GError **error)
+ * that fits is searched instead (of what is illegal there, the nearest below), and said. */
+static int nothing_fits(const PlanInputs *inputs, SearchAnswer *answer, const PlanOptions *options,
+                        GError **error)
 {
     SearchRequest request = inputs->request;
     const guint cluster = search_gpus(&request);
-    const guint smallest =
-        result->candidates == 0 ? 0 : search_smallest_gpus(&request, cluster + 1);
 
-    if (inputs->gpus_given || smallest == 0) {
+    find_numbers(answer);
+    const guint other = answer->fewer != 0 ? answer->fewer : answer->smallest;
+    if (inputs->gpus_given || other == 0) {
         g_autoptr(Plan) offloaded = find_offloaded(&request);
 
+        answer->offloaded = offloaded;
         if (options->json)
-            print_json_search(result, today, smallest, offloaded);
+            print_json_search(answer);
         else
-            table_print_nothing_fits(&request, result, smallest, offloaded);
+            table_print_nothing_fits(answer);
         return 1;
     }
-    g_printerr("fsdp-plan: nothing fits on the cluster's %u GPUs; the smallest number that fits is "
-               "%u\n",
-               cluster, smallest);
-    request.gpus = smallest;
+    g_printerr("fsdp-plan: %s on the cluster's %u GPUs; the %s number that fits is %u\n",
+               answer->result->candidates > 0 ? "nothing fits" : "no layout is legal", cluster,
+               answer->result->candidates > 0 ? "smallest" : "nearest", other);
+    request.gpus = other;
     g_autoptr(SearchResult) larger = search(&request);
-    return show_result(&request, larger, today, options, error);
+    answer->request = &request;
+    answer->result = larger;
+    return show_result(answer, options, error);
 }
 
 static int show_search(const PlanInputs *inputs, const PlanOptions *options, GError **error)
@@ -178,9 +150,12 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     }
     const gboolean numbers = request.sort == SORT_COST && !inputs->gpus_given && !inputs->gpus_auto;
     g_autoptr(SearchResult) result = numbers ? search_cheapest(&request) : search(&request);
+    SearchAnswer answer = {.request = &request, .result = result, .today = today};
+    if (inputs->config != NULL)
+        answer.notes = inputs->config->notes;
     if (result->plans->len == 0)
-        return nothing_fits(inputs, result, today, options, error);
-    return show_result(&request, result, today, options, error);
+        return nothing_fits(inputs, &answer, options, error);
+    return show_result(&answer, options, error);
 }
 
 static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, GError **error)
@@ -195,7 +170,7 @@ static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, G
     if (options->output != NULL && !plan_save(plan, options->output, error))
         return error_exit_status(*error);
     if (options->json) {
-        g_autoptr(JsonNode) node = plan_node(plan);
+        g_autoptr(JsonNode) node = answer_plan(plan);
 
         print_json_node(node);
     } else {

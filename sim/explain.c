@@ -5,6 +5,7 @@
 #include "sim/explain_cost.h"
 #include "sim/explain_memory.h"
 #include "sim/explain_run.h"
+#include "sim/remarks.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "sim/table.h"
@@ -78,9 +79,6 @@ static gboolean same_choice(const Plan *a, const Plan *b)
     return g_strcmp0(a->hash, b->hash) == 0;
 }
 
-/* Differences below what repeated runs of one layout show are noise. */
-static const double NOISE = 0.02;
-
 static void print_others(const Plan *plan, const SearchResult *result)
 {
     const double own = plan->prediction.step_seconds;
@@ -101,7 +99,7 @@ static void print_others(const Plan *plan, const SearchResult *result)
         g_print("  %-33s %-15s %3u x %-3u recompute %-9s %+6.1f%% time, %s, bound by %s%s%s%s\n",
                 layout, strategy, other->schedule.micro_batches, other->schedule.micro_batch,
                 recompute, 100 * ratio, memory, bound,
-                fabs(ratio) < NOISE ? "  (within noise)" : "", units == NULL ? "" : "; * ",
+                fabs(ratio) < REMARK_NOISE ? "  (within noise)" : "", units == NULL ? "" : "; * ",
                 units == NULL ? "" : units);
     }
 }

@@ -91,6 +91,25 @@ gboolean plan_config_workload(const Config *config, const char *source, gboolean
     return TRUE;
 }
 
+/* What was typed comes first. */
+static gboolean fill_offload(const Config *config, const char *source, SearchRequest *request,
+                             GError **error)
+{
+    const Tier tiers[] = {config->offload.optimizer, config->offload.parameters};
+    MemoryTier memory;
+
+    if (sharding_offloads(&request->sharding))
+        return TRUE;
+    for (guint i = 0; i < G_N_ELEMENTS(tiers); i++)
+        if (tiers[i] != TIER_DEVICE && !topology_memory(request->topology, tiers[i], &memory))
+            return fail(error, ERROR_INPUT,
+                        "%s: it keeps state in %s memory, of which topology %s states no size and "
+                        "bandwidth",
+                        source, tier_name(tiers[i]), request->topology->name);
+    request->sharding.offload = config->offload;
+    return TRUE;
+}
+
 gboolean plan_config_layout(const Config *config, const char *source, SearchRequest *request,
                             GError **error)
 {
@@ -100,6 +119,7 @@ gboolean plan_config_layout(const Config *config, const char *source, SearchRequ
         return FALSE;
     for (guint a = 0; a < NUM_AXES; a++)
         fill(&request->fixed[a], axis[a]);
+    fill(&request->fixed_ep, config->ep);
     fill(&request->micro_batch, config->micro_batch);
     fill(&request->virtual_stages, config->virtual_stages);
     fill_choice(&request->strategy, config->strategy);
@@ -119,5 +139,5 @@ gboolean plan_config_layout(const Config *config, const char *source, SearchRequ
     if (config->keep == 0)
         request->sharding.keep_root = request->sharding.keep_last = FALSE;
     request->sharding.gather_fp8 |= config->gather_fp8;
-    return TRUE;
+    return fill_offload(config, source, request, error);
 }

@@ -1,22 +1,18 @@
 #include "sim/table.h"
 
 #include "sim/base/text.h"
+#include "sim/remarks.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/price.h"
 
 #include <string.h>
 
-static const char balanced[] = "routing is taken to be balanced: each expert has as many tokens";
-
 char *plan_bound_text(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    guint most = 0;
+    const OpClass most = remark_bound(plan);
 
-    for (guint t = 1; t < NUM_OP_CLASSES; t++)
-        if (p->time_seconds[t] > p->time_seconds[most])
-            most = t;
-    return g_strdup_printf("%s %.0f%%", op_class_name((OpClass)most),
+    return g_strdup_printf("%s %.0f%%", op_class_name(most),
                            100 * p->time_seconds[most] / p->step_seconds);
 }
 
@@ -26,20 +22,12 @@ char *table_strategy_text(const Plan *plan)
                            plan->sharding.num_overrides > 0 ? "*" : "");
 }
 
-/* Nothing is said of fsdp-run. */
-static void print_framework(const Framework *framework)
+/* Takes @line; NULL: nothing to say. */
+static void print_remark(char *line)
 {
-    if (framework_is_foreign(framework))
-        g_print("prediction for framework %s: %s\n", framework->name, framework->reading);
-}
-
-/* Positions that the model was not made for; ALiBi knows no limit. */
-static void print_long_sequence(const Model *model, guint seq_len)
-{
-    if ((model->features & (FEATURE_POSITIONS | FEATURE_ALIBI)) == 0 && seq_len > model->max_seq)
-        g_print("%u tokens are more than the model's max_position_embeddings, %u: positions may "
-                "need scaling; memory and time do not depend on it\n",
-                seq_len, model->max_seq);
+    if (line != NULL)
+        g_print("%s\n", line);
+    g_free(line);
 }
 
 static void print_inputs(const SearchRequest *request)
@@ -55,20 +43,18 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
             optimizer_name(request->optimizer));
-    if (request->model->experts.count > 0)
-        g_print("%s\n", balanced);
-
-    print_long_sequence(request->model, seq);
-    print_framework(request->framework);
+    print_remark(remark_balanced(request->model));
+    print_remark(remark_long_sequence(request->model, seq));
+    print_remark(remark_framework(request->framework));
 }
 
-/* Beside the plan: what fsdp-run would refuse. */
+/* Beside the plan. */
 static void print_untrainable(const Plan *plan)
 {
-    g_autoptr(GError) missing = NULL;
+    g_autofree char *untrainable = remark_untrainable(plan);
 
-    if (!plan_check_trainable(plan, &missing))
-        g_print("fsdp-run can't train this: %s\n", missing->message);
+    if (untrainable != NULL)
+        g_print("fsdp-run can't train this: %s\n", untrainable);
 }
 
 /* Of columns: of the widest layout, strategy, and what is computed again. */
@@ -178,6 +164,17 @@ static void print_units(const char *rank, const Plan *plan)
     g_print("\n");
 }
 
+/* What is sorted by other than time says nothing of who is faster. */
+static void print_alike(const SearchRequest *request, const SearchResult *result)
+{
+    const guint alike = request->sort == SORT_TIME ? remark_alike(result) : 1;
+
+    if (alike > 1)
+        g_print(
+            "\n1 to %u are within noise: %.0f%% of the step, what runs of one layout differ by\n",
+            alike, 100 * REMARK_NOISE);
+}
+
 void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
 {
     const Widths width = widest(result, today);
@@ -199,6 +196,7 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
 
         print_units(rank, g_ptr_array_index(result->plans, i));
     }
+    print_alike(request, result);
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
     g_print("\n");
@@ -241,6 +239,7 @@ static void print_choices(const Plan *plan)
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *units = plan_units_text(plan);
+    g_autofree char *balanced = remark_balanced(plan->model);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -266,14 +265,14 @@ static void print_choices(const Plan *plan)
             g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
                     bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
     }
-    print_long_sequence(plan->model, plan->workload.seq_len);
-    print_framework(plan->framework);
+    print_remark(remark_long_sequence(plan->model, plan->workload.seq_len));
+    print_remark(remark_framework(plan->framework));
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
-    if (plan->model->experts.count > 0)
+    if (balanced != NULL)
         g_print("%u of %u experts a rank, %u a token; %s\n",
                 plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
                 plan->model->experts.top_k, balanced);
@@ -360,14 +359,53 @@ static void print_refused(const SearchResult *result)
 {
     for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
         if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
-            g_print("%" G_GUINT64_FORMAT " choices refused: %s\n", result->rejected[v],
-                    result->example[v]);
+            g_print("%" G_GUINT64_FORMAT " choice%s refused: %s\n", result->rejected[v],
+                    result->rejected[v] == 1 ? "" : "s", result->example[v]);
 }
 
-void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest, const Plan *offloaded)
+/* It may fit where nothing else does: with state in another tier. */
+static void print_today(const Plan *today)
 {
-    const gboolean legal = result->rejected[VERDICT_MEMORY] > 0;
+    g_autofree char *layout = plan_layout_text(today);
+    g_autofree char *step = seconds_text(today->prediction.step_seconds);
+    g_autofree char *total = bytes_text(today->prediction.memory_total);
+    g_autofree char *limit = bytes_text(today->prediction.memory_limit);
+
+    if (today->reasons->len > 0)
+        g_print("What runs today (%s) does not fit either: %s\n", layout,
+                (const char *)g_ptr_array_index(today->reasons, 0));
+    else
+        g_print("What runs today fits: %s, %s, %s a step, %s of %s%s\n", layout,
+                strategy_name(today->sharding.strategy), step, total, limit,
+                plan_is_tight(today) ? " (at risk)" : "");
+}
+
+/* On which something fits.  Where nothing is legal only the nearest were tried. */
+static void print_numbers(const SearchAnswer *answer)
+{
+    const guint fewer = answer->fewer, more = answer->smallest;
+
+    if (answer->result->candidates > 0 && more != 0)
+        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", more, more);
+    else if (fewer != 0 && more != 0)
+        g_print("\nThe nearest numbers of GPUs that fit are %u and %u (search --gpus %u).\n", fewer,
+                more, fewer);
+    else if (fewer != 0 || more != 0)
+        g_print("\nThe nearest number of GPUs that fits is %u (search --gpus %u).\n",
+                MAX(fewer, more), MAX(fewer, more));
+    else if (answer->result->candidates > 0)
+        g_print("\nNo number of GPUs up to %u fits%s.\n", search_most_gpus(answer->request),
+                answer->request->global_batch != 0 ? " that divides the global batch" : "");
+    else
+        g_print("\nNor does any of the nearest numbers of GPUs make one legal that fits.\n");
+}
+
+void table_print_nothing_fits(const SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const SearchResult *result = answer->result;
+    const Plan *offloaded = answer->offloaded;
+    const gboolean legal = result->candidates > 0;
     const guint gpus = search_gpus(request);
 
     print_inputs(request);
@@ -378,15 +416,11 @@ void table_print_nothing_fits(const SearchRequest *request, const SearchResult *
                 (const char *)g_ptr_array_index(result->closest->reasons, 0));
     if (result->closest != NULL)
         print_memory(result->closest);
+    if (answer->today != NULL)
+        print_today(answer->today);
     print_refused(result);
-    if (smallest != 0)
-        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", smallest,
-                smallest);
-    else
-        g_print("\nNo number of GPUs up to %u %s%s.\n", search_most_gpus(request),
-                legal ? "fits" : "makes one legal",
-                request->global_batch != 0 ? " that divides the global batch" : "");
-    if (smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
+    print_numbers(answer);
+    if (answer->smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
         g_print("The networks of %s join no more; an outer [network] does.\n",
                 request->topology->name);
     if (offloaded != NULL)

@@ -1,7 +1,7 @@
 /* Plans as people read them. */
 #pragma once
 
-#include "sim/search/search.h"
+#include "sim/answer_json.h"
 
 /* The ranked table below @today (NULL, or what runs now), and the line that says what was counted.
  */
@@ -11,10 +11,9 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
 /* One plan in full: choices, time by term, memory by term, volume. */
 void table_print_plan(const Plan *plan);
 
-/* Nothing fits: what dominates, the smallest number of GPUs that fits (0 = none), and what fits
- * with state in another tier (or NULL). */
-void table_print_nothing_fits(const SearchRequest *request, const SearchResult *result,
-                              guint smallest, const Plan *offloaded);
+/* Nothing fits: what dominates, numbers of GPUs on which something does, and what fits with state
+ * in another tier. */
+void table_print_nothing_fits(const SearchAnswer *answer);
 
 /* "gemm 62%": the largest part of the step. */
 char *plan_bound_text(const Plan *plan);

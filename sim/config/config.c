@@ -85,6 +85,51 @@ void reader_note(const Reader *reader, const char *name, const char *harmless, c
                     g_strdup_printf("%s = %s: %s", entry->path, entry->value, why));
 }
 
+/* Only the place of state is the same. */
+static void note_offload(const Reader *reader, const char *name)
+{
+    reader_note(reader, name, "",
+                "priced with copies to the GPU and the optimiser's step there; theirs is on the "
+                "host, and gradients go there");
+}
+
+gboolean reader_tier(const Reader *reader, const char *name, Tier *tier, GError **error)
+{
+    static const Meaning tiers[] = {
+        {"none", TIER_DEVICE}, {"cpu", TIER_HOST}, {"nvme", TIER_NVME}, {NULL, 0}};
+    gint found = TIER_DEVICE;
+
+    if (!reader_word(reader, name, tiers, &found, error))
+        return FALSE;
+    *tier = (Tier)found;
+    if (*tier != TIER_DEVICE)
+        note_offload(reader, name);
+    return TRUE;
+}
+
+gboolean reader_offload_all(const Reader *reader, const char *name, GError **error)
+{
+    gboolean offloads;
+
+    if (!reader_flag(reader, name, &offloads, error))
+        return FALSE;
+    if (offloads) {
+        reader->config->offload = (Offload){TIER_HOST, TIER_HOST};
+        note_offload(reader, name);
+    }
+    return TRUE;
+}
+
+gboolean reader_experts(const Reader *reader, const char *name, GError **error)
+{
+    Config *config = reader->config;
+
+    if (config->strategy != STRATEGY_NO_SHARD)
+        return reader_uint(reader, name, &config->ep, error);
+    reader_note(reader, name, "1", "priced without it: nothing is sharded");
+    return TRUE;
+}
+
 /* ---- files ---- */
 
 static Config *config_new(void)
@@ -148,17 +193,53 @@ static const Framework frameworks[] = {
      config_read_deepspeed},
 };
 
+static gboolean is_sign(const FlatEntry *entry, const char *sign)
+{
+    const char *dot = strrchr(entry->path, '.');
+
+    return strcmp(dot == NULL ? entry->path : dot + 1, sign) == 0;
+}
+
 static gboolean has_sign(const Flat *flat, const Framework *framework)
 {
     for (guint s = 0; s < G_N_ELEMENTS(framework->signs) && framework->signs[s] != NULL; s++)
-        for (guint i = 0; i < flat->entries->len; i++) {
-            const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
-            const char *dot = strrchr(entry->path, '.');
-
-            if (strcmp(dot == NULL ? entry->path : dot + 1, framework->signs[s]) == 0)
+        for (guint i = 0; i < flat->entries->len; i++)
+            if (is_sign(&g_array_index(flat->entries, FlatEntry, i), framework->signs[s]))
                 return TRUE;
-        }
     return FALSE;
+}
+
+static gboolean is_at_top(const Flat *flat, const char *path)
+{
+    for (guint i = 0; i < flat->entries->len; i++)
+        if (strcmp(g_array_index(flat->entries, FlatEntry, i).path, path) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* A list of runs says the same of each, with other values: none of them is meant.  What stands at
+ * the top is the run's. */
+static gboolean check_one_run(const Flat *flat, const Framework *framework, GError **error)
+{
+    for (guint s = 0; s < G_N_ELEMENTS(framework->signs) && framework->signs[s] != NULL; s++) {
+        const FlatEntry *first = NULL;
+        const gboolean at_top = is_at_top(flat, framework->signs[s]);
+
+        for (guint i = 0; !at_top && i < flat->entries->len; i++) {
+            const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
+
+            if (!is_sign(entry, framework->signs[s]))
+                continue;
+            if (first != NULL && strcmp(first->value, entry->value) != 0) {
+                g_autofree char *allowed =
+                    g_strdup_printf("that of one run; %s is %s", first->path, first->value);
+
+                return flat_refuse(flat, entry, allowed, error);
+            }
+            first = entry;
+        }
+    }
+    return TRUE;
 }
 
 static const Framework *find_framework(const Flat *flat)
@@ -186,7 +267,7 @@ Config *config_parse(const char *text, const char *source, GError **error)
     }
     const Reader reader = {flat, config};
     config->framework = framework->framework;
-    if (!framework->read(&reader, error))
+    if (!check_one_run(flat, framework, error) || !framework->read(&reader, error))
         return NULL;
     if (config->strategy == STRATEGY_NO_SHARD && config->axis[AXIS_DP_SHARD] == 0) {
         config->axis[AXIS_DP_REPLICATE] = 0; /* all data ranks are replicas */

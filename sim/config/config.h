@@ -12,12 +12,14 @@ typedef struct {
     const char *framework; /* torchtitan, megatron, deepspeed, accelerate, axolotl */
     guint axis[NUM_AXES];  /* dp_shard 0: what the other axes leave of the GPUs */
     guint gpus, global_batch, micro_batch, micro_batches, seq_len, virtual_stages;
+    guint ep;         /* experts are divided among so many ranks that shard */
     guint num_chunks; /* of the pipeline; 0: even, with virtual_stages of them a stage */
     guint16 chunk_layers[MAX_CHUNKS];
     guint recompute_layers; /* of each chunk, the first ones; 0: of all */
     gint strategy, recompute, schedule, context, sequence_parallel, optimizer;
     gint keep; /* units kept gathered between forward and backward: none, or the default's */
     gboolean gather_fp8;  /* weights travel in 8 bits */
+    Offload offload;      /* on the device where it says nothing */
     const Recipe *recipe; /* NULL: not said */
     GPtrArray *notes;     /* char *: what it says that is priced otherwise, or not at all */
 } Config;

@@ -48,10 +48,10 @@ static gboolean read_fsdp(const Reader *reader, GError **error)
     config->strategy = STRATEGY_FULL_SHARD;
     if (!reader_word(reader, "fsdp_reshard_after_forward", reshards, &config->strategy, error) ||
         !reader_word(reader, "fsdp_sharding_strategy", strategies, &config->strategy, error) ||
-        !reader_flag(reader, "fsdp_activation_checkpointing", &checkpointing, error))
+        !reader_flag(reader, "fsdp_activation_checkpointing", &checkpointing, error) ||
+        !reader_offload_all(reader, "fsdp_offload_params", error))
         return FALSE;
     config->recompute = checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-    reader_note(reader, "fsdp_offload_params", "false", "priced without offload");
     reader_note(reader, "fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
                 "priced with a unit for each block");
     return TRUE;
@@ -64,9 +64,9 @@ static gboolean read_deepspeed(const Reader *reader, GError **error)
 
     if (file != NULL)
         return flat_refuse(reader->flat, file, "given itself: its choices stand there", error);
-    reader_note(reader, "offload_optimizer_device", "none", "priced without offload");
-    reader_note(reader, "offload_param_device", "none", "priced without offload");
-    return reader_word(reader, "zero_stage", reader_zero_stages, &config->strategy, error);
+    return reader_tier(reader, "offload_optimizer_device", &config->offload.optimizer, error) &&
+           reader_tier(reader, "offload_param_device", &config->offload.parameters, error) &&
+           reader_word(reader, "zero_stage", reader_zero_stages, &config->strategy, error);
 }
 
 /* parallelism_config: an axis that it does not name is 1. */

@@ -35,6 +35,7 @@ static gboolean read_strategy(const Reader *reader, GError **error)
     if (deepspeed != NULL)
         return flat_refuse(reader->flat, deepspeed, "given itself: its choices stand there", error);
     if (!reader_flag(reader, "reshard_after_forward", &reshard, error) ||
+        !reader_offload_all(reader, "offload_params", error) ||
         !reader_flag(reader, "gradient_checkpointing", &checkpointing, error))
         return FALSE;
     config->strategy = !has_mapping(reader, "fsdp_config.") ? STRATEGY_NO_SHARD
@@ -44,10 +45,8 @@ static gboolean read_strategy(const Reader *reader, GError **error)
     if (!checkpointing && !reader_flag(reader, "activation_checkpointing", &checkpointing, error))
         return FALSE;
     config->recompute = checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-    reader_note(reader, "offload_params", "false", "priced without offload");
     reader_note(reader, "adapter", NULL, "priced as training of all parameters");
-    reader_note(reader, "expert_parallel_size", "1", "priced without it");
-    return TRUE;
+    return reader_experts(reader, "expert_parallel_size", error);
 }
 
 gboolean config_read_axolotl(const Reader *reader, GError **error)
@@ -68,6 +67,12 @@ gboolean config_read_axolotl(const Reader *reader, GError **error)
         !reader_word(reader, "optimizer", optimizers, &config->optimizer, error) ||
         !reader_word(reader, "bf16", bf16s, &bf16, error))
         return FALSE;
+    /* Its ranks are their product; in a plan experts are divided among those that shard. */
+    if (config->ep > 1 && axis[AXIS_DP_SHARD] > 0) {
+        axis[AXIS_DP_SHARD] *= config->ep;
+        reader_note(reader, "expert_parallel_size", NULL,
+                    "priced with all that is no expert sharded over its ranks too");
+    }
     config->recipe = bf16 == BF16_ON ? &recipe_fsdp2 : &recipe_fp32;
     return TRUE;
 }

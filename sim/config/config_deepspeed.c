@@ -42,12 +42,12 @@ gboolean config_read_deepspeed(const Reader *reader, GError **error)
         !reader_uint(reader, "train_micro_batch_size_per_gpu", &config->micro_batch, error) ||
         !reader_uint(reader, "gradient_accumulation_steps", &config->micro_batches, error) ||
         !reader_uint(reader, "mics_shard_size", &config->axis[AXIS_DP_SHARD], error) ||
+        !reader_tier(reader, "offload_optimizer.device", &config->offload.optimizer, error) ||
+        !reader_tier(reader, "offload_param.device", &config->offload.parameters, error) ||
         !read_precision(reader, error))
         return FALSE;
     if (flat_find(reader->flat, "mics_shard_size") != NULL) /* shards within groups of that size */
         config->axis[AXIS_DP_REPLICATE] = 0;
-    reader_note(reader, "offload_optimizer.device", "none", "priced without offload");
-    reader_note(reader, "offload_param.device", "none", "priced without offload");
     reader_note(reader, "zero_hpz_partition_size", "1", "priced without a second copy of shards");
     reader_note(reader, "zero_quantized_weights", "false", "priced with whole weights");
     reader_note(reader, "tensor_parallel.autotp_size", "1", "priced without it");

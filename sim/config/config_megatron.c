@@ -62,7 +62,6 @@ static gboolean read_axes(const Reader *reader, GError **error)
         !reader_uint(reader, "num_distributed_optimizer_instances", &instances, error))
         return FALSE;
     axis[AXIS_DP_REPLICATE] = instances;
-    reader_note(reader, "expert_model_parallel_size", "1", "priced without it");
     return axis[AXIS_CP] == 1 ||
            (reader->config->context = CONTEXT_RING,
             reader_word(reader, "cp_comm_type", contexts, &reader->config->context, error));
@@ -253,6 +252,7 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
     gboolean half, sequence;
 
     if (!read_axes(reader, error) || !read_strategy(reader, error) ||
+        !reader_experts(reader, "expert_model_parallel_size", error) ||
         !read_recompute(reader, error) || !read_virtual_stages(reader, error) ||
         !read_gpus(reader, error) || !read_batch(reader, error) ||
         !any_flag(reader, halves, &half, error) ||
@@ -266,7 +266,12 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP16);
     if (says(reader, "fp8") || says(reader, "fp8_format"))
         config->recipe = recipe_with_precision(mixed_recipe(reader), DTYPE_FP8);
-    reader_note(reader, "cpu_offloading", "false", "priced without offload");
-    reader_note(reader, "optimizer_cpu_offload", "false", "priced without offload");
+    reader_note(reader, "cpu_offloading", "false", "activations: priced without offload");
+    if (!reader_offload_all(reader, "optimizer_cpu_offload", error))
+        return FALSE;
+    config->offload.parameters = TIER_DEVICE; /* of the optimiser alone */
+    if (config->offload.optimizer != TIER_DEVICE)
+        reader_note(reader, "optimizer_offload_fraction", "1.0",
+                    "priced as with 1.0, all of the optimiser's state");
     return TRUE;
 }

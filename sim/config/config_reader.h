@@ -27,6 +27,16 @@ gboolean reader_word(const Reader *reader, const char *name, const Meaning *mean
 /* "true", "false", yes, no, 1, 0; nothing said is FALSE. */
 gboolean reader_flag(const Reader *reader, const char *name, gboolean *out, GError **error);
 
+/* Where @name, of DeepSpeed's "none", "cpu", "nvme", says that state lies. */
+gboolean reader_tier(const Reader *reader, const char *name, Tier *tier, GError **error);
+
+/* The same of a flag that moves parameters and the optimiser's state to the host. */
+gboolean reader_offload_all(const Reader *reader, const char *name, GError **error);
+
+/* Where @name says among how many ranks experts are divided, once the strategy is known: a plan
+ * divides them among ranks that shard. */
+gboolean reader_experts(const Reader *reader, const char *name, GError **error);
+
 /* A line of config->notes where @name says something else than @harmless (NULL: than nothing). */
 void reader_note(const Reader *reader, const char *name, const char *harmless, const char *why);
 

@@ -136,7 +136,6 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
                     "priced as recomputation of attention alone");
     reader_note(reader, "mixed_precision_reduce", "float32", "priced with reduction in fp32");
     reader_note(reader, "training.dtype", "float32", "priced with fp32 parameters and moments");
-    reader_note(reader, "enable_cpu_offload", "false", "priced without offload");
-    reader_note(reader, "expert_parallel_degree", "1", "priced without it");
-    return TRUE;
+    return reader_offload_all(reader, "enable_cpu_offload", error) &&
+           reader_experts(reader, "expert_parallel_degree", error);
 }

@@ -218,15 +218,17 @@ static void write_fsdp1(Export *export, const char *strategy)
 static void write_fsdp(Export *export, const char *strategy, const char *recompute,
                        const char *block)
 {
+    const gboolean offloads = sharding_offloads(&export->plan->sharding);
+
     g_string_append_printf(export->text,
                            "fsdp_config:\n"
                            "  fsdp_activation_checkpointing: %s\n"
                            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
                            "  fsdp_cpu_ram_efficient_loading: true\n"
-                           "  fsdp_offload_params: false\n"
+                           "  fsdp_offload_params: %s\n"
                            "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
                            "  fsdp_transformer_layer_cls_to_wrap: %s\n",
-                           recompute, block);
+                           recompute, offloads ? "true" : "false", block);
     if (export->plan->sharding.form == FORM_FLAT)
         write_fsdp1(export, strategy);
     else
@@ -287,6 +289,7 @@ static gboolean accelerate_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
     const char *strategy, *precision, *optimizer, *recompute, *block, *context;
+    gboolean offloads;
 
     if ((strategy =
              export_map(export, "sharding.strategy", strategy_name(plan->sharding.strategy),
@@ -305,7 +308,7 @@ static gboolean accelerate_write(Export *export, GError **error)
         (context = export_map(export, "context_parallel.kind", context_kind_name(plan->context),
                               contexts, error)) == NULL ||
         !check_machines(export, error) || !check_replicas(export, error) ||
-        !check_split(export, error))
+        !check_split(export, error) || !export_offload_all(export, &offloads, error))
         return FALSE;
     note_script(export, optimizer);
     note_split(export);

@@ -18,7 +18,7 @@ static const Mapping replicated_strategies[] = {
     {NULL, NULL, NULL},
 };
 
-/* bf16.enabled; with it DeepSpeed keeps an fp32 master. */
+/* bf16.enabled or fp16.enabled; with them DeepSpeed keeps an fp32 master. */
 static const Mapping recipes[] = {
     {"zero", "true", NULL},
     {"fsdp2", NULL, "its bf16 keeps bf16 parameters with an fp32 copy beside them (recipe zero)"},
@@ -102,6 +102,51 @@ static void add_stage3(JsonBuilder *json, const Plan *plan, guint64 block)
         add_uint(json, "mics_shard_size", plan->layout.size[AXIS_DP_SHARD]);
 }
 
+/* offload_optimizer.device, offload_param.device. */
+static const Mapping tiers[] = {
+    {"device", "none", NULL}, {"host", "cpu", NULL},
+    {"nvme", "nvme", NULL},   {"cxl", NULL, "it offloads to the host and to NVMe disks"},
+    {NULL, NULL, NULL},
+};
+
+static gboolean check_offload(Export *export, guint64 stage, GError **error)
+{
+    const Offload *offload = &export->plan->sharding.offload;
+    const char *optimizer = tier_name(offload->optimizer);
+    const char *parameters = tier_name(offload->parameters);
+
+    if (!sharding_offloads(&export->plan->sharding))
+        return TRUE;
+    if (export_map(export, "offload.optimizer", optimizer, tiers, error) == NULL ||
+        export_map(export, "offload.parameters", parameters, tiers, error) == NULL)
+        return FALSE;
+    if (stage == 0)
+        return export_refuse(export, "offload.optimizer", optimizer,
+                             "offload_optimizer needs ZeRO, so strategies that shard", error);
+    if (export->plan->sharding.strategy == STRATEGY_HYBRID_SHARD)
+        return export_refuse(export, "offload.optimizer", optimizer, "MiCS has no offload", error);
+    if (stage != 3 && offload->parameters != TIER_DEVICE)
+        return export_refuse(export, "offload.parameters", parameters,
+                             "offload_param is of stage 3 (full_shard)", error);
+    export_note_offload(export);
+    if (offload->optimizer == TIER_NVME || offload->parameters == TIER_NVME)
+        export_note(export, "nvme_path is yours to set");
+    return TRUE;
+}
+
+/* Nothing is said of what stays on the device. */
+static void add_tier(JsonBuilder *json, const char *name, Tier tier)
+{
+    if (tier == TIER_DEVICE)
+        return;
+    begin(json, name);
+    add_string(json, "device", tier == TIER_NVME ? "nvme" : "cpu");
+    if (tier == TIER_NVME)
+        add_string(json, "nvme_path", "/local_nvme");
+    add_true(json, "pin_memory");
+    json_builder_end_object(json);
+}
+
 static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
 {
     const guint64 block = unit_elements(plan->model, UNIT_BLOCK);
@@ -120,6 +165,8 @@ static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
     }
     if (stage == 3)
         add_stage3(json, plan, block);
+    add_tier(json, "offload_optimizer", plan->sharding.offload.optimizer);
+    add_tier(json, "offload_param", plan->sharding.offload.parameters);
     json_builder_end_object(json);
 }
 
@@ -127,7 +174,7 @@ static void add_precision(JsonBuilder *json, const Plan *plan, const char *bf16)
 {
     const char *gradient = dtype_name(plan->workload.recipe->gradient);
 
-    begin(json, "bf16");
+    begin(json, plan->workload.recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
     json_builder_set_member_name(json, "enabled");
     json_builder_add_boolean_value(json, g_str_equal(bf16, "true"));
     json_builder_end_object(json);
@@ -160,6 +207,8 @@ static void note_hints(Export *export, guint64 stage)
     if (export->plan->schedule.recompute == RECOMPUTE_FULL)
         export_note(export, "recompute = full: the model has to checkpoint its blocks "
                             "(gradient_checkpointing_enable() in transformers)");
+    if (export->plan->workload.recipe->precision == DTYPE_FP16)
+        export_note(export, "fp16: its loss scale is dynamic");
     if (stage != 0)
         export_note(export, "left to DeepSpeed: sharding.form = %s (ZeRO cuts flat pieces)",
                     form_name(sharding->form));
@@ -214,7 +263,8 @@ static gboolean deepspeed_write(Export *export, GError **error)
                                 recomputes, error)) == NULL)
         return FALSE;
     const guint64 stage = g_ascii_strtoull(stage_text, NULL, 10);
-    if (!export_check_accumulate(export, stage >= 2, error) || !check_keep(export, stage, error))
+    if (!export_check_accumulate(export, stage >= 2, error) || !check_keep(export, stage, error) ||
+        !check_offload(export, stage, error))
         return FALSE;
     note_hints(export, stage);
     json_builder_begin_object(json);
@@ -240,6 +290,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
 const Exporter exporter_deepspeed = {
     .name = "deepspeed",
     .comments = FALSE,
+    .half = TRUE,
     .why_not_axis =
         {
             [AXIS_PP] = "its pipeline is a model's code (PipelineModule), not configuration",

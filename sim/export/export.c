@@ -89,6 +89,37 @@ gboolean export_check_recompute(const Export *export, const char *why, GError **
            export_refuse(export, "recompute", recompute, why, error);
 }
 
+static gboolean refuse_offload(const Export *export, const char *why, GError **error)
+{
+    const Offload *offload = &export->plan->sharding.offload;
+    g_autofree char *tiers =
+        g_strdup_printf("optimizer=%s,parameters=%s", tier_name(offload->optimizer),
+                        tier_name(offload->parameters));
+
+    return export_refuse(export, "offload", tiers, why, error);
+}
+
+void export_note_offload(Export *export)
+{
+    export_note(export, "offload: gradients go to the host too, and the optimiser's step is there; "
+                        "the plan copies its state to the GPU");
+}
+
+gboolean export_offload_all(Export *export, gboolean *all, GError **error)
+{
+    const Offload *offload = &export->plan->sharding.offload;
+
+    *all = sharding_offloads(&export->plan->sharding);
+    if (!*all)
+        return TRUE;
+    export_note_offload(export);
+    return (offload->optimizer == TIER_HOST && offload->parameters == TIER_HOST) ||
+           refuse_offload(export,
+                          "its offload moves parameters and the optimiser's state together, to the "
+                          "host (optimizer=host,parameters=host)",
+                          error);
+}
+
 guint export_even_layers(const Plan *plan)
 {
     const guint pp = plan->layout.size[AXIS_PP], layers = plan->model->layers;
@@ -105,6 +136,7 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 {
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
+    const DType precision = plan->workload.recipe->precision;
     g_autofree char *untrainable = model_untrainable(plan->model);
 
     if (untrainable != NULL)
@@ -122,17 +154,17 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
                                   "it must divide the model's kv heads "
                                   "there",
                                   error);
-    if (plan->workload.recipe->precision != DTYPE_BF16 &&
-        plan->workload.recipe->precision != DTYPE_FP32)
-        return export_refuse(export, "workload.precision",
-                             dtype_name(plan->workload.recipe->precision),
-                             "plans in bf16 and fp32 are exported", error);
+    if (precision != DTYPE_BF16 && precision != DTYPE_FP32 &&
+        !(exporter->half && precision == DTYPE_FP16))
+        return export_refuse(export, "workload.precision", dtype_name(precision),
+                             exporter->half ? "plans in bf16, fp16 and fp32 are exported"
+                                            : "plans in bf16 and fp32 are exported",
+                             error);
     if (plan->sharding.gather_fp8)
         return export_refuse(export, "sharding.gather_dtype", "fp8",
                              "what is gathered in fp8 there is multiplied in fp8 too", error);
-    if (sharding_offloads(&plan->sharding))
-        return export_refuse(export, "offload", "{...}",
-                             "plans that keep all on the device are exported", error);
+    if (sharding_offloads(&plan->sharding) && exporter->why_not_offload != NULL)
+        return refuse_offload(export, exporter->why_not_offload, error);
     if (plan->sharding.num_overrides != 0)
         return export_refuse(export, "sharding.units", "[...]",
                              "its configuration has one strategy for all units (search with "

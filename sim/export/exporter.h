@@ -16,6 +16,8 @@ typedef struct {
     const char *name;
     gboolean comments;                  /* its format has them, from "#" on */
     const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
+    gboolean half;                      /* fp16 too, beside bf16 and fp32 */
+    const char *why_not_offload;        /* why all is on the device there; NULL: it may not be */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;
 
@@ -45,6 +47,13 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * shards after every micro-batch (@sharded), or whole and reduced once a step.  One micro-batch is
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
+
+/* For those that move parameters, gradients and the optimiser's state to the host together: whether
+ * the plan does, in *all.  A part of them is refused. */
+gboolean export_offload_all(Export *export, gboolean *all, GError **error);
+
+/* What every framework does otherwise with state that lies elsewhere. */
+void export_note_offload(Export *export);
 
 /* Refuses, with @why, a plan that computes only the first layers of stages again. */
 gboolean export_check_recompute(const Export *export, const char *why, GError **error);

@@ -34,6 +34,13 @@ static const Mapping recipes[] = {
     {NULL, NULL, NULL},
 };
 
+/* --fp16 reduces gradients as they are unless told. */
+static const Mapping half_recipes[] = {
+    {"zero", "--fp16\n", NULL},
+    {"megatron", "--fp16\n--accumulate-allreduce-grads-in-fp32\n", NULL},
+    {NULL, NULL, NULL},
+};
+
 /* Its adam decays weights as AdamW does. */
 static const Mapping optimizers[] = {
     {"adamw", "--optimizer adam\n", NULL},
@@ -187,6 +194,8 @@ static void note_hints(Export *export)
                 export->plan->ranks_per_node);
     export_note(export, "yours to add: learning rate, iterations, data, tokenizer (NullTokenizer "
                         "adds a token to --vocab-size)");
+    if (export->plan->workload.recipe->precision == DTYPE_FP16)
+        export_note(export, "fp16: its loss scale is dynamic");
     if (export->plan->schedule.recompute == RECOMPUTE_SELECTIVE)
         export_note(export, "recompute = selective: core_attn keeps what attention gives, the plan "
                             "makes that again too");
@@ -279,11 +288,12 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
 {
     const Plan *plan = export->plan;
     const Strategy strategy = plan->sharding.strategy;
+    const gboolean half = plan->workload.recipe->precision == DTYPE_FP16;
 
     return (words->sharding = export_map(export, "sharding.strategy", strategy_name(strategy),
                                          strategies, error)) != NULL &&
            (words->recipe = export_map(export, "workload.recipe", plan->workload.recipe->name,
-                                       recipes, error)) != NULL &&
+                                       half ? half_recipes : recipes, error)) != NULL &&
            (words->optimizer = export_map(
                 export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
                 strategy == STRATEGY_NO_SHARD ? optimizers : sharded_optimizers, error)) != NULL &&
@@ -352,5 +362,8 @@ static gboolean megatron_write(Export *export, GError **error)
 const Exporter exporter_megatron = {
     .name = "megatron",
     .comments = TRUE,
+    .half = TRUE,
+    .why_not_offload = "its optimiser on the host needs the precision-aware one, which keeps other "
+                       "types than a plan's recipe",
     .write = megatron_write,
 };

@@ -350,11 +350,13 @@ static gboolean torchtitan_write(Export *export, GError **error)
     const Plan *plan = export->plan;
     const Schedule *schedule = &plan->schedule;
     const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
+    gboolean offloads;
     Words words;
 
     if (!find_words(export, &words, error) || !check_tensor_parallel(export, error) ||
         !check_data_parallel(export, error) || !check_pipeline(export, error) ||
-        !check_accumulate(export, error) || !check_model(export, error))
+        !check_accumulate(export, error) || !check_model(export, error) ||
+        !export_offload_all(export, &offloads, error))
         return FALSE;
     note_hints(export);
     if (pipeline)
@@ -371,10 +373,11 @@ static gboolean torchtitan_write(Export *export, GError **error)
                            "seq_len = %u\n"
                            "max_norm = " EXPORT_CLIP_NORM "\n"
                            "mixed_precision_param = \"%s\"\n"
-                           "mixed_precision_reduce = \"float32\"\n",
+                           "mixed_precision_reduce = \"float32\"\n%s",
                            words.optimizer,
                            schedule->micro_batch * (pipeline ? schedule->micro_batches : 1),
-                           plan->workload.global_batch, plan->workload.seq_len, words.precision);
+                           plan->workload.global_batch, plan->workload.seq_len, words.precision,
+                           offloads ? "enable_cpu_offload = true\n" : "");
     write_parallelism(export, &words);
     g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n",
                            words.recompute);

@@ -99,6 +99,37 @@ static guint out_of_place(const guint *island, guint gpus, guint size)
 
 /* ---- checks ---- */
 
+/* All links of @gpu to the others; more than it has where they end in a switch, as each other is
+ * then listed with all of them. */
+static guint sum_of_links(const ImportNode *node, guint gpu)
+{
+    guint sum = 0;
+
+    for (guint b = 0; b < node->gpus; b++)
+        sum += links(node, gpu, b);
+    return sum;
+}
+
+/* Through a switch a GPU that is whole is listed with all its links. */
+static gboolean check_switched(const ImportNode *node, const ImportText *text, const char *gpu,
+                               const ImportRates *rates, GError **error)
+{
+    guint most = 0, switched = node->gpus;
+
+    for (guint a = 0; a < node->gpus; a++) {
+        if (sum_of_links(node, a) > rates->nvlinks)
+            switched = MIN(switched, a);
+        for (guint b = 0; b < node->gpus; b++)
+            most = MAX(most, links(node, a, b));
+    }
+    if (switched == node->gpus || most == rates->nvlinks)
+        return TRUE;
+    return import_refuse(text, node->line, error,
+                         "GPU%u has %u NVLinks to each of its neighbours, through a switch; %s has "
+                         "%u; allowed: the --gpu of this node",
+                         switched, most, gpu, rates->nvlinks);
+}
+
 static gboolean check_links(const ImportNode *node, const ImportText *text, const char *gpu,
                             const ImportRates *rates, GError **error)
 {
@@ -119,6 +150,8 @@ static gboolean check_links(const ImportNode *node, const ImportText *text, cons
                                      a, links(node, a, b), b, links(node, b, a));
         }
     }
+    if (!check_switched(node, text, gpu, rates, error))
+        return FALSE;
     if (any || !rates->always_joined || node->gpus == 1 || !node->lists_nvlink)
         return TRUE;
     return import_refuse(text, node->line, error,
@@ -169,18 +202,19 @@ static void add_level(GKeyFile *file, const Level *level)
 }
 
 /* Links that every GPU of an island has for the others of it: a ring over the island uses all,
- * whether they end in a switch (each pair is then listed with all of them) or in the others. */
-static guint usable_links(const ImportNode *node, const guint *island, guint nvlinks)
+ * whether they end in the others or in a switch.  There a pair has as many as the one that lacks
+ * some. */
+static guint usable_links(const ImportNode *node, guint nvlinks)
 {
     guint usable = nvlinks;
 
     for (guint a = 0; a < node->gpus; a++) {
-        guint sum = 0;
+        const guint sum = sum_of_links(node, a);
 
-        for (guint b = 0; b < node->gpus; b++)
-            sum += island[a] == island[b] ? links(node, a, b) : 0;
         if (sum > 0)
             usable = MIN(usable, sum);
+        for (guint b = 0; b < node->gpus && sum > nvlinks; b++)
+            usable = links(node, a, b) > 0 ? MIN(usable, links(node, a, b)) : usable;
     }
     return usable;
 }
@@ -215,7 +249,7 @@ static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportT
         .kind = "nvlink",
         .latency = NVLINK_LATENCY,
         .span = size,
-        .bytes_per_s = usable_links(node, island, rates->nvlinks) * rates->nvlink_bytes_per_s,
+        .bytes_per_s = usable_links(node, rates->nvlinks) * rates->nvlink_bytes_per_s,
     };
     const Level network = {
         .name = "network",

@@ -5,31 +5,31 @@
 #define PCIE5 63.0e9
 
 /* A longer prefix comes before a shorter one that it begins with.  Sources: NVIDIA's datasheets and
- * whitepapers, by GPU; NVLink 2 to 4: 25 GB/s a link and direction, NVLink 5: 50; the bridges of
- * GA102 cards: 4 links of 14.0625 GB/s (GA102 whitepaper).  A PCIe card has its links only where
- * a bridge sits on it. */
+ * whitepapers, by GPU; compute capabilities: developer.nvidia.com/cuda-gpus; NVLink 2 to 4: 25 GB/s
+ * a link and direction, NVLink 5: 50; the bridges of GA102 cards: 4 links of 14.0625 GB/s (GA102
+ * whitepaper).  A PCIe card has its links only where a bridge sits on it. */
 static const ImportRates known[] = {
-    {"a100-pcie", 12, 25e9, PCIE4, FALSE},
-    {"a100-sxm", 12, 25e9, PCIE4, TRUE},
-    {"a10", 0, 0, PCIE4, FALSE},
-    {"a800-sxm", 8, 25e9, PCIE4, TRUE},
-    {"b200", 18, 50e9, PCIE5, TRUE},
-    {"b300", 18, 50e9, PCIE5, TRUE},
-    {"gb200", 18, 50e9, PCIE5, TRUE},
-    {"gb300", 18, 50e9, PCIE5, TRUE},
-    {"gh200", 18, 25e9, PCIE5, FALSE},
-    {"h100-nvl", 12, 25e9, PCIE5, FALSE},
-    {"h100-pcie", 12, 25e9, PCIE5, FALSE},
-    {"h100-sxm", 18, 25e9, PCIE5, TRUE},
-    {"h200-nvl", 18, 25e9, PCIE5, FALSE},
-    {"h200-sxm", 18, 25e9, PCIE5, TRUE},
-    {"h800-sxm", 8, 25e9, PCIE5, TRUE},
-    {"l40s", 0, 0, PCIE4, FALSE},
-    {"rtx-3090", 4, 14.0625e9, PCIE4, FALSE},
-    {"rtx-4090", 0, 0, PCIE4, FALSE},
-    {"rtx-a6000", 4, 14.0625e9, PCIE4, FALSE},
-    {"v100-pcie", 0, 0, PCIE3, FALSE},
-    {"v100-sxm", 6, 25e9, PCIE3, TRUE},
+    {"a100-pcie", 80, 12, 25e9, PCIE4, FALSE},
+    {"a100-sxm", 80, 12, 25e9, PCIE4, TRUE},
+    {"a10", 86, 0, 0, PCIE4, FALSE},
+    {"a800-sxm", 80, 8, 25e9, PCIE4, TRUE},
+    {"b200", 100, 18, 50e9, PCIE5, TRUE},
+    {"b300", 103, 18, 50e9, PCIE5, TRUE},
+    {"gb200", 100, 18, 50e9, PCIE5, TRUE},
+    {"gb300", 103, 18, 50e9, PCIE5, TRUE},
+    {"gh200", 90, 18, 25e9, PCIE5, FALSE},
+    {"h100-nvl", 90, 12, 25e9, PCIE5, FALSE},
+    {"h100-pcie", 90, 12, 25e9, PCIE5, FALSE},
+    {"h100-sxm", 90, 18, 25e9, PCIE5, TRUE},
+    {"h200-nvl", 90, 18, 25e9, PCIE5, FALSE},
+    {"h200-sxm", 90, 18, 25e9, PCIE5, TRUE},
+    {"h800-sxm", 90, 8, 25e9, PCIE5, TRUE},
+    {"l40s", 89, 0, 0, PCIE4, FALSE},
+    {"rtx-3090", 86, 4, 14.0625e9, PCIE4, FALSE},
+    {"rtx-4090", 89, 0, 0, PCIE4, FALSE},
+    {"rtx-a6000", 86, 4, 14.0625e9, PCIE4, FALSE},
+    {"v100-pcie", 70, 0, 0, PCIE3, FALSE},
+    {"v100-sxm", 70, 6, 25e9, PCIE3, TRUE},
 };
 
 const ImportRates *import_rates(const char *name)

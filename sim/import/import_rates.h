@@ -5,6 +5,7 @@
 
 typedef struct {
     const char *prefix;        /* of names under topologies/gpus */
+    guint sm;                  /* compute capability, 90 = 9.0 */
     guint nvlinks;             /* of one GPU; 0 = none */
     double nvlink_bytes_per_s; /* of one link, one direction */
     double pcie_bytes_per_s;   /* of the slot, one direction */

@@ -18,6 +18,7 @@ typedef struct {
     char *bridge; /* address of the PCIe switch above, or NULL */
     char *device; /* PCI device id, or NULL */
     guint dev;    /* of <gpu dev=>; G_MAXUINT where there is none */
+    guint sm;     /* of <gpu sm=>; 0 where there is none */
     guint line;
     GArray *nvlinks; /* Nvlink */
 } XmlGpu;
@@ -164,6 +165,7 @@ static gboolean open_pci(Xml *xml, const char **names, const char **values, GErr
 static gboolean open_gpu(Xml *xml, const char **names, const char **values, GError **error)
 {
     const char *dev = attribute("dev", names, values);
+    const char *sm = attribute("sm", names, values);
 
     if (xml->open->len == 0)
         return import_refuse(xml->text, line_of(xml), error, "<gpu> outside <pci>");
@@ -171,8 +173,10 @@ static gboolean open_gpu(Xml *xml, const char **names, const char **values, GErr
 
     if (!add_gpu(xml, pci, error))
         return FALSE;
-    return dev == NULL || read_count(xml, "<gpu> dev", dev, MAX_GPUS - 1,
-                                     &g_array_index(xml->gpus, XmlGpu, pci->gpu).dev, error);
+    XmlGpu *gpu = &g_array_index(xml->gpus, XmlGpu, pci->gpu);
+
+    return (dev == NULL || read_count(xml, "<gpu> dev", dev, MAX_GPUS - 1, &gpu->dev, error)) &&
+           (sm == NULL || read_count(xml, "<gpu> sm", sm, 1000, &gpu->sm, error));
 }
 
 static gboolean open_nvlink(Xml *xml, const char **names, const char **values, GError **error)
@@ -342,6 +346,27 @@ static gboolean fill_node(const Xml *xml, ImportNode *node, GError **error)
     return TRUE;
 }
 
+/* @gpu against what the file itself says of its GPUs, where it does.  Sizes of memory may differ:
+ * clouds ship one file for both. */
+static gboolean check_given(const Xml *xml, const char *gpu, const char *found, GError **error)
+{
+    const XmlGpu *first = &g_array_index(xml->gpus, XmlGpu, 0);
+    const ImportRates *given = import_rates(gpu);
+
+    if (given == NULL) /* refused later, with those that are known */
+        return TRUE;
+    if (found != NULL && given != import_rates(found))
+        return import_refuse(xml->text, first->line, error,
+                             "device %s is %s, not %s; allowed: --gpu %s, or none", first->device,
+                             found, gpu, found);
+    if (first->sm != 0 && first->sm != given->sm)
+        return import_refuse(xml->text, first->line, error,
+                             "a GPU of compute capability %u.%u, but %s has %u.%u; allowed: the "
+                             "--gpu of this node",
+                             first->sm / 10, first->sm % 10, gpu, given->sm / 10, given->sm % 10);
+    return TRUE;
+}
+
 /* @gpu, or what the PCI device ids say; NULL and @error where neither does. */
 static const char *gpu_name(const Xml *xml, const char *gpu, GError **error)
 {
@@ -351,7 +376,7 @@ static const char *gpu_name(const Xml *xml, const char *gpu, GError **error)
     for (guint i = 1; i < xml->gpus->len; i++) {
         const XmlGpu *other = &g_array_index(xml->gpus, XmlGpu, i);
 
-        if (g_strcmp0(other->device, first->device) != 0) {
+        if (g_strcmp0(other->device, first->device) != 0 || other->sm != first->sm) {
             import_refuse(xml->text, other->line, error,
                           "another GPU than that of line %u; allowed: one kind of GPU in a node",
                           first->line + 1);
@@ -361,7 +386,9 @@ static const char *gpu_name(const Xml *xml, const char *gpu, GError **error)
     if (gpu == NULL && found == NULL)
         import_refuse(xml->text, first->line, error,
                       "the file does not say which GPUs these are; give --gpu NAME");
-    return gpu != NULL ? gpu : found;
+    if (gpu == NULL)
+        return found;
+    return check_given(xml, gpu, found, error) ? gpu : NULL;
 }
 
 static Topology *build(Xml *xml, const char *gpu, const char *topologies_dir, GError **error)

@@ -252,9 +252,9 @@ static gboolean read_gpu_file(const Reader *reader, const KeyGroup *node, const 
     if (strchr(name, G_DIR_SEPARATOR) != NULL || !g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return key_text_refuse(
             reader->text, node, entry, error,
-            "\"%s\" is unknown; allowed: a [gpu NAME] of this file, or a file of "
-            "%s%cgpus",
-            name, reader->topologies_dir, G_DIR_SEPARATOR);
+            "\"%s\" is unknown; allowed: a [gpu %s] of this file (source, kind, bf16 and others "
+            "it has as dense peaks, memory, memory_bandwidth), or a file of %s%cgpus",
+            name, name, reader->topologies_dir, G_DIR_SEPARATOR);
 
     g_autofree char *content = text_file_read(path, error);
     g_autoptr(KeyText) text = content != NULL ? key_text_parse(content, path, error) : NULL;

@@ -5,7 +5,7 @@ static const char *const verdict_names[NUM_VERDICTS] = {
     [VERDICT_TENSOR] = "tensor",   [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
     [VERDICT_RECIPE] = "recipe",   [VERDICT_PREFETCH] = "prefetch", [VERDICT_SEQUENCE] = "sequence",
     [VERDICT_LIMIT] = "limit",     [VERDICT_MEMORY] = "memory",     [VERDICT_SLOWER] = "slower",
-    [VERDICT_EXPERTS] = "experts",
+    [VERDICT_EXPERTS] = "experts", [VERDICT_MESH] = "mesh",
 };
 
 /* Ring indices are 16 bits wide (Call.index), and a step's calls are listed one by one. */
@@ -151,7 +151,7 @@ static Verdict check_tensor(const Choice *choice, char **reason)
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT
-                      " tokens of a micro-batch on a rank",
+                      " tokens of a micro-batch on a rank; sequence = false leaves them whole",
                       tp, tokens);
     return VERDICT_OK;
 }
@@ -172,6 +172,20 @@ static Verdict check_token_parallel(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+static Verdict refuse_experts(char **reason, guint experts, guint ep)
+{
+    if (reason == NULL)
+        return VERDICT_EXPERTS;
+    g_autoptr(GString) sizes = g_string_new("1");
+
+    for (guint size = 2; size <= experts; size++)
+        if (experts % size == 0)
+            g_string_append_printf(sizes, ", %u", size);
+    return refuse(reason, VERDICT_EXPERTS,
+                  "ep = %u: must divide the model's %u experts; allowed: %s", ep, experts,
+                  sizes->str);
+}
+
 static Verdict check_expert_ranks(const Choice *choice, char **reason)
 {
     const guint experts = choice->model->experts.count, ep = layout_ep(choice->layout);
@@ -180,8 +194,7 @@ static Verdict check_expert_ranks(const Choice *choice, char **reason)
     if (ep > 1 && experts == 0)
         return refuse(reason, VERDICT_EXPERTS, "ep = %u: the model has no experts", ep);
     if (ep > 1 && experts % ep != 0)
-        return refuse(reason, VERDICT_EXPERTS, "ep = %u: must divide the model's %u experts", ep,
-                      experts);
+        return refuse_experts(reason, experts, ep);
     if (ranks % ep != 0)
         return refuse(reason, VERDICT_EXPERTS,
                       "ep = %u: must divide dp_shard x cp x tp = %u, the ranks among which experts "

@@ -9,6 +9,7 @@
 
 typedef enum {
     VERDICT_OK,
+    VERDICT_MESH,     /* the axes that are fixed do not divide the ranks */
     VERDICT_CONTEXT,  /* cp does not divide the sequence */
     VERDICT_PIPELINE, /* more chunks than layers, or a schedule that does not go with them */
     VERDICT_TENSOR,   /* tp does not divide what it splits */

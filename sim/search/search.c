@@ -345,6 +345,38 @@ static Plan *closest_plan(const SearchRequest *request, const Candidates *found)
     return plan;
 }
 
+/* What a number of GPUs is a multiple of. */
+static guint fixed_ranks(const SearchRequest *request)
+{
+    guint ranks = 1;
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        ranks *= MAX(request->fixed[a], 1);
+    return ranks;
+}
+
+/* Why no choice was even offered: none was refused that could say it. */
+static void say_none_offered(const SearchRequest *request, SearchResult *result)
+{
+    const guint gpus = search_gpus(request), unit = fixed_ranks(request);
+    const Verdict verdict = gpus % unit != 0 ? VERDICT_MESH : VERDICT_PIPELINE;
+
+    for (guint v = 0; v < NUM_VERDICTS; v++)
+        if (result->rejected[v] > 0)
+            return;
+    if (verdict == VERDICT_MESH)
+        result->example[verdict] = g_strdup_printf(
+            "%u GPUs are not a multiple of %u, the product of the axes that are fixed", gpus, unit);
+    else if (request->num_recompute > 1)
+        result->example[verdict] = g_strdup_printf(
+            "recompute: layers of %u stages are given; pp must be that many, and divide the GPUs",
+            request->num_recompute);
+    else if (request->num_chunks != 0)
+        result->example[verdict] = g_strdup_printf(
+            "stages: %u are given; pp x virtual_stages must be that many", request->num_chunks);
+    result->rejected[verdict] = result->example[verdict] != NULL;
+}
+
 SearchResult *search(const SearchRequest *request)
 {
     const gint64 start = g_get_monotonic_time();
@@ -367,7 +399,9 @@ SearchResult *search(const SearchRequest *request)
     else
         price_by_time(&search, found);
     price_listed(&search, found);
-    if (result->plans->len == 0 && found->legal > 0)
+    if (found->legal == 0)
+        say_none_offered(request, result);
+    else if (result->plans->len == 0)
         result->closest = closest_plan(request, found);
     result->seconds = (double)(g_get_monotonic_time() - start) / 1e6;
     return result;
@@ -444,16 +478,6 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     return fits;
 }
 
-/* What a number of GPUs is a multiple of. */
-static guint fixed_ranks(const SearchRequest *request)
-{
-    guint ranks = 1;
-
-    for (guint a = 0; a < NUM_AXES; a++)
-        ranks *= MAX(request->fixed[a], 1);
-    return ranks;
-}
-
 /* Whether some tp leaves data-parallel ranks that divide the batch; more stages, or ranks that
  * share a sequence, only leave fewer of them. */
 static gboolean batch_divides(const SearchRequest *request, guint gpus)
@@ -513,4 +537,20 @@ guint search_smallest_gpus(const SearchRequest *request, guint from)
     while (low < high && !fits_on(request, low * unit))
         low++;
     return low * unit;
+}
+
+guint search_nearest_gpus(const SearchRequest *request, guint from, gboolean above)
+{
+    enum { MOST_TRIED = 64 };
+    const guint unit = fixed_ranks(request), most = search_most_gpus(request) / unit;
+    guint n = above ? from / unit + 1 : (from - 1) / unit;
+
+    for (guint tried = 0; n >= 1 && n <= most && tried < MOST_TRIED; n += above ? 1 : -1u) {
+        if (request->global_batch != 0 && !batch_divides(request, n * unit))
+            continue;
+        if (fits_on(request, n * unit))
+            return n * unit;
+        tried++;
+    }
+    return 0;
 }

@@ -60,6 +60,11 @@ guint search_most_gpus(const SearchRequest *request);
  * A global batch that was asked for is kept: only numbers that it allows are tried. */
 guint search_smallest_gpus(const SearchRequest *request, guint from);
 
+/* The nearest number above or below @from on which something fits, where nothing is legal on @from:
+ * what makes it illegal may hold for every number, so only the 64 nearest that the fixed axes and
+ * the batch allow are tried.  0 = none of them. */
+guint search_nearest_gpus(const SearchRequest *request, guint from, gboolean above);
+
 /* One layout; micro-batch, recompute and strategy chosen as search would where they are free.  NULL
  * and ERROR_INFEASIBLE, with the reason and what is legal, when it is illegal.  A plan that does
  * not fit is returned with its reasons. */

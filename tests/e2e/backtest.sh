@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# shellcheck disable=SC1091,SC2154 # what common.bash sets
+# shellcheck disable=SC1091,SC2154,SC2016 # what common.bash sets; a document's commands
 # fsdp-plan backtest: the figures that reports/docs/backtest.md shows for the rows that ship are those
 # that it prints, and what is wrong with a table is said in one line.
 . "$(dirname "$0")/common.bash"
@@ -48,5 +48,31 @@ for bad in none megatron; do
     [ "$status" -eq 2 ] || complain "--framework $bad: status $status, not 2"
     grep -q "framework = \"$bad\"" "$tmp/stderr" || complain "--framework $bad: $(<"$tmp/stderr")"
 done
+
+# What runs today may fit where nothing else does.
+echo '{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+    "offload_param": {"device": "cpu"}}, "bf16": {"enabled": true}}' >"$tmp/today.json"
+status=0
+"$build/fsdp-plan" search -m llama-3.1-8b -t dgx-h100 -n 1 --from "$tmp/today.json" \
+    >"$tmp/stdout" 2>"$tmp/stderr" || status=$?
+[ "$status" -eq 1 ] || complain "8B on one GPU: status $status, not 1"
+grep -q '^What runs today fits: 1 rank, full_shard' "$tmp/stdout" || complain "8B: $(<"$tmp/stdout")"
+
+# What other documents show is put there by a script, which knows what is no longer true.
+{
+    echo text
+    printf '```\n$ fsdp-plan estimate -m tiny-1m -t localhost \\\n    --layout dp_shard=2 -o a.plan\n'
+    printf '$ fsdp-plan check a.plan\nan older line\n```\n```sh\n$ fsdp-plan kept\n```\n'
+} >"$tmp/shown.md"
+cp "$tmp/shown.md" "$tmp/older.md"
+status=0
+scripts/shown.sh --check "$tmp/shown.md" 2>"$tmp/stderr" || status=$?
+[ "$status" -eq 1 ] || complain "an older line is taken for true: status $status"
+cmp -s "$tmp/shown.md" "$tmp/older.md" || complain "--check wrote"
+scripts/shown.sh "$tmp/shown.md" || complain "shown.sh"
+scripts/shown.sh --check "$tmp/shown.md" || complain "what was printed is not taken for true"
+diff "$tmp/older.md" "$tmp/shown.md" | grep '^[<>]' >"$tmp/changed" || true
+[[ $(<"$tmp/changed") == "< an older line"$'\n'"> proven for 2 ranks"* ]] ||
+    complain "shown.sh changed: $(<"$tmp/changed")"
 
 finish "the documented figures are what is printed"

@@ -1,4 +1,5 @@
 /* What other frameworks' configuration files say, and what of it is refused or noted. */
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/config/config.h"
 #include "sim/config/flat.h"
@@ -374,6 +375,124 @@ START_TEST(the_open_axis_takes_what_is_left_of_the_gpus)
 }
 END_TEST
 
+/* Where nothing is sharded a plan has no such axis: that is noted. */
+START_TEST(experts_are_divided_as_the_file_says)
+{
+    static const char megatron[] = "python pretrain_gpt.py --micro-batch-size 1 --bf16 "
+                                   "--expert-model-parallel-size 8 %s\n";
+    g_autofree Topology *topology = two_nodes();
+    SearchRequest request = request_of(topology);
+    g_autofree char *whole = g_strdup_printf(megatron, "");
+    g_autofree char *sharded = g_strdup_printf(megatron, "--use-distributed-optimizer");
+    g_autoptr(Config) ddp = config_of("a.sh", whole), zero = config_of("a.sh", sharded);
+    g_autoptr(Config) titan = config_of("a.toml", "[parallelism]\ntensor_parallel_degree = 1\n"
+                                                  "expert_parallel_degree = 4\n");
+
+    g_autoptr(Config) axolotl =
+        config_of("a.yaml", "base_model: some/thing\nexpert_parallel_size: 2\ndp_shard_size: 4\n"
+                            "fsdp_config:\n  fsdp_version: 2\n");
+
+    ck_assert_uint_eq(ddp->ep, 0);
+    ck_assert_uint_eq(ddp->notes->len, 1);
+    ck_assert_uint_eq(zero->ep, 8);
+    ck_assert_uint_eq(zero->notes->len, 0);
+    ck_assert_uint_eq(titan->ep, 4);
+    ck_assert_uint_eq(axolotl->ep, 2);
+    check_axes(axolotl, 1, 1, 8, 1, 1);
+    ck_assert_uint_eq(axolotl->notes->len, 1);
+    request.gpus = 16;
+    ck_assert(plan_config_layout(zero, "a.sh", &request, NULL));
+    ck_assert_uint_eq(request.fixed_ep, 8);
+}
+END_TEST
+
+START_TEST(a_list_of_runs_is_no_configuration)
+{
+    static const char list[] = "runs:\n"
+                               "  - train:\n      global_batch_size: 512\n"
+                               "  - train:\n      global_batch_size: %s\n";
+    g_autofree char *two = g_strdup_printf(list, "2048"), *twice = g_strdup_printf(list, "512");
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Config) refused = config_parse(two, "card.yaml", &error);
+    g_autoptr(Config) one = config_of("card.yaml", twice);
+    g_autoptr(Config) top =
+        config_of("a.json", "{\"a\": {\"train_batch_size\": 1}, \"b\": {\"train_batch_size\": 2},"
+                            " \"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}}");
+
+    ck_assert_ptr_null(refused);
+    ck_assert_ptr_nonnull(strstr(error->message, "card.yaml:"));
+    ck_assert_ptr_nonnull(
+        strstr(error->message, "global_batch_size = 2048: must be that of one run"));
+    ck_assert_uint_eq(one->global_batch, 512);
+    ck_assert_uint_eq(top->global_batch, 8);
+}
+END_TEST
+
+/* Both tiers, in each framework's words. */
+static const struct {
+    const char *name, *text;
+    Tier optimizer, parameters;
+} offloads[] = {
+    {"a.json",
+     "{\"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}",
+     TIER_HOST, TIER_DEVICE},
+    {"a.json",
+     "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\"},"
+     " \"offload_param\": {\"device\": \"cpu\"}}}",
+     TIER_NVME, TIER_HOST},
+    {"a.json",
+     "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"none\"}}}",
+     TIER_DEVICE, TIER_DEVICE},
+    {"a.yaml",
+     "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n"
+     "  fsdp_offload_params: true\n",
+     TIER_HOST, TIER_HOST},
+    {"a.yaml", "distributed_type: FSDP\nfsdp_config:\n  fsdp_offload_params: false\n", TIER_DEVICE,
+     TIER_DEVICE},
+    {"a.yaml",
+     "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 3\n"
+     "  offload_optimizer_device: cpu\n  offload_param_device: none\n",
+     TIER_HOST, TIER_DEVICE},
+    {"a.yaml", "base_model: some/thing\nfsdp_config:\n  offload_params: true\n", TIER_HOST,
+     TIER_HOST},
+    {"a.toml",
+     "[training]\nenable_cpu_offload = true\n[parallelism]\n"
+     "tensor_parallel_degree = 1\n",
+     TIER_HOST, TIER_HOST},
+    {"a.sh",
+     "python pretrain_gpt.py --micro-batch-size 1 --optimizer-cpu-offload "
+     "--use-distributed-optimizer --bf16\n",
+     TIER_HOST, TIER_DEVICE},
+};
+
+/* No disk of dgx-h100 is stated. */
+START_TEST(state_that_lies_elsewhere_is_priced_there)
+{
+    g_autofree char *topologies = data_dir("topologies");
+    g_autoptr(Topology) topology = topology_load("dgx-h100", topologies, NULL);
+    SearchRequest request = request_of(topology), typed = request;
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Config) config = config_of(offloads[_i].name, offloads[_i].text);
+    const Tier optimizer = offloads[_i].optimizer, parameters = offloads[_i].parameters;
+    const gboolean moved = optimizer != TIER_DEVICE || parameters != TIER_DEVICE;
+    const gboolean fits = optimizer != TIER_NVME;
+
+    ck_assert_int_eq(config->offload.optimizer, optimizer);
+    ck_assert_int_eq(config->offload.parameters, parameters);
+    ck_assert_int_eq(config->notes->len > 0, moved);
+    request.gpus = typed.gpus = 16;
+    ck_assert_int_eq(plan_config_layout(config, "a", &request, &error), fits);
+    ck_assert_int_eq(request.sharding.offload.optimizer, fits ? optimizer : TIER_DEVICE);
+    ck_assert_int_eq(request.sharding.offload.parameters, fits ? parameters : TIER_DEVICE);
+    typed.sharding.offload.optimizer = TIER_HOST;
+    ck_assert(plan_config_layout(config, "a", &typed, NULL));
+    ck_assert_int_eq(typed.sharding.offload.parameters, TIER_DEVICE);
+    if (!fits)
+        ck_assert_ptr_nonnull(strstr(error->message, "a: it keeps state in nvme memory, of which "
+                                                     "topology dgx-h100 states no size"));
+}
+END_TEST
+
 START_TEST(what_was_typed_comes_before_the_file)
 {
     g_autofree Topology *topology = two_nodes();
@@ -426,6 +545,10 @@ int main(void)
     tcase_add_loop_test(frameworks, what_can_not_be_taken_is_refused_with_file_line_field_value, 0,
                         8);
     tcase_add_test(requests, the_open_axis_takes_what_is_left_of_the_gpus);
+    tcase_add_test(requests, experts_are_divided_as_the_file_says);
+    tcase_add_test(frameworks, a_list_of_runs_is_no_configuration);
+    tcase_add_loop_test(requests, state_that_lies_elsewhere_is_priced_there, 0,
+                        G_N_ELEMENTS(offloads));
     tcase_add_test(requests, what_was_typed_comes_before_the_file);
     tcase_add_test(requests, a_mesh_that_the_gpus_do_not_make_is_refused);
     TCase *const cases[] = {syntax, frameworks, requests};

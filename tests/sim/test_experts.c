@@ -334,7 +334,8 @@ typedef struct {
 } Refused;
 
 static const Refused refused[] = {
-    {"ep = 3: must divide the model's 4 experts", MIXTRAL, 3, 1, 3, FALSE, FALSE, FALSE},
+    {"ep = 3: must divide the model's 4 experts; allowed: 1, 2, 4", MIXTRAL, 3, 1, 3, FALSE, FALSE,
+     FALSE},
     {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE, FALSE},
     {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE, FALSE},
     {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE, FALSE},

@@ -63,6 +63,20 @@ START_TEST(links_through_a_switch_are_not_counted_for_each_neighbour)
 }
 END_TEST
 
+static const char *one_lacks_a_link(guint a, guint b)
+{
+    return a == 2 || b == 2 ? "NV17" : "NV18";
+}
+
+START_TEST(a_gpu_that_lacks_a_link_of_its_switch_slows_the_others)
+{
+    g_autofree char *text = matrix(8, one_lacks_a_link);
+    g_autoptr(Topology) t = imported(text, &h100);
+
+    ck_assert_double_eq(level_of(t, 0)->bytes_per_s, 17 * 25e9);
+}
+END_TEST
+
 /* V100 cube mesh: within and across the halves, 6 links a GPU. */
 static const char *cube_mesh(guint a, guint b)
 {
@@ -220,11 +234,17 @@ static const char *all_sys(guint a, guint b)
     return "SYS";
 }
 
+static const char *all_nv12(guint a, guint b)
+{
+    (void)a, (void)b;
+    return "NV12";
+}
+
 START_TEST(the_gpu_must_be_given_and_fit_the_links)
 {
     const ImportOptions unknown = {.gpu = "h101"}, outside = {.gpu = "../localhost"},
                         amd = {.gpu = "mi300x"}, other = {.topology = "dgx-h100"};
-    g_autofree char *hidden = matrix(8, all_sys);
+    g_autofree char *hidden = matrix(8, all_sys), *switched = matrix(8, all_nv12);
 
     check_refused(four, &nothing, "f:1: topo -m does not say which GPUs these are; give --gpu");
     check_refused(four, &unknown, "--gpu \"h101\" is unknown");
@@ -232,6 +252,9 @@ START_TEST(the_gpu_must_be_given_and_fit_the_links)
     check_refused(four, &amd, "the NVLink and PCIe rates of --gpu mi300x are not known");
     check_refused(four, &ada, "GPU0 and GPU1 are joined by 4 NVLinks; rtx-4090 has 0");
     check_refused(four, &other, "allowed: --gpu NAME in place of --topology");
+    check_refused(switched, &h100,
+                  "f:1: GPU0 has 12 NVLinks to each of its neighbours, through a switch; "
+                  "h100-sxm-80gb has 18; allowed: the --gpu of this node");
     check_refused(hidden, &a100, "no NVLink between GPUs, but a100-sxm-80gb is on a board");
 }
 END_TEST
@@ -251,6 +274,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, links_to_each_neighbour_add_up);
     tcase_add_test(tcase, links_through_a_switch_are_not_counted_for_each_neighbour);
+    tcase_add_test(tcase, a_gpu_that_lacks_a_link_of_its_switch_slows_the_others);
     tcase_add_test(tcase, a_cube_mesh_is_one_island_with_all_links_of_a_gpu);
     tcase_add_test(tcase, islands_are_a_level_inside_pcie);
     tcase_add_test(tcase, an_odd_gpu_beside_a_bridged_pair_is_the_short_last_block);

@@ -154,6 +154,26 @@ START_TEST(what_is_missing_is_asked_for)
 }
 END_TEST
 
+/* The PCI device decides, else the compute capability; the size of memory is the caller's. */
+START_TEST(a_gpu_that_the_file_contradicts_is_refused)
+{
+    const ImportOptions a100 = {.gpu = "a100-sxm-40gb"}, larger = {.gpu = "h100-sxm-96gb"};
+    g_autofree char *no_device = replaced(two, " device=\"0x2330\"", "");
+    g_autofree char *mixed = replaced(two, "dev=\"1\" sm=\"90\"", "dev=\"1\" sm=\"80\"");
+    g_autofree char *no_device_at_all = replaced(no_device, " device=\"0x2330\"", "");
+    g_autoptr(Topology) t = imported(two, &larger);
+
+    ck_assert_str_eq(t->gpu.name, "h100-sxm-96gb");
+    check_refused(two, &a100,
+                  "f:11: device 0x2330 is h100-sxm-80gb, not a100-sxm-40gb; allowed: --gpu "
+                  "h100-sxm-80gb, or none");
+    check_refused(two, &a100_pcie, "device 0x2330 is h100-sxm-80gb, not a100-pcie-80gb");
+    check_refused(no_device_at_all, &a100,
+                  "f:11: a GPU of compute capability 9.0, but a100-sxm-40gb has 8.0");
+    check_refused(mixed, &h100, "f:5: another GPU than that of line 11");
+}
+END_TEST
+
 START_TEST(random_damage_never_crashes)
 {
     check_damage(two, &h100, 72);
@@ -174,6 +194,7 @@ int main(void)
     tcase_add_test(tcase, many_nodes_of_xml_are_no_limit);
     tcase_add_loop_test(tcase, damaged_files_are_refused_with_their_line, 0, G_N_ELEMENTS(damaged));
     tcase_add_test(tcase, what_is_missing_is_asked_for);
+    tcase_add_test(tcase, a_gpu_that_the_file_contradicts_is_refused);
     tcase_add_test(tcase, random_damage_never_crashes);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -394,6 +394,34 @@ START_TEST(the_smallest_number_of_gpus_is_what_trying_each_gives)
 }
 END_TEST
 
+/* By trying each number.  Of what is illegal on any number nothing is found, soon. */
+static const struct {
+    guint gpus, batch, tp, cp, below, above;
+} illegal[] = {{7, 24, 1, 1, 6, 8}, {5, 18, 1, 1, 3, 6}, {8, 0, 3, 1, 0, 0},     {7, 0, 4, 1, 4, 8},
+               {64, 5, 1, 1, 5, 0}, {3, 0, 4, 1, 0, 4},  {1000, 24, 1, 1, 24, 0}};
+
+START_TEST(where_nothing_is_legal_the_nearest_numbers_that_fit_are_found)
+{
+    g_autoptr(Model) model = case_model(&small);
+    g_autoptr(Topology) topology = case_gpu_topology(2000, 80000, 20000);
+    SearchRequest request = request_of(model, topology, illegal[_i].gpus);
+
+    request.global_batch = illegal[_i].batch;
+    request.fixed[AXIS_PP] = 1;
+    request.fixed[AXIS_TP] = illegal[_i].tp;
+    request.fixed[AXIS_CP] = illegal[_i].cp;
+    g_autoptr(SearchResult) result = search(&request);
+    guint said = 0;
+
+    ck_assert_uint_eq(result->candidates, 0);
+    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
+        said += result->rejected[v] > 0 && result->example[v] != NULL;
+    ck_assert_uint_ge(said, 1);
+    ck_assert_uint_eq(search_nearest_gpus(&request, illegal[_i].gpus, FALSE), illegal[_i].below);
+    ck_assert_uint_eq(search_nearest_gpus(&request, illegal[_i].gpus, TRUE), illegal[_i].above);
+}
+END_TEST
+
 START_TEST(where_no_number_fits_the_answer_is_none)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -466,6 +494,8 @@ int main(void)
     tcase_add_test(tcase, mfu_is_finite_where_the_device_states_no_peak_of_that_type);
     tcase_add_loop_test(tcase, the_smallest_number_of_gpus_is_what_trying_each_gives, 0,
                         G_N_ELEMENTS(scarce));
+    tcase_add_loop_test(tcase, where_nothing_is_legal_the_nearest_numbers_that_fit_are_found, 0,
+                        G_N_ELEMENTS(illegal));
     tcase_add_test(tcase, where_no_number_fits_the_answer_is_none);
     tcase_add_loop_test(tcase, llama_3_70b_is_refused_on_8_gpus_with_a_number_that_fits, 0, 2);
     suite_add_tcase(suite, tcase);

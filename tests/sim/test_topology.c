@@ -323,7 +323,9 @@ START_TEST(missing_groups_are_refused)
         {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = h100-sxm-80gb\n",
          "no [network NAME]"},
         {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = h101\n",
-         "t:7: [node] gpu: \"h101\" is unknown"},
+         "t:7: [node] gpu: \"h101\" is unknown; allowed: a [gpu h101] of this file (source, kind, "
+         "bf16 and others "
+         "it has as dense peaks, memory, memory_bandwidth)"},
         {"[cluster]\nname = a\nsource = b\nnodes = 1\n[node]\ngpus = 1\ngpu = ../localhost\n",
          "\"../localhost\" is unknown"},
     };

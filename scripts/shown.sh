@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# scripts/shown.sh FILE          what a document shows of fsdp-plan, as it prints it now
+# scripts/shown.sh --check FILE  only says whether it is that
+#
+# Each block of FILE that begins with "$ fsdp-plan" is its commands, and below them what the last of
+# them prints.  The programs are those of $BUILD.
+set -euo pipefail
+
+check=no
+if [ "${1:-}" = --check ]; then
+    check=yes
+    shift
+fi
+[ $# -eq 1 ] || {
+    echo "usage: scripts/shown.sh [--check] FILE" >&2
+    exit 2
+}
+file=$(realpath "$1")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build=$(realpath "${BUILD:-build}")
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+# One that says that nothing fits ends with 1.
+run_last() {
+    local status=0
+    (cd "$tmp" && PATH=$build:$PATH bash -c "$1") >"$tmp/printed" 2>"$tmp/said" || status=$?
+    if [ "$status" -gt 1 ] || [ -s "$tmp/said" ]; then
+        echo "scripts/shown.sh: $1: status $status: $(<"$tmp/said")" >&2
+        exit 1
+    fi
+}
+
+# fill <FILE: the document with its blocks filled.
+fill() {
+    local line where=text command=""
+    while IFS= read -r line; do
+        case $where in
+        text) [ "$line" != '```' ] || where=start ;;
+        start) [[ $line == "\$ fsdp-plan "* ]] && where="command" || where=other ;;
+        other) [ "$line" != '```' ] || where=text ;;
+        esac
+        if [ "$where" = command ] && [[ $line != "\$ "* && $command != *\\ ]]; then
+            cat "$tmp/printed"
+            where=output
+        fi
+        if [ "$where" = output ]; then
+            [ "$line" = '```' ] || continue
+            where=text command=""
+        fi
+        printf '%s\n' "$line"
+        [ "$where" = command ] || continue
+        [[ $command == *\\ ]] && command+=$'\n'$line || command=${line#"$ "}
+        [[ $command == *\\ ]] || run_last "$command"
+    done
+}
+
+fill <"$file" >"$tmp/filled"
+if cmp -s "$file" "$tmp/filled"; then
+    exit 0
+fi
+if [ "$check" = yes ]; then
+    diff "$file" "$tmp/filled" | head -n 20 >&2 || true
+    echo "scripts/shown.sh: $1 does not show what is printed; scripts/shown.sh $1 mends it" >&2
+    exit 1
+fi
+cat "$tmp/filled" >"$file"

@@ -1,0 +1,28 @@
+/* What search, estimate and model answer with --json. */
+#pragma once
+
+#include "sim/search/search.h"
+
+#include <json-glib/json-glib.h>
+
+typedef struct {
+    const SearchRequest *request;
+    const SearchResult *result;
+    const Plan *today;      /* what runs now; NULL: not asked */
+    const GPtrArray *notes; /* lines: what its file says that is priced otherwise; or NULL */
+    guint smallest, fewer;  /* where nothing fits: the next larger number of GPUs on which something
+                               does and, where nothing is legal, the next smaller; 0 = none */
+    const Plan *offloaded;  /* that fits with state in another tier, or NULL */
+} SearchAnswer;
+
+/* The plan as its file has it (DESIGN 6), and what is said beside it: whether fsdp-run trains it,
+ * whether its memory is at risk, what bounds it, notes.  The caller's; json_node_unref(). */
+JsonNode *answer_plan(const Plan *plan);
+
+/* {"candidates", "feasible", "rejected", "refused", "seconds", "plans", ...}; the same. */
+JsonNode *answer_search(const SearchAnswer *answer);
+
+/* {"name", "parameters", "active_parameters", shape, what can be done with it, "tensors"}; the
+ * same.
+ */
+JsonNode *answer_model(const Model *model);

@@ -1,0 +1,21 @@
+/* What is said beside a plan, in words: tables print it, and --json has it too. */
+#pragma once
+
+#include "sim/search/search.h"
+
+/* Lines without an end, the caller's; NULL where there is nothing to say. */
+char *remark_balanced(const Model *model);                     /* routing of experts */
+char *remark_long_sequence(const Model *model, guint seq_len); /* positions it was not made for */
+char *remark_framework(const Framework *framework);            /* nothing is said of fsdp-run */
+
+/* What fsdp-run would refuse. */
+char *remark_untrainable(const Plan *plan);
+
+/* Differences below what repeated runs of one layout show are noise. */
+#define REMARK_NOISE 0.02
+
+/* How many plans, from the first on, are no slower than it but by noise. */
+guint remark_alike(const SearchResult *result);
+
+/* The class of ops that takes the largest part of the step. */
+OpClass remark_bound(const Plan *plan);
