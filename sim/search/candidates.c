@@ -79,7 +79,8 @@ static gboolean is_cp_offered(const SearchRequest *request, guint cp)
 
 gboolean candidates_offer_partly(const SearchRequest *request)
 {
-    return request->recompute < 0 && request->sort != SORT_MEMORY;
+    return request->recompute < 0 && request->sort != SORT_MEMORY &&
+           !framework_is_foreign(request->framework);
 }
 
 /* ---- one by one ---- */

@@ -39,7 +39,7 @@ gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
 guint candidates_most_tp(const SearchRequest *request);
 
 /* Whether as few layers as fit are a choice: where what is computed again is free.  (Megatron-LM
- * takes one number for all stages, torchtitan none: export says so.) */
+ * takes one number for all stages, torchtitan none, so only for fsdp-run.) */
 gboolean candidates_offer_partly(const SearchRequest *request);
 
 /* What becomes of a candidate that computes nothing again and does not fit: the same with as few
