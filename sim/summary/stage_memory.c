@@ -65,8 +65,9 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
 /* Rings of activations: of chunks in flight; of those whose weights' gradients are still to come.
  */
 typedef struct {
-    guint64 residual, weights, gradient;
+    guint64 residual, gradient;
     guint64 again_kept; /* of LOT_FIRST */
+    guint64 weights[NUM_LOTS];
     /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
      * alive all the time */
     guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
@@ -90,6 +91,7 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
                                (apart && flow->backward_apart * layers < 2);
     }
     /* experts have no backward for weights apart */
+    rings->weights[lot] = flow->backward_apart * layers * cost->ring.weights;
     rings->saved[BLOCK_DENSE][lot] += flow->until_weights * layers * cost->ring.kept;
 }
 
@@ -101,7 +103,6 @@ static ActivationRings activation_rings(const Stage *stage)
     const guint64 first = stage->shape->most_of_lot[LOT_FIRST];
     ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .weights = flow->backward_apart * layers * ring->weights,
         .again_kept = (flow->backward_apart * first + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
     };
@@ -121,6 +122,17 @@ static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, gui
         stage->shape->least_of[kind][other] > 0 && (stage->flow->in_flight > 1 || lot == LOT_REST);
 
     return rings->saved[kind][lot] + (both ? rings->saved[kind][other] : 0);
+}
+
+/* The same of what backward leaves for that for weights: first blocks come last, so that theirs are
+ * there before only of another chunk. */
+static guint64 weights_bytes(const Stage *stage, const ActivationRings *rings, guint kind, Lot lot)
+{
+    const guint other = lot == LOT_REST ? LOT_FIRST : LOT_REST;
+    const gboolean both = stage->shape->least_of[kind][other] > 0 &&
+                          (stage->flow->backward_apart > 1 || lot == LOT_FIRST);
+
+    return rings->weights[lot] + (both ? rings->weights[other] : 0);
 }
 
 /* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
@@ -177,8 +189,9 @@ static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRin
         return alive + most(&backward->alone_peak, units);
     for (guint w = 0; w < 2 && reduced; w++)
         peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
-    return alive + saved_bytes(stage, rings, at.kind, at.lot) + rings->weights +
-           (is_first ? rings->again_kept : 0) + most(&peak, units) + root_beside_blocks(stage);
+    return alive + saved_bytes(stage, rings, at.kind, at.lot) +
+           weights_bytes(stage, rings, at.kind, at.lot) + (is_first ? rings->again_kept : 0) +
+           most(&peak, units) + root_beside_blocks(stage);
 }
 
 static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
