@@ -25,13 +25,14 @@ typedef struct {
     DType dtype;
     guint64 rows, columns;
     float eps;
-    void *x;              /* (N, C): read; with a residual updated first */
-    const void *residual; /* (N, C) or NULL: x += residual, rounded, is what is normed */
-    const void *weight;   /* (C) */
-    const void *bias;     /* (C): layer norm only */
-    void *y;              /* (N, C) */
-    float *stats;         /* RMS norm: rstd (N).  Layer norm: mean, rstd (N, 2).  Written; read by
-                             the apply forms */
+    const void *x;      /* (N, C) */
+    const void *added;  /* (N, C) or NULL: then sum = x + added, rounded, is what is normed */
+    void *sum;          /* (N, C) */
+    const void *weight; /* (C) */
+    const void *bias;   /* (C): layer norm only */
+    void *y;            /* (N, C) */
+    float *stats;       /* RMS norm: rstd (N).  Layer norm: mean, rstd (N, 2).  Written; read by
+                           the apply forms */
 } CudaNorm;
 
 void cuda_rmsnorm(const CudaNorm *norm, CudaStream stream);
@@ -67,8 +68,9 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
 /* y (N, C) += bias (C) */
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream);
-/* dst += src */
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, void *dst, CudaStream stream);
+/* dst = base + src; base may be dst */
+void cuda_accumulate(DType dtype, guint64 elements, const void *src, const void *base, void *dst,
+                     CudaStream stream);
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream);
 
