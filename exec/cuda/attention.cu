@@ -258,6 +258,12 @@ template <typename T> static void launch_plain(const CudaAttention *a, CudaStrea
 void cuda_attention(const CudaAttention *attention, CudaStream stream)
 {
     switch (attention_tensor_cores(&attention->sizes)) {
+    case 256:
+        launch_forward<MmaTiles<256, 1, 4>>(attention, stream);
+        return;
+    case 192:
+        launch_forward<MmaTiles<192, 1, 4>>(attention, stream);
+        return;
     case 128:
         launch_forward<MmaTiles<128, 2, 4>>(attention, stream);
         return;

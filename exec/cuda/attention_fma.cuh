@@ -16,6 +16,7 @@ template <typename T, int MAX_DIM> struct FmaTiles {
         ROWS = CUDA_ATTENTION_TILE,
         COLUMNS = CUDA_ATTENTION_TILE,
         STAGES = 1,
+        HOLDS_TWO = 1,
         R = 2,
         C = 2,
         A = MAX_DIM / 16,

@@ -243,7 +243,7 @@ void cuda_sgd(const CudaUpdate *update, CudaStream stream);
 /* Rows of q are (batch, T), rows of k and v (blocks, batch, T).  Without positions one block, and
  * key j is seen by queries i >= j.  With them key j of block b is seen by query i where
  * k_positions[b * T + j] <= q_positions[i].  head_dim is even, at most CUDA_ATTENTION_MOST_DIM;
- * bf16 ones of 40 to 128 that are a multiple of 8 have tensor cores.  All pointers but positions
+ * bf16 ones of 40 and more that are a multiple of 8 have tensor cores.  All pointers but positions
  * are aligned to 16 bytes. */
 typedef struct {
     DType dtype, dtype_out; /* dtype_out: of o; of dq, dk, dv */
