@@ -27,17 +27,22 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
-/* Of blocks with experts, the experts' (probe.c). */
+/* Of blocks with experts, the experts' (probe.c).  Where strategies differ and so do lots, a
+ * strategy's units may all be of the lot that is not at work: then nothing is sure. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
+    const StageShape *shape = stage->shape;
+    const gboolean lots = shape->most_of_lot[LOT_FIRST] > 0 && shape->most_of_lot[LOT_REST] > 0;
     UnitRings rings = {0, 0};
+    guint strategies = 0;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
         const guint units = stage_num_units(stage, of, (Strategy)s);
 
         if (units == 0)
             continue;
+        strategies++;
         const UnitCost *block = stage_unit(stage, of, (Strategy)s);
         const guint64 weights = gathered_copies(stage, of, (Strategy)s) * block->gathered_bytes;
         const guint64 gradients = MIN(units, 2) * block->gradient_bytes;
@@ -45,7 +50,7 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         if (weights + gradients > rings.weights + rings.gradients)
             rings = (UnitRings){weights, gradients};
     }
-    return rings;
+    return lots && strategies > 1 ? (UnitRings){0, 0} : rings;
 }
 
 static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
