@@ -240,6 +240,7 @@ template <typename E> static void launch_forward(const CudaAttention *a, CudaStr
                           a->adds != 0};
     const unsigned blocks = f.tiles.queries.total * f.shape.batch * f.shape.heads;
 
+    static_assert((int)ForwardShared<E>::BYTES <= (int)E::MOST_BYTES, "shared memory");
     cudaFuncSetAttribute(attention_forward<E>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          ForwardShared<E>::BYTES);
     LAUNCH((attention_forward<E>), blocks, E::THREADS, ForwardShared<E>::BYTES, stream, f);

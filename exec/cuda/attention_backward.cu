@@ -372,6 +372,7 @@ static void launch_dq(Backward<typename E::Storage> b, const CudaAttentionBackwa
 {
     const unsigned bytes = BackwardShared<E>::BYTES;
 
+    static_assert((int)BackwardShared<E>::BYTES <= (int)E::MOST_BYTES, "shared memory");
     b.tiles = attention_tiles(&a->sizes, E::ROWS, E::COLUMNS, scratch, stream);
     cudaFuncSetAttribute(attention_dq<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     LAUNCH((attention_dq<E>), b.tiles.queries.total * b.shape.batch * b.shape.heads, E::THREADS,

@@ -79,6 +79,7 @@ template <int HEAD_DIM, int M_TILES, int N_TILES, int NUM_STAGES = 2> struct Mma
         ROW_TILE = ROWS * HEAD_DIM,       /* elements of a shared tile */
         COLUMN_TILE = COLUMNS * HEAD_DIM, /* the same */
         SCRATCH = 0,
+        MOST_BYTES = 99 << 10, /* what sm_86 and sm_89 have for a block */
     };
     typedef float Scores[R][C];
     typedef float Results[R][A];
