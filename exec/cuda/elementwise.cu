@@ -143,15 +143,19 @@ template <typename T> struct AddBias {
 };
 
 template <typename T> struct Accumulate {
-    const T *src;
+    const T *src, *base;
     T *dst;
 
     template <int N> __device__ __forceinline__ void at(guint64 offset) const
     {
-        float values[N];
+        float values[N], sum[N];
 
         load(values, src + offset);
-        put(dst + offset, values, true);
+        load(sum, base + offset);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] += values[i];
+        store(dst + offset, sum);
     }
 };
 
@@ -227,9 +231,17 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
     launch_pair<GeluBackward>(dtype, elements, dh, x, stream);
 }
 
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, void *dst, CudaStream stream)
+void cuda_accumulate(DType dtype, guint64 elements, const void *src, const void *base, void *dst,
+                     CudaStream stream)
 {
-    launch_pair<Accumulate>(dtype, elements, src, dst, stream);
+    const bool wide = is_wide(0, src, base, dst);
+
+    if (dtype == DTYPE_BF16)
+        launch_each(Accumulate<bf16>{(const bf16 *)src, (const bf16 *)base, (bf16 *)dst}, elements,
+                    wide, stream);
+    else
+        launch_each(Accumulate<float>{(const float *)src, (const float *)base, (float *)dst},
+                    elements, wide, stream);
 }
 
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,

@@ -164,11 +164,10 @@ static void gelu_backward_block(const Launch *launch, guint64 offset, guint64 n)
 
 static void accumulate_block(const Launch *launch, guint64 offset, guint64 n)
 {
-    const DType dtype = launch->op->dtype;
-    float block[CPU_BLOCK];
-    const float *values = block_read(dtype, launch->operand[0], offset, n, block);
+    const void *base = launch_optional(launch, 2);
 
-    block_put(dtype, launch->operand[1], offset, n, values, TRUE);
+    block_add(launch->op->dtype, base != NULL ? base : launch->operand[1], launch->operand[0],
+              launch->operand[1], offset, n);
 }
 
 static void cast_block(const Launch *launch, guint64 offset, guint64 n)
