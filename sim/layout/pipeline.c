@@ -213,11 +213,11 @@ static void perform(Clocks *clocks, Stage *stage, Timed action)
     }
 }
 
-/* The stage that acts first acts; what it makes ready is later than that.  FALSE when all are
- * done. */
-static gboolean advance(Clocks *clocks)
+/* All that starts at @now, of one stage after the other; what it makes ready is later than that.
+ * FALSE when all are done. */
+static gboolean advance(Clocks *clocks, guint now)
 {
-    Stage *first = NULL;
+    gboolean goes_on = FALSE;
 
     for (guint s = 0; s < clocks->pp; s++) {
         Stage *stage = &clocks->stages[s];
@@ -226,13 +226,11 @@ static gboolean advance(Clocks *clocks)
             stage->chosen = choose(clocks, stage);
             stage->stale = FALSE;
         }
-        if (stage->chosen.start != UNKNOWN &&
-            (first == NULL || stage->chosen.start < first->chosen.start))
-            first = stage;
+        goes_on |= stage->chosen.start != UNKNOWN;
+        if (stage->chosen.start == now)
+            perform(clocks, stage, stage->chosen);
     }
-    if (first != NULL)
-        perform(clocks, first, first->chosen);
-    return first != NULL;
+    return goes_on;
 }
 
 /* ---- timetables ---- */
@@ -345,7 +343,7 @@ Timetable *timetables_new(const Schedule *schedule, guint pp)
     Clocks clocks;
 
     clocks_init(&clocks, schedule, pp);
-    while (advance(&clocks))
+    for (guint now = 0; advance(&clocks, now); now++)
         ;
     for (guint s = 0; s < pp; s++) {
         g_assert(clocks.stages[s].next[ACTION_BACKWARD] == clocks.passes);
