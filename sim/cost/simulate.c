@@ -13,6 +13,11 @@ guint *program_spans(const Program *program, const ProgramSpec *spec)
     return spans;
 }
 
+guint simulate_span(guint reach, guint size)
+{
+    return size == 1 ? 1 : (reach + size - 2) / (size - 1) * size;
+}
+
 gboolean simulate_overlaps(const SimulateContext *context)
 {
     if (context->topology->gpu.kind == DEVICE_CUDA)
@@ -393,18 +398,15 @@ static const char *purpose_of(const Program *program, const Op *op)
         .purpose;
 }
 
-/* As CollectiveContext counts it: stride * ranks, the gap after the last member included. */
 static guint span_of(const Group *group)
 {
     guint low = G_MAXUINT, high = 0;
 
-    if (group->size == 1)
-        return 1;
     for (guint i = 0; i < group->size; i++) {
         low = MIN(low, group->ranks[i]);
         high = MAX(high, group->ranks[i]);
     }
-    return (high - low + group->size - 2) / (group->size - 1) * group->size;
+    return simulate_span(high - low, group->size);
 }
 
 /* Whether @op of the rank at position @own of a group of @size has to do with @peer. */

@@ -42,5 +42,9 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
 /* Consecutive ranks that each of the program's groups spreads over; the caller's. */
 guint *program_spans(const Program *program, const ProgramSpec *spec);
 
+/* The same of @size ranks of which the last is @reach behind the first, where stages differ: as
+ * CollectiveContext counts it, stride * ranks, the gap after the last member included. */
+guint simulate_span(guint reach, guint size);
+
 /* Whether communication can run beside compute on this node. */
 gboolean simulate_overlaps(const SimulateContext *context);

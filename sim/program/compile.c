@@ -98,6 +98,17 @@ guint purpose_span(const ProgramSpec *spec, const char *purpose)
     return span;
 }
 
+guint purpose_reach(const ProgramSpec *spec, const char *purpose)
+{
+    const guint axes = purpose_axes(purpose);
+    guint reach = 0, stride = 1;
+
+    for (guint a = NUM_AXES; a-- > 0; stride *= spec->layout.size[a])
+        if ((axes & (1u << a)) != 0)
+            reach += (spec->layout.size[a] - 1) * stride;
+    return reach;
+}
+
 /* Of its neighbours that hold experts between them, and of those that hold the same ones. */
 static guint first_of_experts(const ProgramSpec *spec, guint rank, const char *purpose)
 {

@@ -330,10 +330,13 @@ const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 static double add_reduced(Known *known, const ProgramSpec *spec, const char *purpose,
                           guint64 elements, DType dtype, ScalarCost *cost)
 {
+    const guint ranks = purpose_size(spec, purpose);
     const CollectiveContext where = {
         .topology = known->context.topology,
-        .ranks = purpose_size(spec, purpose),
-        .span = purpose_span(spec, purpose),
+        .ranks = ranks,
+        .span = spec->layout.size[AXIS_PP] == 1
+                    ? purpose_span(spec, purpose)
+                    : simulate_span(purpose_reach(spec, purpose), ranks),
         .ranks_per_node = known->context.ranks_per_node,
     };
     const guint64 chunk = (elements + where.ranks - 1) / where.ranks;
@@ -363,8 +366,8 @@ static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
     return FALSE;
 }
 
-/* As pass_shard() and pass_optimizer() add them.  Groups of ranks on several stages are not equally
- * far apart: their time is left out. */
+/* As pass_shard() and pass_optimizer() add them.  With several stages only the last one is known to
+ * come after all else. */
 static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP];
@@ -380,7 +383,7 @@ static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
     if (any_unit(spec, TRUE))
         add_scalar(known, spec, alone ? "shard" : "norm", &cost, TRUE);
     if (pp > 1)
-        cost.all_s = cost.norm_s = 0;
+        cost.all_s = 0;
     return cost;
 }
 
