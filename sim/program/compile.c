@@ -188,8 +188,10 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timet
     return builder;
 }
 
-static void builder_clear(Builder *builder)
+void builder_clear(Builder *builder)
 {
+    for (guint k = 0; k < NUM_UNIT_KINDS; k++)
+        g_clear_pointer(&builder->params[k], g_array_unref);
     g_array_unref(builder->drafts);
     g_free(builder->classes);
 }
