@@ -279,8 +279,9 @@ static void fill_timetable(Timetable *table, const Stage *stage)
 {
     guint next = 0;
 
-    table->actions = g_array_new(FALSE, FALSE, sizeof(Action));
-    table->transfers = g_array_new(FALSE, FALSE, sizeof(Transfer));
+    table->actions = g_array_sized_new(FALSE, FALSE, sizeof(Action),
+                                       stage->actions->len + stage->transfers->len);
+    table->transfers = g_array_sized_new(FALSE, FALSE, sizeof(Transfer), stage->transfers->len);
     g_array_sort(stage->transfers, by_time);
     for (guint a = 0; a < stage->actions->len; a++) {
         const Timed *timed = &g_array_index(stage->actions, Timed, a);
@@ -316,8 +317,9 @@ static void clocks_init(Clocks *clocks, const Schedule *schedule, guint pp)
 
         stage->forward = g_new(Pass, clocks->passes);
         stage->backward = g_new(Pass, clocks->passes);
-        stage->actions = g_array_new(FALSE, FALSE, sizeof(Timed));
-        stage->transfers = g_array_new(FALSE, FALSE, sizeof(TimedTransfer));
+        stage->actions = g_array_sized_new(FALSE, FALSE, sizeof(Timed), 3 * clocks->passes);
+        stage->transfers =
+            g_array_sized_new(FALSE, FALSE, sizeof(TimedTransfer), 4 * clocks->passes);
         stage->stale = TRUE;
         fill_orders(clocks, s);
         set_limits(clocks, s);
