@@ -420,8 +420,9 @@ typedef struct {
 
 typedef struct {
     const ProgramSet *set;
-    Clock *clocks; /* by class */
-    guint *sample; /* by class: the rank that stands for it */
+    Clock *clocks;  /* by class */
+    guint *sample;  /* by class: the rank that stands for it */
+    gboolean *idle; /* by class: nobody has come whom it waits for */
     gboolean is_cpu, overlaps;
     GArray *ops;
     Meeting *meetings; /* by class */
@@ -522,8 +523,10 @@ static gboolean all_arrived(const Simulation *simulation, guint mine, double *st
 
 static void meet(Simulation *simulation, guint mine, double start_s)
 {
-    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
         finish(&simulation->clocks[*met], start_s, simulation->overlaps, simulation->ops, *met);
+        simulation->idle[*met] = FALSE;
+    }
 }
 
 /* ---- exchanges ---- */
@@ -546,9 +549,12 @@ static void note_arrival(Simulation *simulation, guint mine)
     const Clock *clock = &simulation->clocks[mine];
     const guint name = stream_name(simulation, mine);
 
-    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
-        if (*met != mine)
-            g_array_append_val(arrivals_of(simulation, mine, *met, name), clock->ready_s);
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
+        if (*met == mine)
+            continue;
+        g_array_append_val(arrivals_of(simulation, mine, *met, name), clock->ready_s);
+        simulation->idle[*met] = FALSE;
+    }
 }
 
 /* TRUE when every partner has reached its side; it may have gone on since, when its own partners
@@ -614,10 +620,22 @@ static gboolean advance(Simulation *simulation, guint c)
         }
         if (!clock->arrived)
             finish(clock, clock->ready_s, simulation->overlaps, simulation->ops, c);
-        else if (!communicate(simulation, c))
+        else if (!communicate(simulation, c)) {
+            simulation->idle[c] = TRUE;
             return moved;
+        }
         moved = TRUE;
     }
+    return moved;
+}
+
+static gboolean advance_all(Simulation *simulation)
+{
+    gboolean moved = FALSE;
+
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (!simulation->idle[c])
+            moved |= advance(simulation, c);
     return moved;
 }
 
@@ -685,22 +703,19 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         .set = set,
         .clocks = g_new(Clock, set->num_classes),
         .sample = g_new0(guint, set->num_classes),
+        .idle = g_new0(gboolean, set->num_classes),
         .is_cpu = context->topology->gpu.kind == DEVICE_CPU,
         .overlaps = simulate_overlaps(context),
         .ops = ops,
     };
-    gboolean moved = TRUE;
 
     for (guint rank = set->num_ranks; rank-- > 0;)
         simulation.sample[set->class_of[rank]] = rank;
     for (guint c = 0; c < set->num_classes; c++)
         class_init(&simulation, context, c);
     meetings_init(&simulation);
-    while (moved) {
-        moved = FALSE;
-        for (guint c = 0; c < set->num_classes; c++)
-            moved |= advance(&simulation, c);
-    }
+    while (advance_all(&simulation))
+        ;
     for (guint c = 0; c < set->num_classes; c++) {
         g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
         times[c] = clock_time(&simulation.clocks[c]);
@@ -710,4 +725,5 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         clock_clear(&simulation.clocks[c]);
     g_free(simulation.clocks);
     g_free(simulation.sample);
+    g_free(simulation.idle);
 }
