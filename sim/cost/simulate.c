@@ -4,20 +4,6 @@
 
 enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
 
-guint *program_spans(const Program *program, const ProgramSpec *spec)
-{
-    guint *spans = g_new0(guint, program->groups->len + 1);
-
-    for (guint g = 0; g < program->groups->len; g++)
-        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
-    return spans;
-}
-
-guint simulate_span(guint reach, guint size)
-{
-    return size == 1 ? 1 : (reach + size - 2) / (size - 1) * size;
-}
-
 gboolean simulate_overlaps(const SimulateContext *context)
 {
     if (context->topology->gpu.kind == DEVICE_CUDA)
@@ -437,17 +423,6 @@ static const char *purpose_of(const Program *program, const Op *op)
         .purpose;
 }
 
-static guint span_of(const Group *group)
-{
-    guint low = G_MAXUINT, high = 0;
-
-    for (guint i = 0; i < group->size; i++) {
-        low = MIN(low, group->ranks[i]);
-        high = MAX(high, group->ranks[i]);
-    }
-    return simulate_span(high - low, group->size);
-}
-
 /* Whether @op of the rank at position @own of a group of @size has to do with @peer. */
 static gboolean sends_between(const Op *op, guint own, guint peer, guint size)
 {
@@ -642,12 +617,8 @@ static gboolean advance_all(Simulation *simulation)
 static void class_init(Simulation *simulation, const SimulateContext *context, guint c)
 {
     const Program *program = simulation->set->classes[c];
-    g_autofree guint *spans = g_new0(guint, program->groups->len + 1);
+    g_autofree guint *spans = program_set_spans(simulation->set, c, simulation->sample[c]);
 
-    for (guint g = 0; g < program->groups->len; g++)
-        spans[g] = span_of(program_set_group(simulation->set,
-                                             g_array_index(program->groups, GroupRef, g).purpose,
-                                             simulation->sample[c]));
     clock_init(&simulation->clocks[c], program, context, spans);
 }
 

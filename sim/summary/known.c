@@ -336,7 +336,7 @@ static double add_reduced(Known *known, const ProgramSpec *spec, const char *pur
         .ranks = ranks,
         .span = spec->layout.size[AXIS_PP] == 1
                     ? purpose_span(spec, purpose)
-                    : simulate_span(purpose_reach(spec, purpose), ranks),
+                    : span_of_reach(purpose_reach(spec, purpose), ranks),
         .ranks_per_node = known->context.ranks_per_node,
     };
     const guint64 chunk = (elements + where.ranks - 1) / where.ranks;
