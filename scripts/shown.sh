@@ -20,6 +20,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=$(realpath "${BUILD:-build}")
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
+ln -s "$PWD/models" "$PWD/topologies" "$tmp" # build/asan is too deep to find them
 
 # One that says that nothing fits ends with 1.
 run_last() {
