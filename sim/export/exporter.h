@@ -15,9 +15,9 @@ typedef struct {
 typedef struct {
     const char *name;
     gboolean comments;                  /* its format has them, from "#" on */
+    guint32 features;                   /* of models that it tells beyond what fsdp-run trains */
     const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
-    gboolean half;                      /* fp16 too, beside bf16 and fp32 */
-    const char *why_not_offload;        /* why all is on the device there; NULL: it may not be */
+    gboolean half, eighth;              /* fp16 and fp8 too, beside bf16 and fp32 */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;
 
@@ -47,6 +47,9 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * shards after every micro-batch (@sharded), or whole and reduced once a step.  One micro-batch is
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
+
+/* "FRAMEWORK can't express offload = optimizer=host,parameters=device: WHY". */
+gboolean export_refuse_offload(const Export *export, const char *why, GError **error);
 
 /* For those that move parameters, gradients and the optimiser's state to the host together: whether
  * the plan does, in *all.  A part of them is refused. */

@@ -55,6 +55,22 @@ static inline Plan *make_plan(const Recipe *recipe)
     return plan;
 }
 
+/* The same for a model that ships, or one given as text; two frameworks take only recipe fsdp2. */
+static inline Plan *plan_of_model(const char *model, const char *framework)
+{
+    const gboolean fsdp2 =
+        strcmp(framework, "torchtitan") == 0 || strcmp(framework, "accelerate") == 0;
+    g_autoptr(GError) error = NULL;
+    Plan *plan = make_plan(fsdp2 ? &recipe_fsdp2 : &recipe_zero);
+
+    model_free(plan->model);
+    plan->model = *model == '{' ? model_parse(model, "test", "test", &error)
+                                : model_load(model, "models", &error);
+    ck_assert_msg(plan->model != NULL, "%s", error == NULL ? "" : error->message);
+    plan->workload.seq_len = MIN(plan->workload.seq_len, plan->model->max_seq);
+    return plan;
+}
+
 static inline void set_mesh(Plan *plan, Strategy strategy, guint replicate, guint shard)
 {
     plan->layout.size[AXIS_DP_REPLICATE] = replicate;

@@ -113,7 +113,8 @@ typedef enum {
     IS_BOOLEAN,
     IS_STRING,
     IS_NUMBER_OR_AUTO,
-    IS_LISTS /* of lists of strings, TOML */
+    IS_PATTERN, /* a number, or a Python expression of lists of numbers */
+    IS_LISTS    /* of lists of strings, TOML */
 } KeyType;
 
 typedef struct {
@@ -171,6 +172,8 @@ static inline gboolean has_type(const char *framework, const char *text, KeyType
         return is_string(framework, text);
     case IS_NUMBER_OR_AUTO:
         return is_number(text) || strcmp(text, "\"auto\"") == 0;
+    case IS_PATTERN:
+        return text[0] != '\0' && strspn(text, "0123456789[]()+*,") == strlen(text);
     case IS_LISTS:
         return is_lists(text);
     }
@@ -251,10 +254,38 @@ static const Key megatron_keys[] = {
     {"--no-gradient-accumulation-fusion", IS_FLAG},
     {"--ckpt-format", IS_STRING},
     {"--num-distributed-optimizer-instances", IS_INTEGER},
+    {"--fp8-format", IS_STRING},
+    {"--fp8-param-gather", IS_FLAG},
     {"--outer-dp-sharding-strategy", IS_STRING},
     /* from Megatron-LM's sbatch_mfsdp_deepseek_v3.sh */
     {"--norm-epsilon", IS_NUMBER},
     {"--recompute-granularity", IS_STRING},
+    {"--expert-model-parallel-size", IS_INTEGER},
+    {"--expert-tensor-parallel-size", IS_INTEGER},
+    {"--num-experts", IS_INTEGER},
+    {"--moe-layer-freq", IS_PATTERN},
+    {"--moe-ffn-hidden-size", IS_INTEGER},
+    {"--moe-shared-expert-intermediate-size", IS_INTEGER},
+    {"--moe-router-load-balancing-type", IS_STRING},
+    {"--moe-router-topk", IS_INTEGER},
+    {"--moe-token-dispatcher-type", IS_STRING},
+    {"--moe-router-pre-softmax", IS_FLAG},
+    {"--moe-grouped-gemm", IS_FLAG},
+    {"--moe-router-group-topk", IS_INTEGER},
+    {"--moe-router-num-groups", IS_INTEGER},
+    {"--moe-router-topk-scaling-factor", IS_NUMBER},
+    {"--moe-router-score-function", IS_STRING},
+    {"--moe-router-enable-expert-bias", IS_FLAG},
+    {"--multi-latent-attention", IS_FLAG},
+    {"--qk-layernorm", IS_FLAG},
+    {"--q-lora-rank", IS_INTEGER},
+    {"--kv-lora-rank", IS_INTEGER},
+    {"--qk-head-dim", IS_INTEGER},
+    {"--qk-pos-emb-head-dim", IS_INTEGER},
+    {"--v-head-dim", IS_INTEGER},
+    {"--rotary-scaling-factor", IS_NUMBER},
+    {"--mscale", IS_NUMBER},
+    {"--mscale-all-dim", IS_NUMBER},
     /* from the argument dump of bigscience's meg_gpt2_perf_n16 log */
     {"--pipeline-model-parallel-size", IS_INTEGER},
     {"--make-vocab-size-divisible-by", IS_INTEGER},
@@ -267,6 +298,16 @@ static const Key megatron_keys[] = {
     {"--recompute-modules", IS_STRING},
     {"--recompute-method", IS_STRING},
     {"--recompute-num-layers", IS_INTEGER},
+    {"--rope-type", IS_STRING},
+    {"--rotary-interleaved", IS_FLAG},
+    {"--window-size", IS_STRING},
+    {"--fp8-recipe", IS_STRING},
+    {"--optimizer-cpu-offload", IS_FLAG},
+    {"--use-precision-aware-optimizer", IS_FLAG},
+    {"--main-grads-dtype", IS_STRING},
+    {"--main-params-dtype", IS_STRING},
+    {"--exp-avg-dtype", IS_STRING},
+    {"--exp-avg-sq-dtype", IS_STRING},
     {"--use-rope-scaling", IS_FLAG},
     {"--rope-scaling-factor", IS_NUMBER},
     {NULL, IS_FLAG},

@@ -247,6 +247,11 @@ static void check_read_back(const char *framework, const char *text, const Plan 
             schedule_chunk(&plan->schedule, plan->model->layers, plan->layout.size[AXIS_PP], c)
                 .count);
     ck_assert(config->recipe == NULL || config->recipe == plan->workload.recipe);
+    ck_assert_int_eq(config->gather_fp8, plan->sharding.gather_fp8);
+    ck_assert_int_eq(config->offload.optimizer, plan->sharding.offload.optimizer);
+    ck_assert_int_eq(config->offload.parameters, plan->sharding.offload.parameters);
+    if (plan->model->experts.count > 0 && plan->sharding.strategy != STRATEGY_NO_SHARD)
+        ck_assert_uint_eq(MAX(config->ep, 1), layout_ep(&plan->layout));
 }
 
 /* ---- any plan ---- */
@@ -291,9 +296,26 @@ static void choose_axes(Plan *plan, GRand *random)
         make_uneven(plan, random);
 }
 
+/* One in eight is in fp8, and one of two of those gathers in it; one in eight has state on the
+ * host.
+ */
+static void choose_state(Plan *plan, GRand *random)
+{
+    const Recipe *eighth = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+    const gint which = g_rand_int_range(random, 0, 16);
+
+    if (which < 2 && eighth != NULL)
+        plan->workload.recipe = eighth;
+    plan->sharding.gather_fp8 = which == 0 && eighth != NULL;
+    if (which >= 14)
+        plan->sharding.offload = (Offload){TIER_HOST, which == 14 ? TIER_HOST : TIER_DEVICE};
+}
+
 static Plan *random_plan(GRand *random)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
+    static const char *const models[] = {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"};
+    const gint model = g_rand_int_range(random, -12, (gint32)G_N_ELEMENTS(models));
     Plan *plan = make_plan(recipes[g_rand_int_range(random, 0, 3)]);
     Sharding *sharding = &plan->sharding;
 
@@ -308,6 +330,12 @@ static Plan *random_plan(GRand *random)
     sharding->keep_root = g_rand_boolean(random);
     sharding->keep_last = g_rand_boolean(random);
     sharding->accumulate_sharded = g_rand_boolean(random);
+    choose_state(plan, random);
+    if (model >= 0) {
+        model_free(plan->model);
+        plan->model = model_load(models[model], "models", NULL);
+        plan->layout.ep = 1u << g_rand_int_range(random, 0, 4);
+    }
     choose_axes(plan, random);
     set_mesh(plan, (Strategy)g_rand_int_range(random, 0, NUM_STRATEGIES),
              (guint)g_rand_int_range(random, 1, 5), (guint)g_rand_int_range(random, 1, 24));
@@ -329,7 +357,7 @@ START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
     g_autoptr(GRand) random = g_rand_new_with_seed(20260 + (guint32)_i);
-    guint written = 0, refused = 0, split = 0, staged = 0;
+    guint written = 0, refused = 0, split = 0, staged = 0, shared = 0, eighths = 0;
 
     for (guint i = 0; i < 20000; i++) {
         g_autoptr(Plan) plan = random_plan(random);
@@ -351,11 +379,15 @@ START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
         check_read_back(framework, text, plan);
         written++;
         staged += plan->layout.size[AXIS_PP] > 1;
+        shared += layout_ep(&plan->layout) > 1;
+        eighths += plan->workload.recipe->precision == DTYPE_FP8;
         split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
     }
     ck_assert_uint_ge(written, 50);
     ck_assert_uint_ge(refused, 50);
     ck_assert_int_eq(staged >= 20, _i < 2); /* the two that have pipelines */
+    ck_assert_int_eq(shared >= 20, strcmp(framework, "megatron") == 0);
+    ck_assert_int_eq(eighths >= 20, strcmp(framework, "megatron") == 0);
     ck_assert_int_eq(split >= 5, strcmp(framework, "deepspeed") != 0);
 }
 END_TEST
