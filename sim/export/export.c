@@ -121,6 +121,11 @@ gboolean export_offload_all(Export *export, gboolean *all, GError **error)
                error);
 }
 
+gboolean export_is_fsdp2(const Plan *plan)
+{
+    return strcmp(plan->workload.recipe->name, recipe_fsdp2.name) == 0;
+}
+
 guint export_even_layers(const Plan *plan)
 {
     const guint pp = plan->layout.size[AXIS_PP], layers = plan->model->layers;

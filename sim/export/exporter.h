@@ -61,6 +61,9 @@ void export_note_offload(Export *export);
 /* Refuses, with @why, a plan that computes only the first layers of stages again. */
 gboolean export_check_recompute(const Export *export, const char *why, GError **error);
 
+/* The recipe is fsdp2, in whatever precision. */
+gboolean export_is_fsdp2(const Plan *plan);
+
 /* Blocks of every chunk of the pipeline; 0 when some have more than others. */
 guint export_even_layers(const Plan *plan);
 

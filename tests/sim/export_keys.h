@@ -114,7 +114,8 @@ typedef enum {
     IS_STRING,
     IS_NUMBER_OR_AUTO,
     IS_PATTERN, /* a number, or a Python expression of lists of numbers */
-    IS_LISTS    /* of lists of strings, TOML */
+    IS_LIST,    /* of strings, TOML */
+    IS_LISTS    /* of such lists */
 } KeyType;
 
 typedef struct {
@@ -174,6 +175,8 @@ static inline gboolean has_type(const char *framework, const char *text, KeyType
         return is_number(text) || strcmp(text, "\"auto\"") == 0;
     case IS_PATTERN:
         return text[0] != '\0' && strspn(text, "0123456789[]()+*,") == strlen(text);
+    case IS_LIST:
+        return g_regex_match_simple("^\\[\"[^\"]+\"(, \"[^\"]+\")*\\]$", text, 0, 0);
     case IS_LISTS:
         return is_lists(text);
     }
@@ -200,6 +203,7 @@ static const Key torchtitan_keys[] = {
     {"parallelism.context_parallel_degree", IS_INTEGER},
     {"activation_checkpoint.mode", IS_STRING},
     /* from torchtitan v0.2.2's job_config.py */
+    {"model.converters", IS_LIST},
     {"training.global_batch_size", IS_INTEGER},
     {"training.mixed_precision_param", IS_STRING},
     {"parallelism.fsdp_reshard_after_forward", IS_STRING},
@@ -210,6 +214,12 @@ static const Key torchtitan_keys[] = {
     {"parallelism.pipeline_parallel_schedule", IS_STRING},
     {"parallelism.pipeline_parallel_microbatch_size", IS_INTEGER},
     {"parallelism.context_parallel_rotate_method", IS_STRING},
+    {"parallelism.expert_parallel_degree", IS_INTEGER},
+    {"parallelism.expert_tensor_parallel_degree", IS_INTEGER},
+    {"quantize.linear.float8.enable_fsdp_float8_all_gather", IS_BOOLEAN},
+    {"quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", IS_BOOLEAN},
+    {"quantize.linear.float8.filter_fqns", IS_LIST},
+    {"quantize.grouped_mm.float8.fqns", IS_LIST},
     {NULL, IS_FLAG},
 };
 
@@ -377,6 +387,10 @@ static const Key accelerate_keys[] = {
     /* from the configuration in accelerate's issue 3474 */
     {"fsdp_config.fsdp_reshard_after_forward", IS_BOOLEAN},
     {"fsdp_config.fsdp_version", IS_INTEGER},
+    /* from accelerate's fp8.yaml, commands/config/cluster.py, commands/launch.py */
+    {"fp8_config.backend", IS_STRING},
+    {"fp8_config.enable_fsdp_float8_all_gather", IS_BOOLEAN},
+    {"fp8_config.pad_inner_dim", IS_BOOLEAN},
     /* from accelerate's tp_hsdp.yaml */
     {"parallelism_config.parallelism_config_cp_size", IS_INTEGER},
     {"parallelism_config.parallelism_config_dp_replicate_size", IS_INTEGER},

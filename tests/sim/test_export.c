@@ -34,8 +34,8 @@ START_TEST(torchtitan_file_is_as_written_here)
     ck_assert_str_eq(
         text, "# llama-3.1-8b on 16 ranks (dp_shard=16), full_shard, recipe fsdp2: global batch "
               "128 = micro-batch 2 x 4 micro-batches x 16 data-parallel ranks\n"
-              "# yours to add: learning rate, steps, dataset, tokenizer; for versions of "
-              "torchtitan that read TOML\n"
+              "# yours to add: learning rate, steps, dataset, tokenizer; for torchtitan "
+              "v0.2.2, the last version that reads TOML\n"
               "# left to torchtitan: sharding.prefetch = 1, live_units = 2 (FSDP2 gathers the "
               "next unit while one computes), which of root and last it keeps\n"
               "\n[job]\n"

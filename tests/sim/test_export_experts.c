@@ -89,6 +89,41 @@ static const struct {
      1,
      {"--moe-layer-freq [0]*1+([1]+[0]*1)*2+[1]+[0]*0\n", "--moe-router-pre-softmax\n"},
      {NULL}},
+
+    {"qwen3-30b-a3b",
+     "torchtitan",
+     8,
+     2,
+     {"name = \"qwen3\"\nflavor = \"30B-A3B\"\n",
+      "expert_parallel_degree = 8\nexpert_tensor_parallel_degree = 1\n"},
+     {"no flavor", "balances", "gathered with the rest"}},
+    {"deepseek-v3",
+     "torchtitan",
+     16,
+     1,
+     {"name = \"deepseek_v3\"\nflavor = \"671B\"\n", "expert_parallel_degree = 16\n",
+      "a bias balances the experts' load"},
+     {"no flavor", "gathered with the rest"}},
+    {"qwen3-8b", "torchtitan", 1, 2, {"name = \"qwen3\"\nflavor = \"8B\"\n"}, {"expert_"}},
+    {"qwen3-0.6b", "torchtitan", 1, 1, {"name = \"qwen3\"\nflavor = \"0.6B\"\n"}, {"flavor of"}},
+    {QWEN3(""),
+     "torchtitan",
+     1,
+     1,
+     {"flavor = \"test\"\n", "without expert parallelism a block's experts",
+      "add \"test\" to its qwen3 with dim 256, n_layers 6,",
+      "head_dim 64, qk_norm True, enable_weight_tying False, moe_inter_dim 128, num_experts 16, "
+      "num_shared_experts 0, top_k 4, score_func softmax, route_norm False, route_scale 1\n"},
+     {NULL}},
+    {DEEPSEEK("deepseek_v3", ", \"q_lora_rank\": 96, \"first_k_dense_replace\": 1"),
+     "torchtitan",
+     4,
+     1,
+     {"n_dense_layers 1, q_lora_rank 96, kv_lora_rank 64, qk_nope_head_dim 32, qk_rope_head_dim "
+      "16, v_head_dim 32,",
+      "score_func sigmoid, route_norm True, route_scale 2.5, num_expert_groups 8, "
+      "num_limited_groups 4\n"},
+     {NULL}},
 };
 
 START_TEST(experts_are_told_in_the_words_of_the_framework)
@@ -122,6 +157,13 @@ static const struct {
     {DEEPSEEK("deepseek_v3", ", \"rope_scaling\": {\"rope_type\": \"longrope\"}"), "megatron", 2, 1,
      "rope_scaling.rope_type = longrope"},
     {QWEN3(YARN("")), "megatron", 2, 1, "model.rope_scaling = {...}: beside latent attention"},
+    {"mixtral-8x7b", "torchtitan", 2, 1, "model.model_type = mixtral: its llama3 has RMSNorm"},
+    {DEEPSEEK("deepseek_v2", ", \"n_group\": 8, \"topk_group\": 2, \"topk_method\": "
+                             "\"group_limited_greedy\""),
+     "torchtitan", 2, 1, "model.topk_method = group_limited_greedy"},
+    {QWEN3(", \"decoder_sparse_step\": 2"), "torchtitan", 2, 1, "model.decoder_sparse_step = 2"},
+    {QWEN3(", \"attention_bias\": true"), "torchtitan", 2, 1, "model.model_type = qwen3_moe"},
+    {"qwen3-30b-a3b", "torchtitan", 1, 2, "layout.ep = 1: beside tp it splits"},
     {"mixtral-8x7b", "deepspeed", 2, 1, "model.model_type = mixtral: there is no word for mixture"},
 };
 
@@ -134,6 +176,77 @@ START_TEST(experts_that_a_framework_lacks_are_refused_by_name)
 
     ck_assert_msg(text == NULL, "%s", text);
     ck_assert_msg(strstr(refusal, refused[_i].refusal) != NULL, "%s", refusal);
+}
+END_TEST
+
+static void split_sequence(Plan *plan)
+{
+    plan->layout.size[AXIS_CP] = 2;
+    plan->layout.size[AXIS_DP_SHARD] = 8;
+}
+static void cut_into_stages(Plan *plan)
+{
+    plan->layout.size[AXIS_PP] = 2;
+    plan->layout.size[AXIS_DP_SHARD] = 8;
+    plan->sharding.strategy = STRATEGY_SHARD_GRAD_OP;
+    plan->sharding.accumulate_sharded = FALSE;
+}
+static void multiply_in_fp8(Plan *plan)
+{
+    plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+}
+static void cut_in_fp8(Plan *plan)
+{
+    cut_into_stages(plan);
+    multiply_in_fp8(plan);
+}
+static void gather_in_fp8(Plan *plan)
+{
+    multiply_in_fp8(plan);
+    plan->sharding.gather_fp8 = TRUE;
+}
+static void lengthen(Plan *plan)
+{
+    plan->workload.seq_len = 8192;
+}
+
+static const struct {
+    const char *model;
+    void (*choose)(Plan *plan);
+    const char *refusal;
+} titan_refused[] = {
+    {"deepseek-v3", split_sequence, "layout.cp = 2: its flavors of deepseek_v3 have attn_type"},
+    {"deepseek-v3", cut_in_fp8, "workload.precision = fp8: its experts in float8 go with"},
+    {"deepseek-v3", gather_in_fp8, "sharding.gather_dtype = fp8: its experts are gathered in"},
+    {"qwen3-30b-a3b", cut_into_stages, "layout.pp = 2: its qwen3 has no pipeline"},
+    {"mistral-7b", lengthen, "model.sliding_window = 4096: its attention is to all"},
+};
+
+START_TEST(torchtitans_models_lack_some_axes)
+{
+    g_autoptr(Plan) plan = plan_on(titan_refused[_i].model, "torchtitan", 1, 1);
+    g_autofree char *refusal = NULL;
+
+    titan_refused[_i].choose(plan);
+    g_autofree char *text = export_or_refusal(plan, "torchtitan", &refusal);
+    ck_assert_msg(text == NULL, "%s", text);
+    ck_assert_msg(strstr(refusal, titan_refused[_i].refusal) != NULL, "%s", refusal);
+}
+END_TEST
+
+START_TEST(torchtitans_experts_in_fp8_have_a_converter_of_their_own)
+{
+    g_autoptr(Plan) plan = plan_on("qwen3-30b-a3b", "torchtitan", 8, 1);
+    g_autofree char *refusal = NULL;
+
+    multiply_in_fp8(plan);
+    g_autofree char *text = export_or_refusal(plan, "torchtitan", &refusal);
+    ck_assert_msg(text != NULL, "%s", refusal);
+    const char *const words[] = {
+        "converters = [\"quantize.linear.float8\", \"quantize.grouped_mm.float8\"]\n",
+        "filter_fqns = [\"output\", \"router.gate\"]\n",
+        "\n[quantize.grouped_mm.float8]\nfqns = [\"experts\"]\n"};
+    check_words(text, words, G_N_ELEMENTS(words), TRUE);
 }
 END_TEST
 
@@ -173,6 +286,11 @@ static const struct {
 } eighths[] = {
     {"megatron", "--bf16\n--grad-reduce-in-bf16\n--fp8-format hybrid\n--fp8-recipe tensorwise\n",
      "--fp8-param-gather\n"},
+    {"torchtitan", "converters = [\"quantize.linear.float8\"]\n",
+     "enable_fsdp_float8_all_gather = true\n"
+     "precompute_float8_dynamic_scale_for_fsdp = true\nfilter_fqns = [\"output\"]\n"},
+    {"accelerate", "fsdp_cpu_ram_efficient_loading: false\n",
+     "fp8_config:\n  backend: AO\n  enable_fsdp_float8_all_gather: true\n  pad_inner_dim: true\n"},
 };
 
 START_TEST(fp8_products_and_gathers_are_told_and_read_back)
@@ -210,6 +328,8 @@ int main(void)
                         G_N_ELEMENTS(told));
     tcase_add_loop_test(tcase, experts_that_a_framework_lacks_are_refused_by_name, 0,
                         G_N_ELEMENTS(refused));
+    tcase_add_loop_test(tcase, torchtitans_models_lack_some_axes, 0, G_N_ELEMENTS(titan_refused));
+    tcase_add_test(tcase, torchtitans_experts_in_fp8_have_a_converter_of_their_own);
     tcase_add_test(tcase, experts_beside_tp_want_the_sequence_split);
     tcase_add_test(tcase, a_window_shorter_than_the_sequence_is_told);
     tcase_add_loop_test(tcase, fp8_products_and_gathers_are_told_and_read_back, 0,

@@ -311,11 +311,10 @@ static void choose_state(Plan *plan, GRand *random)
         plan->sharding.offload = (Offload){TIER_HOST, which == 14 ? TIER_HOST : TIER_DEVICE};
 }
 
-static Plan *random_plan(GRand *random)
+static Plan *random_plan(GRand *random, gboolean sparse)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
     static const char *const models[] = {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"};
-    const gint model = g_rand_int_range(random, -12, (gint32)G_N_ELEMENTS(models));
     Plan *plan = make_plan(recipes[g_rand_int_range(random, 0, 3)]);
     Sharding *sharding = &plan->sharding;
 
@@ -331,16 +330,18 @@ static Plan *random_plan(GRand *random)
     sharding->keep_last = g_rand_boolean(random);
     sharding->accumulate_sharded = g_rand_boolean(random);
     choose_state(plan, random);
-    if (model >= 0) {
+    if (sparse) {
         model_free(plan->model);
-        plan->model = model_load(models[model], "models", NULL);
+        plan->model = model_load(models[g_rand_int_range(random, 0, 3)], "models", NULL);
         plan->layout.ep = 1u << g_rand_int_range(random, 0, 4);
     }
     choose_axes(plan, random);
     set_mesh(plan, (Strategy)g_rand_int_range(random, 0, NUM_STRATEGIES),
              (guint)g_rand_int_range(random, 1, 5), (guint)g_rand_int_range(random, 1, 24));
     plan->gpus = layout_world(&plan->layout);
-    plan->ranks_per_node = (guint)g_rand_int_range(random, 1, (gint32)plan->gpus + 1);
+    plan->ranks_per_node = g_rand_boolean(random)
+                               ? plan->gpus
+                               : (guint)g_rand_int_range(random, 1, (gint32)plan->gpus + 1);
     plan->workload.global_batch = plan->schedule.micro_batch * plan->schedule.micro_batches *
                                   layout_data_ranks(&plan->layout);
     return plan;
@@ -353,42 +354,69 @@ static gboolean is_legal(const Plan *plan)
     return legality_check(&choice, NULL) == VERDICT_OK;
 }
 
+/* How many were written, and of those that have a feature. */
+typedef struct {
+    guint written, refused, split, staged, shared, eighths;
+} Seen;
+
+static void export_one(const char *framework, const Plan *plan, Seen *seen)
+{
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, framework, &refusal);
+
+    if (text == NULL) {
+        ck_assert(g_str_has_prefix(refusal, framework));
+        seen->refused++;
+        return;
+    }
+    g_autoptr(GHashTable) settings = settings_read(framework, text);
+    check_keys(framework, settings);
+    ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus), plan->workload.global_batch);
+    check_layout(framework, settings, plan);
+    check_read_back(framework, text, plan);
+    seen->written++;
+    seen->staged += plan->layout.size[AXIS_PP] > 1;
+    seen->split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
+    seen->shared += layout_ep(&plan->layout) > 1;
+    seen->eighths += plan->workload.recipe->precision == DTYPE_FP8;
+}
+
+static Seen export_many(const char *framework, guint32 seed, guint plans, gboolean sparse)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(seed);
+    Seen seen = {0};
+
+    for (guint i = 0; i < plans; i++) {
+        g_autoptr(Plan) plan = random_plan(random, sparse);
+
+        if (is_legal(plan))
+            export_one(framework, plan, &seen);
+    }
+    return seen;
+}
+
 START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    g_autoptr(GRand) random = g_rand_new_with_seed(20260 + (guint32)_i);
-    guint written = 0, refused = 0, split = 0, staged = 0, shared = 0, eighths = 0;
+    const Seen seen = export_many(framework, 20260 + (guint32)_i, 20000, FALSE);
 
-    for (guint i = 0; i < 20000; i++) {
-        g_autoptr(Plan) plan = random_plan(random);
-        g_autofree char *refusal = NULL;
+    ck_assert_uint_ge(seen.written, 50);
+    ck_assert_uint_ge(seen.refused, 50);
+    ck_assert_int_eq(seen.staged >= 20, _i < 2); /* the two that have pipelines */
+    ck_assert_int_eq(seen.split >= 5, strcmp(framework, "deepspeed") != 0);
+    ck_assert_int_eq(seen.eighths >= 5, strcmp(framework, "deepspeed") != 0);
+}
+END_TEST
 
-        if (!is_legal(plan))
-            continue;
-        g_autofree char *text = export_or_refusal(plan, framework, &refusal);
-        if (text == NULL) {
-            ck_assert(g_str_has_prefix(refusal, framework));
-            refused++;
-            continue;
-        }
-        g_autoptr(GHashTable) settings = settings_read(framework, text);
-        check_keys(framework, settings);
-        ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus),
-                          plan->workload.global_batch);
-        check_layout(framework, settings, plan);
-        check_read_back(framework, text, plan);
-        written++;
-        staged += plan->layout.size[AXIS_PP] > 1;
-        shared += layout_ep(&plan->layout) > 1;
-        eighths += plan->workload.recipe->precision == DTYPE_FP8;
-        split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
-    }
-    ck_assert_uint_ge(written, 50);
-    ck_assert_uint_ge(refused, 50);
-    ck_assert_int_eq(staged >= 20, _i < 2); /* the two that have pipelines */
-    ck_assert_int_eq(shared >= 20, strcmp(framework, "megatron") == 0);
-    ck_assert_int_eq(eighths >= 20, strcmp(framework, "megatron") == 0);
-    ck_assert_int_eq(split >= 5, strcmp(framework, "deepspeed") != 0);
+/* Of the two that have experts; the others refuse them all. */
+START_TEST(any_plan_with_experts_keeps_its_layout_or_is_refused)
+{
+    const char *framework = export_frameworks()[_i];
+    const Seen seen = export_many(framework, 30260 + (guint32)_i, _i < 2 ? 10000 : 1000, TRUE);
+
+    ck_assert_int_eq(seen.written >= 10, _i < 2);
+    ck_assert_uint_ge(seen.refused, 20);
+    ck_assert_int_eq(seen.shared >= 5, _i < 2);
 }
 END_TEST
 
@@ -398,6 +426,7 @@ int main(void)
     TCase *tests = tcase_create("export of any plan");
 
     tcase_add_loop_test(tests, any_plan_keeps_its_batch_and_layout_or_is_refused, 0, 4);
+    tcase_add_loop_test(tests, any_plan_with_experts_keeps_its_layout_or_is_refused, 0, 4);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
