@@ -61,10 +61,32 @@ static const Mapping contexts[] = {
 
 /* The module that becomes a unit, as transformers calls it. */
 static const Mapping block_classes[] = {
-    {"llama", "LlamaDecoderLayer", NULL}, {"mistral", "MistralDecoderLayer", NULL},
-    {"qwen2", "Qwen2DecoderLayer", NULL}, {"qwen3", "Qwen3DecoderLayer", NULL},
-    {"phi3", "Phi3DecoderLayer", NULL},   {"starcoder2", "Starcoder2DecoderLayer", NULL},
-    {"gpt2", "GPT2Block", NULL},          {NULL, NULL, NULL},
+    {"llama", "LlamaDecoderLayer", NULL},
+    {"mistral", "MistralDecoderLayer", NULL},
+    {"qwen2", "Qwen2DecoderLayer", NULL},
+    {"qwen3", "Qwen3DecoderLayer", NULL},
+    {"gemma", "GemmaDecoderLayer", NULL},
+    {"gemma2", "Gemma2DecoderLayer", NULL},
+    {"gemma3_text", "Gemma3DecoderLayer", NULL},
+    {"olmo", "OlmoDecoderLayer", NULL},
+    {"olmo2", "Olmo2DecoderLayer", NULL},
+    {"cohere", "CohereDecoderLayer", NULL},
+    {"phi", "PhiDecoderLayer", NULL},
+    {"phi3", "Phi3DecoderLayer", NULL},
+    {"starcoder2", "Starcoder2DecoderLayer", NULL},
+    {"gpt2", "GPT2Block", NULL},
+    {"gptj", "GPTJBlock", NULL},
+    {"gpt_neox", "GPTNeoXLayer", NULL},
+    {"opt", "OPTDecoderLayer", NULL},
+    {"bloom", "BloomBlock", NULL},
+    {"falcon", "FalconDecoderLayer", NULL},
+    {"mpt", "MptBlock", NULL},
+    {"mixtral", "MixtralDecoderLayer", NULL},
+    {"qwen3_moe", "Qwen3MoeDecoderLayer", NULL},
+    {"deepseek_v2", "DeepseekV2DecoderLayer", NULL},
+    {"deepseek_v3", "DeepseekV3DecoderLayer", NULL},
+    {"dbrx", "DbrxBlock", NULL},
+    {NULL, NULL, NULL},
 };
 
 /* Models of which transformers' tp_plan splits heads and feed-forward as the plan does. */
@@ -152,9 +174,29 @@ static gboolean check_float8(const Export *export, GError **error)
     if (plan->layout.size[AXIS_TP] > 1)
         return export_refuse(export, "workload.precision", "fp8",
                              "its float8 layers are not split by tp", error);
+    if (plan->model->experts.count > 0)
+        return export_refuse(export, "workload.precision", "fp8",
+                             "its float8 layers replace linear ones, and experts are stacked in "
+                             "one parameter",
+                             error);
     return !plan->sharding.gather_fp8 || plan->sharding.form == FORM_PER_PARAMETER ||
            export_refuse(export, "sharding.gather_dtype", "fp8",
                          "gathers in float8 are FSDP2's (per_parameter)", error);
+}
+
+/* It wraps whole blocks. */
+static gboolean check_experts(Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint ep = layout_ep(&plan->layout);
+
+    if (plan->model->experts.count == 0)
+        return TRUE;
+    if (plan->sharding.strategy != STRATEGY_NO_SHARD)
+        export_note(export, "left to FSDP: a block's experts are gathered with the rest of it, the "
+                            "plan gathers them apart");
+    return ep == 1 ||
+           export_refuse_uint(export, "layout.ep", ep, "it has no expert parallelism", error);
 }
 
 static void note_split(Export *export)
@@ -349,7 +391,7 @@ static gboolean accelerate_write(Export *export, GError **error)
                               contexts, error)) == NULL ||
         !check_machines(export, error) || !check_replicas(export, error) ||
         !check_split(export, error) || !check_float8(export, error) ||
-        !export_offload_all(export, &offloads, error))
+        !check_experts(export, error) || !export_offload_all(export, &offloads, error))
         return FALSE;
     note_script(export, optimizer);
     note_split(export);
@@ -372,7 +414,7 @@ static gboolean accelerate_write(Export *export, GError **error)
 const Exporter exporter_accelerate = {
     .name = "accelerate",
     .comments = TRUE,
-    .features = FEATURE_QK_NORM,
+    .any_model = TRUE,
     .eighth = TRUE,
     .why_not_axis = {[AXIS_PP] = "its pipeline (PiPPy) is for inference"},
     .write = accelerate_write,

@@ -141,6 +141,8 @@ static gboolean check_model(const Export *export, const Exporter *exporter, GErr
 {
     Model known = *export->plan->model;
 
+    if (exporter->any_model)
+        return TRUE;
     known.features &= ~exporter->features;
     g_autofree char *missing = model_untrainable(&known);
     if (missing == NULL)

@@ -14,8 +14,9 @@ typedef struct {
 /* One framework: one file, which ends with its table. */
 typedef struct {
     const char *name;
-    gboolean comments;                  /* its format has them, from "#" on */
-    guint32 features;                   /* of models that it tells beyond what fsdp-run trains */
+    gboolean comments;  /* its format has them, from "#" on */
+    gboolean any_model; /* its file has no sizes: a model is what the training script makes */
+    guint32 features;   /* else, of models that it tells beyond what fsdp-run trains */
     const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
     gboolean half, eighth;              /* fp16 and fp8 too, beside bf16 and fp32 */
     gboolean (*write)(Export *export, GError **error);

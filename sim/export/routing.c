@@ -24,15 +24,6 @@ static const struct {
       .top_groups = 4,
       .group_best = 2},
      FALSE},
-    {"kimi_k2",
-     {.sigmoid = TRUE,
-      .biased = TRUE,
-      .normalised = TRUE,
-      .scale = 2.5,
-      .groups = 8,
-      .top_groups = 4,
-      .group_best = 2},
-     FALSE},
 };
 
 static gboolean read_groups(const Model *model, const JsonText *json, Routing *routing,
@@ -49,7 +40,7 @@ static gboolean read_groups(const Model *model, const JsonText *json, Routing *r
         return FALSE;
     if (routing->group_best == 1 && strcmp(method, "group_limited_greedy") != 0)
         routing->groups = 0;
-    if (routing->groups == routing->top_groups) /* all of them are the best */
+    if (routing->top_groups == 0 || routing->groups == routing->top_groups) /* all are the best */
         routing->groups = 0;
     return TRUE;
 }

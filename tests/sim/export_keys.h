@@ -350,6 +350,10 @@ static const Key deepspeed_keys[] = {
     {"zero_optimization.stage3_param_persistence_threshold", IS_INTEGER},
     {"zero_optimization.stage3_max_live_parameters", IS_INTEGER},
     {"zero_optimization.stage3_max_reuse_distance", IS_INTEGER},
+    /* from DeepSpeed's module_inject/auto_ep_config.py */
+    {"expert_parallel.enabled", IS_BOOLEAN},
+    {"expert_parallel.autoep_size", IS_INTEGER},
+    {"expert_parallel.preset_model", IS_STRING},
     /* from DeepSpeed's runtime/constants.py, zero/config.py, activation_checkpointing/config.py */
     {"communication_data_type", IS_STRING},
     {"data_types.grad_accum_dtype", IS_STRING},

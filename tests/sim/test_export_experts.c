@@ -2,7 +2,7 @@
 #include "sim/config/config.h"
 #include "tests/sim/export_case.h"
 
-/* ---- Megatron-LM ---- */
+/* ---- models ---- */
 
 /* On make_plan()'s mesh, with these axes of its 16 ranks. */
 static Plan *plan_on(const char *model, const char *framework, guint ep, guint tp)
@@ -77,6 +77,12 @@ static const struct {
      {"--rope-type rope\n", "--moe-router-pre-softmax\n", "--moe-layer-freq [0]*1+[1]*5\n",
       "--moe-shared-expert-intermediate-size 256\n"},
      {"q-lora-rank", "yarn", "group-topk", "expert-bias", "scaling-factor"}},
+    {DEEPSEEK("deepseek_v2", ", \"n_group\": 4, \"topk_method\": \"group_limited_greedy\""),
+     "megatron",
+     2,
+     1,
+     {"--moe-router-pre-softmax\n"},
+     {"group-topk"}},
     {DEEPSEEK("deepseek_v3", ", \"n_group\": 1, \"topk_group\": 1"),
      "megatron",
      2,
@@ -104,6 +110,14 @@ static const struct {
      {"name = \"deepseek_v3\"\nflavor = \"671B\"\n", "expert_parallel_degree = 16\n",
       "a bias balances the experts' load"},
      {"no flavor", "gathered with the rest"}},
+    {"qwen3-30b-a3b",
+     "accelerate",
+     1,
+     1,
+     {"Qwen3MoeDecoderLayer", "a block's experts are gathered with the rest of it"},
+     {NULL}},
+    {"gemma-2-9b", "accelerate", 1, 1, {"Gemma2DecoderLayer"}, {"experts"}},
+    {"gemma-2-9b", "deepspeed", 1, 1, {"\"stage\" : 3"}, {"expert"}},
     {"qwen3-8b", "torchtitan", 1, 2, {"name = \"qwen3\"\nflavor = \"8B\"\n"}, {"expert_"}},
     {"qwen3-0.6b", "torchtitan", 1, 1, {"name = \"qwen3\"\nflavor = \"0.6B\"\n"}, {"flavor of"}},
     {QWEN3(""),
@@ -126,6 +140,30 @@ static const struct {
      {NULL}},
 };
 
+/* The units of a plan as DeepSpeed's buckets: of Mixtral's block 2 norms, 2 x 4096^2 and
+ * 2 x 1024 x 4096 of attention, the router, and of its 8 experts those of a rank. */
+START_TEST(deepspeeds_buckets_have_the_experts_of_a_rank)
+{
+    const guint64 rest = 2 * 4096 + 2 * 4096 * 4096 + 2 * 1024 * 4096 + 8 * 4096;
+    const guint64 expert = 3 * (guint64)4096 * 14336;
+
+    for (guint ep = 1; ep <= 8; ep *= 2) {
+        g_autoptr(Plan) plan = plan_on("mixtral-8x7b", "deepspeed", ep, 1);
+        g_autofree char *refusal = NULL;
+        g_autofree char *text = export_or_refusal(plan, "deepspeed", &refusal);
+        g_autofree char *bucket = g_strdup_printf("%" G_GUINT64_FORMAT, rest + expert * 8 / ep);
+
+        ck_assert_msg(text != NULL, "%s", refusal);
+        g_autoptr(GHashTable) settings = settings_read("deepspeed", text);
+        check_keys("deepspeed", settings);
+        ck_assert_str_eq(setting(settings, "zero_optimization.reduce_bucket_size"), bucket);
+        ck_assert_int_eq(g_hash_table_contains(settings, "expert_parallel.autoep_size"), ep > 1);
+        if (ep > 1)
+            ck_assert_str_eq(setting(settings, "expert_parallel.preset_model"), "\"mixtral\"");
+    }
+}
+END_TEST
+
 START_TEST(experts_are_told_in_the_words_of_the_framework)
 {
     g_autoptr(Plan) plan = plan_on(told[_i].model, told[_i].framework, told[_i].ep, told[_i].tp);
@@ -139,6 +177,11 @@ START_TEST(experts_are_told_in_the_words_of_the_framework)
     check_keys(told[_i].framework, settings);
 }
 END_TEST
+
+static void multiply_in_fp8(Plan *plan)
+{
+    plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+}
 
 static const struct {
     const char *model, *framework;
@@ -164,7 +207,9 @@ static const struct {
     {QWEN3(", \"decoder_sparse_step\": 2"), "torchtitan", 2, 1, "model.decoder_sparse_step = 2"},
     {QWEN3(", \"attention_bias\": true"), "torchtitan", 2, 1, "model.model_type = qwen3_moe"},
     {"qwen3-30b-a3b", "torchtitan", 1, 2, "layout.ep = 1: beside tp it splits"},
-    {"mixtral-8x7b", "deepspeed", 2, 1, "model.model_type = mixtral: there is no word for mixture"},
+    {"gemma-2-9b", "torchtitan", 1, 1, "model.model_type = gemma2: there is no word for norms"},
+    {"gemma-2-9b", "megatron", 1, 1, "model.model_type = gemma2: there is no word for norms"},
+    {"mixtral-8x7b", "accelerate", 2, 1, "layout.ep = 2: it has no expert parallelism"},
 };
 
 START_TEST(experts_that_a_framework_lacks_are_refused_by_name)
@@ -191,10 +236,6 @@ static void cut_into_stages(Plan *plan)
     plan->sharding.strategy = STRATEGY_SHARD_GRAD_OP;
     plan->sharding.accumulate_sharded = FALSE;
 }
-static void multiply_in_fp8(Plan *plan)
-{
-    plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
-}
 static void cut_in_fp8(Plan *plan)
 {
     cut_into_stages(plan);
@@ -205,32 +246,42 @@ static void gather_in_fp8(Plan *plan)
     multiply_in_fp8(plan);
     plan->sharding.gather_fp8 = TRUE;
 }
+static void shard_in_groups(Plan *plan)
+{
+    plan->layout.ep = 2;
+    set_mesh(plan, STRATEGY_HYBRID_SHARD, 2, 8);
+}
 static void lengthen(Plan *plan)
 {
     plan->workload.seq_len = 8192;
 }
 
 static const struct {
-    const char *model;
+    const char *model, *framework;
     void (*choose)(Plan *plan);
     const char *refusal;
-} titan_refused[] = {
-    {"deepseek-v3", split_sequence, "layout.cp = 2: its flavors of deepseek_v3 have attn_type"},
-    {"deepseek-v3", cut_in_fp8, "workload.precision = fp8: its experts in float8 go with"},
-    {"deepseek-v3", gather_in_fp8, "sharding.gather_dtype = fp8: its experts are gathered in"},
-    {"qwen3-30b-a3b", cut_into_stages, "layout.pp = 2: its qwen3 has no pipeline"},
-    {"mistral-7b", lengthen, "model.sliding_window = 4096: its attention is to all"},
+} chosen[] = {
+    {"deepseek-v3", "torchtitan", split_sequence,
+     "layout.cp = 2: its flavors of deepseek_v3 have attn_type"},
+    {"deepseek-v3", "torchtitan", cut_in_fp8,
+     "workload.precision = fp8: its experts in float8 go with"},
+    {"deepseek-v3", "torchtitan", gather_in_fp8,
+     "sharding.gather_dtype = fp8: its experts are gathered in"},
+    {"qwen3-30b-a3b", "torchtitan", cut_into_stages, "layout.pp = 2: its qwen3 has no pipeline"},
+    {"mistral-7b", "torchtitan", lengthen, "model.sliding_window = 4096: its attention is to all"},
+    {"mixtral-8x7b", "accelerate", multiply_in_fp8, "workload.precision = fp8: its float8 layers"},
+    {"mixtral-8x7b", "deepspeed", shard_in_groups, "layout.ep = 2: its AutoEP does not go with"},
 };
 
-START_TEST(torchtitans_models_lack_some_axes)
+START_TEST(models_with_experts_lack_some_choices)
 {
-    g_autoptr(Plan) plan = plan_on(titan_refused[_i].model, "torchtitan", 1, 1);
+    g_autoptr(Plan) plan = plan_on(chosen[_i].model, chosen[_i].framework, 1, 1);
     g_autofree char *refusal = NULL;
 
-    titan_refused[_i].choose(plan);
-    g_autofree char *text = export_or_refusal(plan, "torchtitan", &refusal);
+    chosen[_i].choose(plan);
+    g_autofree char *text = export_or_refusal(plan, chosen[_i].framework, &refusal);
     ck_assert_msg(text == NULL, "%s", text);
-    ck_assert_msg(strstr(refusal, titan_refused[_i].refusal) != NULL, "%s", refusal);
+    ck_assert_msg(strstr(refusal, chosen[_i].refusal) != NULL, "%s", refusal);
 }
 END_TEST
 
@@ -326,9 +377,10 @@ int main(void)
 
     tcase_add_loop_test(tcase, experts_are_told_in_the_words_of_the_framework, 0,
                         G_N_ELEMENTS(told));
+    tcase_add_test(tcase, deepspeeds_buckets_have_the_experts_of_a_rank);
     tcase_add_loop_test(tcase, experts_that_a_framework_lacks_are_refused_by_name, 0,
                         G_N_ELEMENTS(refused));
-    tcase_add_loop_test(tcase, torchtitans_models_lack_some_axes, 0, G_N_ELEMENTS(titan_refused));
+    tcase_add_loop_test(tcase, models_with_experts_lack_some_choices, 0, G_N_ELEMENTS(chosen));
     tcase_add_test(tcase, torchtitans_experts_in_fp8_have_a_converter_of_their_own);
     tcase_add_test(tcase, experts_beside_tp_want_the_sequence_split);
     tcase_add_test(tcase, a_window_shorter_than_the_sequence_is_told);

@@ -318,7 +318,8 @@ static Plan *random_plan(GRand *random, gboolean sparse)
     Plan *plan = make_plan(recipes[g_rand_int_range(random, 0, 3)]);
     Sharding *sharding = &plan->sharding;
 
-    plan->workload.optimizer = (Optimizer)g_rand_int_range(random, 0, NUM_OPTIMIZERS);
+    if (!sparse)
+        plan->workload.optimizer = (Optimizer)g_rand_int_range(random, 0, NUM_OPTIMIZERS);
     plan->schedule =
         (Schedule){.micro_batch = (guint)g_rand_int_range(random, 1, 6),
                    .micro_batches = (guint)g_rand_int_range(random, 1, 9),
@@ -408,15 +409,15 @@ START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 }
 END_TEST
 
-/* Of the two that have experts; the others refuse them all. */
+/* All but accelerate divide experts. */
 START_TEST(any_plan_with_experts_keeps_its_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    const Seen seen = export_many(framework, 30260 + (guint32)_i, _i < 2 ? 10000 : 1000, TRUE);
+    const Seen seen = export_many(framework, 30260 + (guint32)_i, 6000, TRUE);
 
-    ck_assert_int_eq(seen.written >= 10, _i < 2);
+    ck_assert_uint_ge(seen.written, 10);
     ck_assert_uint_ge(seen.refused, 20);
-    ck_assert_int_eq(seen.shared >= 5, _i < 2);
+    ck_assert_int_eq(seen.shared >= 5, _i < 3);
 }
 END_TEST
 
