@@ -206,13 +206,15 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
 static char *title(const Plan *plan)
 {
     const guint data_ranks = layout_data_ranks(&plan->layout);
+    const DType precision = plan->workload.recipe->precision;
     g_autofree char *layout = plan_layout_text(plan);
+    const char *in = precision == DTYPE_FP8 ? " in fp8" : precision == DTYPE_FP16 ? " in fp16" : "";
 
     return g_strdup_printf(
-        "%s on %u ranks (%s), %s, recipe %s: global batch %u = micro-batch %u x %u "
+        "%s on %u ranks (%s), %s, recipe %s%s: global batch %u = micro-batch %u x %u "
         "micro-batches x %u data-parallel ranks",
         plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy),
-        plan->workload.recipe->name, plan->workload.global_batch, plan->schedule.micro_batch,
+        plan->workload.recipe->name, in, plan->workload.global_batch, plan->schedule.micro_batch,
         plan->schedule.micro_batches, data_ranks);
 }
 

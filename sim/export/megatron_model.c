@@ -67,7 +67,8 @@ static gboolean write_latent_positions(Export *export, GError **error)
         return write_yarn(export, json, where, error);
     if (strcmp(type, "default") != 0)
         return export_refuse(export, field, type, "its latent attention has yarn, or none", error);
-    g_string_append(export->text, "--rope-type rope\n");
+    /* Its fused kernel there is YaRN's. */
+    g_string_append(export->text, "--rope-type rope\n--no-rope-fusion\n");
     return TRUE;
 }
 

@@ -309,6 +309,7 @@ static const Key megatron_keys[] = {
     {"--recompute-method", IS_STRING},
     {"--recompute-num-layers", IS_INTEGER},
     {"--rope-type", IS_STRING},
+    {"--no-rope-fusion", IS_FLAG},
     {"--rotary-interleaved", IS_FLAG},
     {"--window-size", IS_STRING},
     {"--fp8-recipe", IS_STRING},

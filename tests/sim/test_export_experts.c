@@ -68,14 +68,14 @@ static const struct {
       "--moe-router-score-function sigmoid\n--moe-router-enable-expert-bias\n"
       "--moe-router-topk-scaling-factor 2.5\n",
       "--moe-router-num-groups 8\n--moe-router-group-topk 4\n"},
-     {"query-groups", "pre-softmax", "interleaved"}},
+     {"query-groups", "pre-softmax", "interleaved", "rope-fusion"}},
     /* DeepSeek-V2-Lite's: no rank for queries, softmax, no groups */
     {DEEPSEEK("deepseek_v2", ", \"first_k_dense_replace\": 1, \"n_shared_experts\": 2"),
      "megatron",
      2,
      1,
-     {"--rope-type rope\n", "--moe-router-pre-softmax\n", "--moe-layer-freq [0]*1+[1]*5\n",
-      "--moe-shared-expert-intermediate-size 256\n"},
+     {"--rope-type rope\n--no-rope-fusion\n", "--moe-router-pre-softmax\n",
+      "--moe-layer-freq [0]*1+[1]*5\n", "--moe-shared-expert-intermediate-size 256\n"},
      {"q-lora-rank", "yarn", "group-topk", "expert-bias", "scaling-factor"}},
     {DEEPSEEK("deepseek_v2", ", \"n_group\": 4, \"topk_method\": \"group_limited_greedy\""),
      "megatron",
@@ -358,6 +358,7 @@ START_TEST(fp8_products_and_gathers_are_told_and_read_back)
         plan->sharding.gather_fp8 = gathers;
         g_autofree char *text = export_or_refusal(plan, framework, &refusal);
         ck_assert_msg(text != NULL, "%s", refusal);
+        ck_assert_ptr_nonnull(strstr(text, " in fp8: global batch "));
         check_words(text, &eighths[_i].says, 1, TRUE);
         check_words(text, &eighths[_i].gathers, 1, gathers);
         g_autoptr(GHashTable) settings = settings_read(framework, text);
