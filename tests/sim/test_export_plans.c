@@ -311,11 +311,12 @@ static void choose_state(Plan *plan, GRand *random)
         plan->sharding.offload = (Offload){TIER_HOST, which == 14 ? TIER_HOST : TIER_DEVICE};
 }
 
-static Plan *random_plan(GRand *random, gboolean sparse)
+/* Takes @model. */
+static Plan *random_plan(GRand *random, Model *model)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
-    static const char *const models[] = {"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3"};
-    Plan *plan = make_plan(recipes[g_rand_int_range(random, 0, 3)]);
+    const gboolean sparse = model->experts.count > 0;
+    Plan *plan = make_plan_with(model, recipes[g_rand_int_range(random, 0, 3)]);
     Sharding *sharding = &plan->sharding;
 
     if (!sparse)
@@ -331,11 +332,8 @@ static Plan *random_plan(GRand *random, gboolean sparse)
     sharding->keep_last = g_rand_boolean(random);
     sharding->accumulate_sharded = g_rand_boolean(random);
     choose_state(plan, random);
-    if (sparse) {
-        model_free(plan->model);
-        plan->model = model_load(models[g_rand_int_range(random, 0, 3)], "models", NULL);
+    if (sparse)
         plan->layout.ep = 1u << g_rand_int_range(random, 0, 4);
-    }
     choose_axes(plan, random);
     set_mesh(plan, (Strategy)g_rand_int_range(random, 0, NUM_STRATEGIES),
              (guint)g_rand_int_range(random, 1, 5), (guint)g_rand_int_range(random, 1, 24));
@@ -382,16 +380,22 @@ static void export_one(const char *framework, const Plan *plan, Seen *seen)
     seen->eighths += plan->workload.recipe->precision == DTYPE_FP8;
 }
 
-static Seen export_many(const char *framework, guint32 seed, guint plans, gboolean sparse)
+/* Each plan is of one of @models, up to a NULL. */
+static Seen export_many(const char *framework, guint32 seed, guint plans, const char *const *models)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(seed);
+    g_autoptr(GPtrArray) known = g_ptr_array_new_with_free_func((GDestroyNotify)model_free);
     Seen seen = {0};
 
+    for (guint i = 0; models[i] != NULL; i++)
+        g_ptr_array_add(known, model_of(models[i]));
     for (guint i = 0; i < plans; i++) {
-        g_autoptr(Plan) plan = random_plan(random, sparse);
+        const guint which = (guint)g_rand_int_range(random, 0, (gint32)known->len);
+        g_autoptr(Plan) plan = random_plan(random, g_ptr_array_index(known, which));
 
         if (is_legal(plan))
             export_one(framework, plan, &seen);
+        plan->model = NULL; /* the array's */
     }
     return seen;
 }
@@ -399,7 +403,8 @@ static Seen export_many(const char *framework, guint32 seed, guint plans, gboole
 START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    const Seen seen = export_many(framework, 20260 + (guint32)_i, 20000, FALSE);
+    const Seen seen = export_many(framework, 20260 + (guint32)_i, 40000,
+                                  (const char *const[]){export_llama_8b, NULL});
 
     ck_assert_uint_ge(seen.written, 50);
     ck_assert_uint_ge(seen.refused, 50);
@@ -413,7 +418,9 @@ END_TEST
 START_TEST(any_plan_with_experts_keeps_its_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    const Seen seen = export_many(framework, 30260 + (guint32)_i, 6000, TRUE);
+    const Seen seen =
+        export_many(framework, 30260 + (guint32)_i, 30000,
+                    (const char *const[]){"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", NULL});
 
     ck_assert_uint_ge(seen.written, 10);
     ck_assert_uint_ge(seen.refused, 20);
