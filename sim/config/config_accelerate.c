@@ -96,9 +96,9 @@ static gboolean read_float8(const Reader *reader, GError **error)
 
     if (backend == NULL || g_ascii_strcasecmp(backend->value, "AO") != 0)
         return TRUE;
-    reader->config->gather_fp8 = TRUE;
+    reader->config->gather_fp8 = reader->config->strategy != STRATEGY_NO_SHARD;
     return flat_find(reader->flat, "enable_fsdp_float8_all_gather") == NULL ||
-           reader_flag(reader, "enable_fsdp_float8_all_gather", &reader->config->gather_fp8, error);
+           reader_gather_fp8(reader, "enable_fsdp_float8_all_gather", error);
 }
 
 /* What mixed precision keeps: FSDP an fp32 shard, DeepSpeed bf16 parameters beside an fp32 master;
@@ -125,7 +125,8 @@ gboolean config_read_accelerate(const Reader *reader, GError **error)
         !reader_word(reader, "mixed_precision", precisions, &precision, error) ||
         !reader_uint(reader, "num_processes", &config->gpus, error) ||
         !reader_uint(reader, "gradient_accumulation_steps", &config->micro_batches, error) ||
-        (type == TYPE_FSDP && (!read_fsdp(reader, error) || !read_float8(reader, error))) ||
+        (type == TYPE_FSDP && !read_fsdp(reader, error)) ||
+        (type == TYPE_FSDP && precision == MIXED_FP8 && !read_float8(reader, error)) ||
         (type == TYPE_DEEPSPEED && !read_deepspeed(reader, error)) || !read_axes(reader, error))
         return FALSE;
     set_recipe(config, type, precision);

@@ -257,7 +257,7 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
         !read_gpus(reader, error) || !read_batch(reader, error) ||
         !any_flag(reader, halves, &half, error) ||
         !reader_flag(reader, "sequence_parallel", &sequence, error) ||
-        !reader_flag(reader, "fp8_param_gather", &config->gather_fp8, error) ||
+        !reader_gather_fp8(reader, "fp8_param_gather", error) ||
         !reader_word(reader, "optimizer", optimizers, &config->optimizer, error))
         return FALSE;
     config->sequence_parallel = sequence;

@@ -119,7 +119,7 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
     config->recompute = RECOMPUTE_NONE;
     if (!read_axes(reader, error) || !read_strategy(reader, error) || !read_batch(reader, error) ||
         !read_pipeline(reader, error) ||
-        !reader_flag(reader, "enable_fsdp_float8_all_gather", &config->gather_fp8, error) ||
+        !reader_gather_fp8(reader, "enable_fsdp_float8_all_gather", error) ||
         !reader_word(reader, "mixed_precision_param", precisions, &precision, error) ||
         !reader_word(reader, "activation_checkpoint.mode", recomputes, &config->recompute, error) ||
         !reader_word(reader, "optimizer.name", optimizers, &config->optimizer, error))
