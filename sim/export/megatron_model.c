@@ -39,10 +39,11 @@ static gboolean write_yarn(Export *export, const JsonText *json, const char *whe
         if (fields[i].option != NULL)
             g_string_append_printf(export->text, "%s %g\n", fields[i].option, value);
         else if (value != fields[i].built_in) {
+            g_autofree char *said = g_strconcat("model.", field, NULL);
             g_autofree char *text = g_strdup_printf("%g", value);
             g_autofree char *why = g_strdup_printf("it has %g built in", fields[i].built_in);
 
-            return export_refuse(export, field, text, why, error);
+            return export_refuse(export, said, text, why, error);
         }
     }
     return TRUE;
@@ -66,7 +67,8 @@ static gboolean write_latent_positions(Export *export, GError **error)
     if (strcmp(type, "yarn") == 0)
         return write_yarn(export, json, where, error);
     if (strcmp(type, "default") != 0)
-        return export_refuse(export, field, type, "its latent attention has yarn, or none", error);
+        return export_refuse(export, "model.rope_scaling.rope_type", type,
+                             "its latent attention has yarn, or none", error);
     /* Its fused kernel there is YaRN's. */
     g_string_append(export->text, "--rope-type rope\n--no-rope-fusion\n");
     return TRUE;

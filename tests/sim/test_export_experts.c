@@ -196,9 +196,9 @@ static const struct {
     {DEEPSEEK("deepseek_v3", ", \"attention_bias\": true"), "megatron", 2, 1,
      "model.attention_bias = true: its latent attention has no biases"},
     {DEEPSEEK("deepseek_v3", YARN(", \"beta_fast\": 1")), "megatron", 2, 1,
-     "rope_scaling.beta_fast = 1: it has 32 built in"},
+     "model.rope_scaling.beta_fast = 1: it has 32 built in"},
     {DEEPSEEK("deepseek_v3", ", \"rope_scaling\": {\"rope_type\": \"longrope\"}"), "megatron", 2, 1,
-     "rope_scaling.rope_type = longrope"},
+     "model.rope_scaling.rope_type = longrope"},
     {QWEN3(YARN("")), "megatron", 2, 1, "model.rope_scaling = {...}: beside latent attention"},
     {"mixtral-8x7b", "torchtitan", 2, 1, "model.model_type = mixtral: its llama3 has RMSNorm"},
     {DEEPSEEK("deepseek_v2", ", \"n_group\": 8, \"topk_group\": 2, \"topk_method\": "

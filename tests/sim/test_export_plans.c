@@ -403,7 +403,7 @@ static Seen export_many(const char *framework, guint32 seed, guint plans, const 
 START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    const Seen seen = export_many(framework, 20260 + (guint32)_i, 40000,
+    const Seen seen = export_many(framework, 20260 + (guint32)_i, 20000,
                                   (const char *const[]){export_llama_8b, NULL});
 
     ck_assert_uint_ge(seen.written, 50);
@@ -419,7 +419,7 @@ START_TEST(any_plan_with_experts_keeps_its_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
     const Seen seen =
-        export_many(framework, 30260 + (guint32)_i, 30000,
+        export_many(framework, 30260 + (guint32)_i, 15000,
                     (const char *const[]){"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", NULL});
 
     ck_assert_uint_ge(seen.written, 10);
