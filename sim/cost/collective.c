@@ -65,6 +65,7 @@ static double link_bytes_per_s(const CollectiveContext *context, const NetworkLe
  * latency of the hops once around, or from the leaves to the root. */
 typedef struct {
     double bytes_per_s, ring_s, tree_s;
+    guint slowest; /* level */
 } Route;
 
 /* Members that the innermost level or a node joins: what NCCL takes for a node. */
@@ -108,7 +109,9 @@ static Route route_of(const CollectiveContext *context)
             continue;
         const guint parts = (joined + inside - 1) / inside;
         const double depth = g_bit_storage(parts - 1); /* ceil(log2(parts)) */
-        route.bytes_per_s = MIN(route.bytes_per_s, inside * link_bytes_per_s(context, level));
+        const double bytes_per_s = inside * link_bytes_per_s(context, level);
+        route.slowest = bytes_per_s < route.bytes_per_s ? i : route.slowest;
+        route.bytes_per_s = MIN(route.bytes_per_s, bytes_per_s);
         route.ring_s += (parts - 1) * level->latency_s;
         route.tree_s += (joined <= local ? parts - 1 : fabric.tree_hop * depth) * level->latency_s;
         inside = joined;
@@ -134,7 +137,7 @@ static double ramp_of(const CollectiveContext *context, double bytes)
  *
  * Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, sec. 4.1, with (n - 1) hops of latency
  * replaced by the hops of a ring in each level (hierarchical).
- * Left out: other traffic on the links; NCCL's PAT, all-gather and reduce-scatter in log2(n) hops
+ * Left out: NCCL's PAT, all-gather and reduce-scatter in log2(n) hops
  * for one GPU a node (since 2.23).  Limit: c * a for no bytes; 0 for a group of one.
  */
 static double ring_seconds(Volume kind, double bytes, const CollectiveContext *context,
@@ -197,7 +200,7 @@ static double sent_once(guint copies, double domain_share)
  * once(q) is the chance that a domain is hit at all over the copies that are for it.  Left out: a
  * last domain that is partly filled, uneven routing, a limit on a token's nodes.
  */
-static double all_to_all_seconds(double bytes, const CollectiveContext *context)
+static double all_to_all_seconds(double bytes, const CollectiveContext *context, guint *slowest)
 {
     const GArray *levels = context->topology->networks;
     const double ramp = ramp_of(context, bytes);
@@ -213,16 +216,17 @@ static double all_to_all_seconds(double bytes, const CollectiveContext *context)
             continue;
         const double part = (double)(joined - inside) / context->ranks *
                             sent_once(context->copies, (double)inside / context->ranks);
-        seconds =
-            MAX(seconds, level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp);
+        const double level_s =
+            level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp;
+        *slowest = level_s > seconds ? i : *slowest;
+        seconds = MAX(seconds, level_s);
         inside = joined;
     }
     return seconds;
 }
 
-/* One message between neighbours of the group, over the innermost level that joins all of it: the
- * pair that is farthest apart decides. */
-static double exchange_seconds(double bytes, const CollectiveContext *context)
+/* The innermost level that joins all of the group. */
+static guint joining_level(const CollectiveContext *context)
 {
     const GArray *levels = context->topology->networks;
     guint i = 0;
@@ -231,7 +235,16 @@ static double exchange_seconds(double bytes, const CollectiveContext *context)
            members_within(context, domain_of(context, &g_array_index(levels, NetworkLevel, i))) <
                context->ranks)
         i++;
-    const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
+    return i;
+}
+
+/* One message between neighbours of the group, over the level that joins all of it: the pair that
+ * is farthest apart decides. */
+static double exchange_seconds(double bytes, const CollectiveContext *context)
+{
+    const NetworkLevel *level =
+        &g_array_index(context->topology->networks, NetworkLevel, joining_level(context));
+
     return level->latency_s + bytes / link_bytes_per_s(context, level);
 }
 
@@ -248,12 +261,14 @@ static double alone_seconds(Volume kind, double bytes, const Topology *topology)
 
 static double nominal_seconds(Volume kind, double bytes, const CollectiveContext *context)
 {
+    guint slowest = 0;
+
     if (context->ranks == 1)
         return alone_seconds(kind, bytes, context->topology);
     if (kind == VOLUME_EXCHANGE)
         return exchange_seconds(bytes, context);
     if (kind == VOLUME_ALL_TO_ALL)
-        return all_to_all_seconds(bytes, context);
+        return all_to_all_seconds(bytes, context, &slowest);
     return routed_seconds(kind, bytes, context);
 }
 
@@ -304,6 +319,20 @@ static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
     return ranks == 0 ? 0 : seconds * scale_measured(context, ranks);
 }
 
+guint collective_level(Volume kind, const CollectiveContext *context)
+{
+    guint slowest = 0;
+
+    if (context->ranks == 1 || context->topology->gpu.kind == DEVICE_CPU)
+        return NO_LEVEL;
+    if (kind == VOLUME_EXCHANGE)
+        return joining_level(context);
+    if (kind != VOLUME_ALL_TO_ALL)
+        return route_of(context).slowest;
+    all_to_all_seconds(1e12, context, &slowest); /* by bandwidth, whatever the latencies */
+    return slowest;
+}
+
 static gboolean is_in_node(const CollectiveContext *context)
 {
     return context->span <= context->ranks_per_node;
@@ -329,4 +358,11 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype, const Collect
     const double seconds = is_in_node(context) ? measured_seconds(kind, bytes, dtype, context) : 0;
 
     return seconds > 0 ? seconds : nominal_seconds(kind, (double)bytes, context);
+}
+
+double collective_link_seconds(Volume kind, guint64 bytes, DType dtype,
+                               const CollectiveContext *context)
+{
+    return MAX(0, collective_seconds(kind, bytes, dtype, context) -
+                      collective_seconds(kind, 0, dtype, context));
 }

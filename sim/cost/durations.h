@@ -17,6 +17,16 @@ typedef struct {
 
 /* By segment, then op; @spans: by group of the program, consecutive ranks that it spreads over. */
 double **durations_new(const Program *program, const SimulateContext *context, const guint *spans);
+
+/* What an op uses of one link of a network level (collective_level): 0 where none, and where units
+ * take no time, as what others would meet there is not known. */
+typedef struct {
+    guint level;
+    double seconds; /* alone */
+} LinkUse;
+
+LinkUse durations_link(const Program *program, const Op *op, const SimulateContext *context,
+                       const guint *spans);
 void durations_free(double **durations, const Program *program);
 
 /* That of the context; on a CPU fsdp-run. */
