@@ -12,10 +12,15 @@ static const struct {
         crowding_per_level; /* of a fabric: rate / (1 + this * log2(nodes)), from the same runs */
     double ramp_bytes;      /* NCCL reaches half of its bus bandwidth at this buffer size and
                                under (nccl-tests, 8 GPUs of a node) */
+    double tree_fraction;   /* of a ring's bandwidth, that NCCL takes its trees to reach */
+    double tree_hop; /* a hop of a tree between nodes takes as many of a ring's: 5.0 of 2.7 us and
+                        8.5 of 4.0 us in NCCL's table (LL, LL128) */
 } fabric = {
     .link_fraction = 0.80,
     .crowding_per_level = 0.03,
     .ramp_bytes = 8e6,
+    .tree_fraction = 0.92,
+    .tree_hop = 2,
 };
 
 /* How many times each kind sends the whole buffer around a ring. */
@@ -56,30 +61,44 @@ static double link_bytes_per_s(const CollectiveContext *context, const NetworkLe
     return level->bytes_per_s * fabric.link_fraction / crowding / level->oversubscription;
 }
 
-/* Of the ring that the group forms: what the slowest level lets through, and the latency of its
- * hops. */
+/* Of the ring and of the tree that the group forms: what the slowest level lets through, and the
+ * latency of the hops once around, or from the leaves to the root. */
 typedef struct {
-    double bytes_per_s, latency_s;
-} Ring;
+    double bytes_per_s, ring_s, tree_s;
+    guint slowest; /* level */
+} Route;
+
+/* Members that the innermost level or a node joins: what NCCL takes for a node. */
+static guint node_members(const CollectiveContext *context)
+{
+    const GArray *levels = context->topology->networks;
+    const guint inner = domain_of(context, &g_array_index(levels, NetworkLevel, 0));
+
+    return members_within(context, MAX(context->ranks_per_node, inner));
+}
 
 /**
- * ring_of: the hierarchical ring over the levels that the group crosses.
+ * route_of: over the levels that the group crosses.
  *
- *     B = min over levels (l * b)
- *     a = sum over levels (joined / l - 1) * latency
+ *     B      = min over levels (l * b)
+ *     a_ring = sum over levels (joined / l - 1) * latency
+ *     a_tree = the same inside nodes + sum over levels between them ceil(log2(joined / l)) * h *
+ *              latency
  *
  *     b  what one GPU's link of the level gives, one direction
  *     joined  members inside one domain of the level
  *     l  members inside one domain of the level below: each has a link (NIC) of its own, and as
- *        many rings run side by side; 1 at the innermost level
+ *        many rings run side by side; 1 at the innermost level     h  tree_hop
  *
- * Source: NCCL's rings, one a NIC (nccl-tests, doc/PERFORMANCE.md).  Left out: a last domain that
- * is partly filled, trees, in-network reduction.
+ * Source: NCCL's rings, one a NIC (nccl-tests, doc/PERFORMANCE.md); its trees are chains in a node
+ * and binary between nodes (NCCL, src/graph/tuning.cc and trees.cc).  Left out: a last domain that
+ * is partly filled, in-network reduction.
  */
-static Ring ring_of(const CollectiveContext *context)
+static Route route_of(const CollectiveContext *context)
 {
     const GArray *levels = context->topology->networks;
-    Ring ring = {.bytes_per_s = INFINITY};
+    const guint local = node_members(context);
+    Route route = {.bytes_per_s = INFINITY};
     guint inside = 1; /* members in a domain of the level below */
 
     for (guint i = 0; i < levels->len && inside < context->ranks; i++) {
@@ -88,33 +107,76 @@ static Ring ring_of(const CollectiveContext *context)
         const guint joined = members_within(context, domain);
         if (joined <= inside)
             continue;
-        ring.bytes_per_s = MIN(ring.bytes_per_s, inside * link_bytes_per_s(context, level));
-        ring.latency_s += (ceil((double)joined / inside) - 1) * level->latency_s;
+        const guint parts = (joined + inside - 1) / inside;
+        const double depth = g_bit_storage(parts - 1); /* ceil(log2(parts)) */
+        const double bytes_per_s = inside * link_bytes_per_s(context, level);
+        route.slowest = bytes_per_s < route.bytes_per_s ? i : route.slowest;
+        route.bytes_per_s = MIN(route.bytes_per_s, bytes_per_s);
+        route.ring_s += (parts - 1) * level->latency_s;
+        route.tree_s += (joined <= local ? parts - 1 : fabric.tree_hop * depth) * level->latency_s;
         inside = joined;
     }
-    return ring;
+    return route;
+}
+
+/* Small buffers don't fill the pipeline of GPUs: their bytes take so many times as long. */
+static double ramp_of(const CollectiveContext *context, double bytes)
+{
+    const gboolean ramps = context->topology->gpu.kind == DEVICE_CUDA;
+
+    return ramps ? 1 + fabric.ramp_bytes / (fabric.ramp_bytes + bytes) : 1;
 }
 
 /**
  * ring_seconds:
  *
- *     t = c (a + (n - 1) / n * S / B)          all-gather, reduce-scatter c = 1; all-reduce c = 2
+ *     t = c (a + (n - 1) / n * S / B * ramp)     all-gather, reduce-scatter c = 1; all-reduce c = 2
  *
- *     n  ranks     S  bytes of the whole buffer     B, a  of the ring (see ring_of)
+ *     n  ranks     S  bytes of the whole buffer     B, a  of the ring (see route_of)
+ *     ramp  1 + r / (r + S) on GPUs, r = ramp_bytes
  *
  * Source: Thakur, Rabenseifner, Gropp, IJHPCA 19(1), 2005, sec. 4.1, with (n - 1) hops of latency
- * replaced by the hops of a ring in each level (hierarchical).  On GPUs the second term is
- * lengthened by 1 + r / (r + S), r = ramp_bytes: small buffers don't fill the pipeline.
- * Left out: other traffic on the links.  Limit: c * a for no bytes; 0 for a group of one.
+ * replaced by the hops of a ring in each level (hierarchical).
+ * Left out: NCCL's PAT, all-gather and reduce-scatter in log2(n) hops
+ * for one GPU a node (since 2.23).  Limit: c * a for no bytes; 0 for a group of one.
  */
-static double ring_seconds(Volume kind, double bytes, const CollectiveContext *context)
+static double ring_seconds(Volume kind, double bytes, const CollectiveContext *context,
+                           const Route *route)
 {
-    const Ring ring = ring_of(context);
     const double n = context->ranks;
-    const gboolean ramps = context->topology->gpu.kind == DEVICE_CUDA;
-    const double ramp = ramps ? 1 + fabric.ramp_bytes / (fabric.ramp_bytes + bytes) : 1;
 
-    return rounds[kind] * (ring.latency_s + (n - 1) / n * bytes / ring.bytes_per_s * ramp);
+    return rounds[kind] *
+           (route->ring_s + (n - 1) / n * bytes / route->bytes_per_s * ramp_of(context, bytes));
+}
+
+/**
+ * tree_seconds: an all-reduce over two binary trees that halve the buffer.
+ *
+ *     t = 2 (a + S / (f B) * ramp)
+ *
+ *     S  bytes     B, a  of the tree (see route_of)     f  tree_fraction     ramp  as of a ring
+ *
+ * To the root and back; who is a leaf in one tree is inside the other, so every rank sends and
+ * receives S each way.  Source: Sanders, Speck, Traeff, Parallel Computing 35(12), 2009; NCCL,
+ * src/graph/tuning.cc (f, and hops).
+ */
+static double tree_seconds(double bytes, const CollectiveContext *context, const Route *route)
+{
+    const double bytes_per_s = fabric.tree_fraction * route->bytes_per_s;
+
+    return 2 * (route->tree_s + bytes / bytes_per_s * ramp_of(context, bytes));
+}
+
+/* What passes around or up and down: on GPUs an all-reduce takes the faster way, as NCCL does;
+ * between CPUs there are rings only. */
+static double routed_seconds(Volume kind, double bytes, const CollectiveContext *context)
+{
+    const Route route = route_of(context);
+    const double ring_s = ring_seconds(kind, bytes, context, &route);
+    const gboolean has_tree =
+        kind == VOLUME_ALL_REDUCE && context->topology->gpu.kind == DEVICE_CUDA;
+
+    return has_tree ? MIN(ring_s, tree_seconds(bytes, context, &route)) : ring_s;
 }
 
 /* See all_to_all_seconds. */
@@ -138,11 +200,10 @@ static double sent_once(guint copies, double domain_share)
  * once(q) is the chance that a domain is hit at all over the copies that are for it.  Left out: a
  * last domain that is partly filled, uneven routing, a limit on a token's nodes.
  */
-static double all_to_all_seconds(double bytes, const CollectiveContext *context)
+static double all_to_all_seconds(double bytes, const CollectiveContext *context, guint *slowest)
 {
     const GArray *levels = context->topology->networks;
-    const gboolean ramps = context->topology->gpu.kind == DEVICE_CUDA;
-    const double ramp = ramps ? 1 + fabric.ramp_bytes / (fabric.ramp_bytes + bytes) : 1;
+    const double ramp = ramp_of(context, bytes);
     double seconds = 0;
     guint inside = 1;
 
@@ -155,16 +216,17 @@ static double all_to_all_seconds(double bytes, const CollectiveContext *context)
             continue;
         const double part = (double)(joined - inside) / context->ranks *
                             sent_once(context->copies, (double)inside / context->ranks);
-        seconds =
-            MAX(seconds, level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp);
+        const double level_s =
+            level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp;
+        *slowest = level_s > seconds ? i : *slowest;
+        seconds = MAX(seconds, level_s);
         inside = joined;
     }
     return seconds;
 }
 
-/* One message between neighbours of the group, over the innermost level that joins all of it: the
- * pair that is farthest apart decides. */
-static double exchange_seconds(double bytes, const CollectiveContext *context)
+/* The innermost level that joins all of the group. */
+static guint joining_level(const CollectiveContext *context)
 {
     const GArray *levels = context->topology->networks;
     guint i = 0;
@@ -173,7 +235,16 @@ static double exchange_seconds(double bytes, const CollectiveContext *context)
            members_within(context, domain_of(context, &g_array_index(levels, NetworkLevel, i))) <
                context->ranks)
         i++;
-    const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
+    return i;
+}
+
+/* One message between neighbours of the group, over the level that joins all of it: the pair that
+ * is farthest apart decides. */
+static double exchange_seconds(double bytes, const CollectiveContext *context)
+{
+    const NetworkLevel *level =
+        &g_array_index(context->topology->networks, NetworkLevel, joining_level(context));
+
     return level->latency_s + bytes / link_bytes_per_s(context, level);
 }
 
@@ -190,13 +261,15 @@ static double alone_seconds(Volume kind, double bytes, const Topology *topology)
 
 static double nominal_seconds(Volume kind, double bytes, const CollectiveContext *context)
 {
+    guint slowest = 0;
+
     if (context->ranks == 1)
         return alone_seconds(kind, bytes, context->topology);
     if (kind == VOLUME_EXCHANGE)
         return exchange_seconds(bytes, context);
     if (kind == VOLUME_ALL_TO_ALL)
-        return all_to_all_seconds(bytes, context);
-    return ring_seconds(kind, bytes, context);
+        return all_to_all_seconds(bytes, context, &slowest);
+    return routed_seconds(kind, bytes, context);
 }
 
 /* Time-sharing of a node on which @ranks run. */
@@ -246,6 +319,20 @@ static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
     return ranks == 0 ? 0 : seconds * scale_measured(context, ranks);
 }
 
+guint collective_level(Volume kind, const CollectiveContext *context)
+{
+    guint slowest = 0;
+
+    if (context->ranks == 1 || context->topology->gpu.kind == DEVICE_CPU)
+        return NO_LEVEL;
+    if (kind == VOLUME_EXCHANGE)
+        return joining_level(context);
+    if (kind != VOLUME_ALL_TO_ALL)
+        return route_of(context).slowest;
+    all_to_all_seconds(1e12, context, &slowest); /* by bandwidth, whatever the latencies */
+    return slowest;
+}
+
 static gboolean is_in_node(const CollectiveContext *context)
 {
     return context->span <= context->ranks_per_node;
@@ -271,4 +358,11 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype, const Collect
     const double seconds = is_in_node(context) ? measured_seconds(kind, bytes, dtype, context) : 0;
 
     return seconds > 0 ? seconds : nominal_seconds(kind, (double)bytes, context);
+}
+
+double collective_link_seconds(Volume kind, guint64 bytes, DType dtype,
+                               const CollectiveContext *context)
+{
+    return MAX(0, collective_seconds(kind, bytes, dtype, context) -
+                      collective_seconds(kind, 0, dtype, context));
 }

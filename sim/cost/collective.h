@@ -6,6 +6,8 @@
 
 #include <glib.h>
 
+enum { NO_LEVEL = G_MAXUINT };
+
 /* A group of ranks at equal distances. */
 typedef struct {
     const Topology *topology;
@@ -21,6 +23,15 @@ typedef struct {
  * on a GPU, a local copy on a CPU. */
 double collective_seconds(Volume kind, guint64 bytes, DType dtype,
                           const CollectiveContext *context);
+
+/* The level that is the slowest part of it: an op alone takes all that one link of that level
+ * gives, and shares it with what else the rank sends there.  NO_LEVEL for a group of one, and on a
+ * CPU, whose ranks move bytes themselves. */
+guint collective_level(Volume kind, const CollectiveContext *context);
+
+/* Of its seconds those that grow with bytes, in which it uses that link. */
+double collective_link_seconds(Volume kind, guint64 bytes, DType dtype,
+                               const CollectiveContext *context);
 
 /* What a row of calibration says of a collective that takes @seconds in @context: its group alone
  * on the node.  0 where rows say nothing: between nodes. */

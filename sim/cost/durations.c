@@ -140,17 +140,41 @@ CollectiveContext durations_collective(const Program *program, const Op *op,
     };
 }
 
+/* Of a collective's time, what the framework leaves. */
+static double exposed_share(const Program *program, const Op *op, const SimulateContext *context,
+                            const CollectiveContext *where)
+{
+    return framework_exposed(durations_framework(context), stream_purpose(program, op->stream),
+                             op->kind, collective_inside(where));
+}
+
 static double communication_seconds(const Program *program, const Op *op,
                                     const SimulateContext *context, const guint *spans)
 {
     guint64 bytes;
     const CollectiveContext where = durations_collective(program, op, context, spans, &bytes);
-    const double share =
-        framework_exposed(durations_framework(context), stream_purpose(program, op->stream),
-                          op->kind, collective_inside(&where));
 
-    return share * collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
+    return exposed_share(program, op, context, &where) *
+               collective_seconds(op_volume(op->kind), bytes, op->dtype, &where) +
            broadcast_seconds(program, op, durations_framework(context));
+}
+
+LinkUse durations_link(const Program *program, const Op *op, const SimulateContext *context,
+                       const guint *spans)
+{
+    guint64 bytes;
+
+    if (!op_kind_is_communication(op->kind) || context->free_communication || context->free_units)
+        return (LinkUse){.level = NO_LEVEL};
+    const CollectiveContext where = durations_collective(program, op, context, spans, &bytes);
+    const Volume kind = op_volume(op->kind);
+    const guint level = collective_level(kind, &where);
+
+    if (level == NO_LEVEL)
+        return (LinkUse){.level = NO_LEVEL};
+    return (LinkUse){.level = level,
+                     .seconds = exposed_share(program, op, context, &where) *
+                                collective_link_seconds(kind, bytes, op->dtype, &where)};
 }
 
 /* Adds time to the stream of compute: spread over its ops. */

@@ -21,6 +21,16 @@ double **durations_new(const Program *program, const SimulateContext *context, c
 /* Of one segment, without what its framework's host adds to a pass over a block. */
 double *durations_of_segment(const Program *program, guint segment, const SimulateContext *context,
                              const guint *spans);
+
+/* What an op uses of one link of a network level (collective_level): 0 where none, and where units
+ * take no time, as what others would meet there is not known. */
+typedef struct {
+    guint level;
+    double seconds; /* alone */
+} LinkUse;
+
+LinkUse durations_link(const Program *program, const Op *op, const SimulateContext *context,
+                       const guint *spans);
 void durations_free(double **durations, const Program *program);
 
 /* That of the context; on a CPU fsdp-run. */

@@ -7,8 +7,8 @@
 /* Seconds of a steady step. */
 typedef struct {
     double step_s;
-    double busy_s[NUM_OP_CLASSES]; /* of the ops themselves; communication hidden or not, with the
-                                      casts and sums on its streams */
+    double busy_s[NUM_OP_CLASSES]; /* of the ops themselves, each alone on its links; communication
+                                      hidden or not, with the casts and sums on its streams */
     double volume_s[NUM_VOLUMES];  /* of collectives and exchanges, hidden or not */
     double exposed_s; /* step_s less all compute: communication and, with stages, the bubble */
 } StepTime;
@@ -23,10 +23,13 @@ typedef struct {
  * gets the steady step's timeline.  Programs must pass program_set_check().
  *
  * A collective starts when the last simulated member reaches it.  On a GPU every stream is a clock
- * of its own.  On a CPU the issuing thread runs compute itself and one thread a rank runs all
- * communication in the order of issue; when the cores of a node are not enough for both threads of
- * every rank, the two take turns and nothing overlaps (measured: compute and communication at once
- * take 0.86 to 1.07 of their sum in 25 configurations of 2 to 8 ranks on 2 cores).
+ * of its own; ops of several that send over one network level at the same time share it: each of k
+ * gets 1 / k of what one link of the level gives (collective_level(), links.h), and a collective is
+ * as late as the member that is the latest.  On a CPU the issuing thread runs compute itself and
+ * one thread a rank runs all communication in the order of issue; when the cores of a node are not
+ * enough for both threads of every rank, the two take turns and nothing overlaps (measured: compute
+ * and communication at once take 0.86 to 1.07 of their sum in 25 configurations of 2 to 8 ranks on
+ * 2 cores).
  *
  * What is on a stream to and from files another thread runs, one op at a time, whatever the cores:
  * it waits for a disk.  On a GPU, the thread that issues an op which waits for such a one issues

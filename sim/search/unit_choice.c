@@ -305,7 +305,7 @@ static StageBlocks fullest_stage(const Plan *plan)
 }
 
 /* No more than what units that there is room for move, by their share of it: a root that is kept is
- * gathered half as often. */
+ * gathered half as often.  Twice that, as what is moved was late for what shared its links. */
 static double most_saved_s(const Plan *plan, const UnitSavings *savings, StageBlocks stage,
                            guint with_room)
 {
@@ -315,7 +315,7 @@ static double most_saved_s(const Plan *plan, const UnitSavings *savings, StageBl
     const double root = unit_bytes(plan, UNIT_ROOT) * (kept ? 0.5 : 1);
     const double part = (with_room * block + root) / (stage.blocks * block + root);
 
-    return MIN(plan->prediction.step_seconds - savings->bound_s, savings->moved_s * part);
+    return MIN(plan->prediction.step_seconds - savings->bound_s, 2 * savings->moved_s * part);
 }
 
 /* ---- all plans ---- */

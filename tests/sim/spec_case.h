@@ -161,7 +161,9 @@ static inline char *case_text(const Case *from)
         from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
 
-#define CASE_DISK "[memory nvme]\ncapacity = 1 TB\nbandwidth = 100 MB/s\nlatency = 100 us\n"
+#define CASE_MEMORIES                                                                              \
+    "[memory nvme]\ncapacity = 1 TB\nbandwidth = 100 MB/s\nlatency = 100 us\n"                     \
+    "[memory cxl]\ncapacity = 2 TB\nbandwidth = 1 GB/s\nlatency = 1 us\n"
 
 /* Nodes of @gpus CPUs' cores; their memory moves @gigabytes_per_s GB/s; links reach 500 MB/s (0.8
  * of what is stated) and take 10 us. */
@@ -172,7 +174,7 @@ static inline Topology *case_cpu_topology(guint gpus, guint gigabytes_per_s)
         "[cluster]\nname = case\nsource = test\nnodes = 1\n[node]\ngpus = %u\ngpu = "
         "core\ncpu_memory = 64 GB\n[gpu core]\nsource = test\nkind = cpu\nfp32 = 50 "
         "GFLOP/s\nmemory = 64 GB\nmemory_bandwidth = %u GB/s\n[network memory]\nkind = "
-        "shared_memory\nbandwidth = 625 MB/s\nlatency = 10 us\n" CASE_DISK,
+        "shared_memory\nbandwidth = 625 MB/s\nlatency = 10 us\n" CASE_MEMORIES,
         gpus, gigabytes_per_s);
     Topology *topology = topology_parse(text, "case", "", &error);
 
@@ -190,7 +192,7 @@ static inline Topology *case_gpu_topology(guint nodes, guint megabytes, guint li
         "cuda\nfp32 = 10 "
         "TFLOP/s\nbf16 = 20 TFLOP/s\nmemory = %u MB\nmemory_bandwidth = 1 TB/s\n[network "
         "link]\nkind = nvlink\nspan = 4\nbandwidth = %u MB/s\nlatency = 1 us\n[network "
-        "fabric]\nkind = infiniband\nbandwidth = %u kB/s\nlatency = 5 us\n" CASE_DISK,
+        "fabric]\nkind = infiniband\nbandwidth = %u kB/s\nlatency = 5 us\n" CASE_MEMORIES,
         nodes, megabytes, link_megabytes_per_s, link_megabytes_per_s * 100);
     Topology *topology = topology_parse(text, "case", "", &error);
 

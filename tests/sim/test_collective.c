@@ -138,6 +138,51 @@ START_TEST(no_bytes_take_the_latency_alone)
 }
 END_TEST
 
+/* 512 ranks on 64 nodes, a scalar: 7 hops of 1 us within a node, then log2(64) = 6 of a tree, each
+ * 2 of 5 us: 2 * 67 us; around a ring they would be 2 * (7 + 63 * 5) = 644 us.  A gather has no
+ * tree, nor have CPUs. */
+START_TEST(a_scalar_is_summed_over_many_nodes_by_a_tree)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
+    g_auto(Topology) cores = test_topology(DEVICE_CPU);
+    const CollectiveContext many = group(&gpus, 512, 1), on_cores = group(&cores, 512, 1);
+
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_REDUCE, 4, DTYPE_FP32, &many), 134e-6,
+                            1e-8);
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_GATHER, 4, DTYPE_FP32, &many), 322e-6,
+                            1e-8);
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_REDUCE, 4, DTYPE_FP32, &on_cores), 644e-6,
+                            1e-8);
+}
+END_TEST
+
+/* 64 nodes of one rank, 8 / 1.18 GB/s.  By a tree of 6 levels 2 * (60 us + S / (0.92 B)), by a ring
+ * 2 * (315 us + 63/64 S / B): 80 MB are summed by the ring, 8 kB by the tree. */
+START_TEST(an_all_reduce_takes_the_faster_of_ring_and_tree)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
+    const CollectiveContext many = group(&gpus, 64, 8);
+    const double rate = 8e9 / 1.18;
+
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_REDUCE, 80000000, DTYPE_BF16, &many),
+                            2 * (315e-6 + 63.0 / 64 * 80e6 / rate * ramp(80e6)), 1e-12);
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_REDUCE, 8000, DTYPE_BF16, &many),
+                            2 * (60e-6 + 8e3 / (0.92 * rate) * ramp(8e3)), 1e-12);
+}
+END_TEST
+
+/* Nodes that one NVLink domain joins are one to NCCL: its tree is a chain there, and no faster. */
+START_TEST(inside_a_domain_of_many_nodes_there_is_no_tree)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA);
+    const CollectiveContext all = group(&gpus, 512, 1);
+
+    g_array_index(gpus.networks, NetworkLevel, 0).span = 512;
+    ck_assert_double_eq_tol(collective_seconds(VOLUME_ALL_REDUCE, 0, DTYPE_BF16, &all), 2 * 511e-6,
+                            1e-12);
+}
+END_TEST
+
 /* On a CPU the shard is copied: read and written at 20 GB/s. */
 START_TEST(a_group_of_one_is_free_on_a_gpu_and_a_copy_on_a_cpu)
 {
@@ -328,6 +373,9 @@ int main(void)
     tcase_add_test(nominal, oversubscription_divides_the_fabric);
     tcase_add_test(nominal, fewer_ranks_a_node_cross_the_fabric_earlier);
     tcase_add_test(nominal, no_bytes_take_the_latency_alone);
+    tcase_add_test(nominal, a_scalar_is_summed_over_many_nodes_by_a_tree);
+    tcase_add_test(nominal, an_all_reduce_takes_the_faster_of_ring_and_tree);
+    tcase_add_test(nominal, inside_a_domain_of_many_nodes_there_is_no_tree);
     tcase_add_test(nominal, a_group_of_one_is_free_on_a_gpu_and_a_copy_on_a_cpu);
     tcase_add_test(nominal, an_exchange_is_one_message_over_the_level_that_joins_the_group);
     tcase_add_test(nominal, all_to_all_uses_every_level_at_once);

@@ -161,8 +161,10 @@ START_TEST(exchanges_that_are_hidden_leave_the_rest_of_them)
     ck_assert_double_eq_tol(less.communication_seconds[VOLUME_ALL_TO_ALL],
                             0.3 * own.communication_seconds[VOLUME_ALL_TO_ALL], 1e-12);
     const double hidden_s = 0.7 * own.communication_seconds[VOLUME_ALL_TO_ALL];
-    ck_assert_double_le(own.step_seconds - less.step_seconds, hidden_s);
-    ck_assert_double_ge(own.step_seconds - less.step_seconds, 0.99 * hidden_s); /* weights' wait */
+    /* what shares their links is less late too, by no more than they take; weights are waited for
+     */
+    ck_assert_double_le(own.step_seconds - less.step_seconds, 2 * hidden_s);
+    ck_assert_double_ge(own.step_seconds - less.step_seconds, 0.99 * hidden_s);
 }
 END_TEST
 

@@ -281,7 +281,7 @@ static const struct {
     {"recompute", "\"some\" \"\" 1 {} {\"kind\":\"full\"} {\"kind\":\"full\",\"layers\":[1,1]} "
                   "{\"kind\":\"full\",\"layers\":[4]} {\"kind\":\"some\",\"layers\":[1]}"},
     {"offload.optimizer", "\"host\""},
-    {"offload.parameters", "\"cxl\""},
+    {"offload.parameters", "\"host\" \"tape\""},
     {"program.ops", "-1 1.5"},
     {"prediction.step_seconds", "-1"},
     {"prediction.rank", "4 -1"},

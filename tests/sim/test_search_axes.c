@@ -161,6 +161,7 @@ static void compare(const Everything *every)
 static SearchRequest draw_request(GRand *random, const Model *model, const Topology *topology)
 {
     static const guint gpus[] = {2, 4, 4, 6, 8};
+    static const Tier tiers[] = {TIER_DEVICE, TIER_DEVICE, TIER_HOST, TIER_CXL};
     SearchRequest request = {
         .model = model,
         .topology = topology,
@@ -187,8 +188,7 @@ static SearchRequest draw_request(GRand *random, const Model *model, const Topol
         request.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
         request.sharding.gather_fp8 =
             request.recipe->precision == DTYPE_FP8 && draw(random, 1) == 1;
-        request.sharding.offload = (Offload){draw(random, 1) == 0 ? TIER_HOST : TIER_DEVICE,
-                                             draw(random, 1) == 0 ? TIER_HOST : TIER_DEVICE};
+        request.sharding.offload = (Offload){tiers[draw(random, 3)], tiers[draw(random, 3)]};
     }
     request.global_batch = request.gpus << draw(random, 1);
     request.fixed[AXIS_CP] = 2 * draw(random, 1);

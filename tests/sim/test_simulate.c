@@ -301,12 +301,13 @@ START_TEST(slower_links_never_make_a_step_shorter)
 }
 END_TEST
 
-/* One queue on a CPU: reductions delay gathers; on a GPU each stream is a clock of its own. */
+/* One queue on a CPU: reductions delay gathers; on a GPU each stream is a clock of its own, and
+ * links of one node don't delay those between nodes. */
 START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
 {
     g_autoptr(Model) model = case_model(&real_shape);
-    Case one = case_with(model, STRATEGY_FULL_SHARD, 4, 1);
-    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 1000);
+    Case one = case_of(model, 2, 4, 1);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 80000, 1000);
     const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
 
     one.device = DEVICE_CUDA;
@@ -317,6 +318,154 @@ START_TEST(a_gpu_runs_gathers_and_reductions_side_by_side)
     const StepTime time = simulate_program(program, &context, spans);
     /* All communication, one after the other, would take longer. */
     ck_assert_double_lt(time.step_s, 0.95 * time.busy_s[OP_CLASS_COMMUNICATION]);
+}
+END_TEST
+
+/* ---- links ---- */
+
+static void add_call(Program *program, OpKind kind, guint stream, guint tensor, guint64 elements)
+{
+    const guint segment = program_add_segment(program, "segment");
+    Op *op = segment_add_op(program, segment, kind, stream, DTYPE_FP32);
+
+    op->sizes.elements = elements;
+    op_add_operand(op, tensor, kind == OP_CAST ? ACCESS_READ : ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    if (kind == OP_CAST)
+        op_add_operand(op, tensor, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    call_list_add(&program->step, segment, 0, 0);
+}
+
+/* By two streams: what compute wrote is summed; then compute reads both sums. */
+static Program *two_reductions(const guint64 elements[2])
+{
+    static const char *const purposes[] = {"data", "tp"};
+    Program *program = program_new();
+    guint x[2];
+
+    for (guint i = 0; i < 2; i++) {
+        const guint group = program_add_group(program, purposes[i], 2);
+        const guint stream = program_add_stream(program, purposes[i], STREAM_COMMUNICATION, group);
+
+        x[i] = program_add_tensor(program, "x", TENSOR_ACTIVATION, DTYPE_FP32, 0, elements[i]);
+        add_call(program, OP_CAST, COMPUTE_STREAM, x[i], 1000);
+        add_call(program, OP_ALL_REDUCE, stream, x[i], elements[i]);
+    }
+    for (guint i = 0; i < 2; i++)
+        add_call(program, OP_CAST, COMPUTE_STREAM, x[i], 1000);
+    order_add_waits(program);
+    program_place(program);
+    return program;
+}
+
+/* Their six ops in a steady step; @far: the rank that the first one's other member is. */
+static GArray *timeline_of(const guint64 elements[2], guint far, const SimulateContext *context)
+{
+    g_autoptr(ProgramSet) set = program_set_new(8);
+    GArray *ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+    const guint data[] = {0, far}, tp[] = {0, 1};
+    StepTime time;
+
+    program_set_add_class(set, two_reductions(elements));
+    program_set_add_group(set, "data", data, 2);
+    program_set_add_group(set, "tp", tp, 2);
+    simulate_set(set, context, &time, ops);
+    ck_assert_uint_eq(ops->len, 6);
+    return ops;
+}
+
+static double lasts(const GArray *ops, guint i)
+{
+    const SimulatedOp *op = &g_array_index(ops, SimulatedOp, i);
+
+    return op->end_s - op->start_s;
+}
+
+/* The second begins when what is left of the first would take r alone.  Each has half of the link
+ * while both are under way: both lose what the shorter of r and the second takes.  Latencies and
+ * other levels are nobody's loss. */
+START_TEST(ops_of_two_axes_share_the_links_of_a_level)
+{
+    static const guint64 sizes[][2] = {
+        {10000000, 1000000}, {1000000, 10000000}, {3000000, 3000000}};
+    g_autoptr(Topology) topology = case_gpu_topology(2, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+    const CollectiveContext near = {
+        .topology = topology, .ranks = 2, .span = 2, .ranks_per_node = 4};
+    const CollectiveContext across = {
+        .topology = topology, .ranks = 2, .span = 8, .ranks_per_node = 4};
+
+    for (guint i = 0; i < G_N_ELEMENTS(sizes); i++) {
+        g_autoptr(GArray) both = timeline_of(sizes[i], 1, &context);
+        g_autoptr(GArray) apart = timeline_of(sizes[i], 4, &context);
+        const double before_s = g_array_index(both, SimulatedOp, 3).start_s -
+                                g_array_index(both, SimulatedOp, 1).start_s;
+        double alone_s[2], link_s[2];
+
+        for (guint k = 0; k < 2; k++) {
+            const guint64 bytes = 4 * sizes[i][k];
+
+            alone_s[k] = collective_seconds(VOLUME_ALL_REDUCE, bytes, DTYPE_FP32, &near);
+            link_s[k] = collective_link_seconds(VOLUME_ALL_REDUCE, bytes, DTYPE_FP32, &near);
+            ck_assert_double_eq_tol(alone_s[k] - link_s[k], 2e-6, 1e-12);
+        }
+        const double lost_s = MIN(link_s[0] - before_s, link_s[1]);
+        ck_assert_double_gt(before_s, 0);
+        ck_assert_double_eq_tol(lasts(both, 1), alone_s[0] + lost_s, 1e-9);
+        ck_assert_double_eq_tol(lasts(both, 3), alone_s[1] + lost_s, 1e-9);
+        ck_assert_double_eq_tol(
+            lasts(apart, 1),
+            collective_seconds(VOLUME_ALL_REDUCE, 4 * sizes[i][0], DTYPE_FP32, &across), 1e-9);
+        ck_assert_double_eq_tol(lasts(apart, 3), alone_s[1], 1e-9);
+    }
+}
+END_TEST
+
+/* Ranks of a CPU move bytes themselves, by one thread each. */
+START_TEST(ops_of_a_cpu_share_no_links)
+{
+    static const guint64 sizes[] = {1000000, 1000000};
+    g_autoptr(Topology) topology = case_cpu_topology(16, 2);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 8, .threads = 1};
+    g_autoptr(GArray) ops = timeline_of(sizes, 1, &context);
+
+    ck_assert_double_eq_tol(lasts(ops, 1), reduce_s(sizes[0]), tolerance_s);
+    ck_assert_double_eq_tol(lasts(ops, 3), reduce_s(sizes[1]), tolerance_s);
+}
+END_TEST
+
+/* Whatever is late for whom: a stream runs its ops in order, and one at a time. */
+START_TEST(a_timeline_has_one_op_of_a_stream_at_a_time)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(GRand) random = g_rand_new_with_seed(75);
+
+    for (guint i = 0; i < 60; i++) {
+        Case one = case_random_4d(random, model);
+
+        one.device = DEVICE_CUDA;
+        if (case_verdict(&one, NULL) != VERDICT_OK)
+            continue;
+        g_autoptr(Topology) topology = case_gpu_topology(64, 80000, 1000 << draw(random, 6));
+        const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+        g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+        g_autofree char *text = case_text(&one);
+        g_autoptr(ProgramSet) set = case_compile(&one);
+        g_autofree StepTime *times = g_new(StepTime, set->num_classes);
+        g_autofree double *ended = g_new0(double, set->num_classes *MAX_STREAMS);
+
+        simulate_set(set, &context, times, ops);
+        for (guint k = 0; k < ops->len; k++) {
+            const SimulatedOp *op = &g_array_index(ops, SimulatedOp, k);
+            const Program *program = set->classes[op->class_index];
+            const Call *call = &g_array_index(program->step.calls, Call, op->call);
+            const guint stream = program_segment(program, call->segment)->ops[op->op].stream;
+            double *end_s = &ended[op->class_index * MAX_STREAMS + stream];
+
+            ck_assert_msg(*end_s == 0 || op->start_s >= *end_s - 1e-12, "%s: %.9g before %.9g",
+                          text, op->start_s, *end_s);
+            *end_s = op->end_s;
+        }
+    }
 }
 END_TEST
 
@@ -382,6 +531,9 @@ int main(void)
     tcase_add_test(tcase, prefetch_hides_gathers_behind_longer_compute);
     tcase_add_test(tcase, slower_links_never_make_a_step_shorter);
     tcase_add_test(tcase, a_gpu_runs_gathers_and_reductions_side_by_side);
+    tcase_add_test(tcase, ops_of_two_axes_share_the_links_of_a_level);
+    tcase_add_test(tcase, ops_of_a_cpu_share_no_links);
+    tcase_add_test(tcase, a_timeline_has_one_op_of_a_stream_at_a_time);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_in_turn_with_those_that_are);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -185,16 +185,15 @@ START_TEST(they_hold_where_matrices_are_gathered_in_fp8)
 }
 END_TEST
 
-/* Which threads and disks move beside all else. */
-START_TEST(they_hold_where_state_is_in_files)
+/* In files, which threads and disks move beside all else, and in a pool. */
+START_TEST(they_hold_where_state_is_in_other_tiers)
 {
     const CaseShape shape = {
         .vocab = 256, .hidden = 48, .ffn = 100, .layers = 5, .heads = 4, .kv_heads = 2};
-    static const Offload offloads[] = {{TIER_NVME, TIER_DEVICE},
-                                       {TIER_DEVICE, TIER_NVME},
-                                       {TIER_NVME, TIER_NVME},
-                                       {TIER_NVME, TIER_HOST},
-                                       {TIER_HOST, TIER_NVME}};
+    static const Offload offloads[] = {
+        {TIER_NVME, TIER_DEVICE}, {TIER_DEVICE, TIER_NVME}, {TIER_NVME, TIER_NVME},
+        {TIER_CXL, TIER_DEVICE},  {TIER_CXL, TIER_CXL},     {TIER_CXL, TIER_NVME},
+        {TIER_NVME, TIER_HOST},   {TIER_HOST, TIER_NVME},   {TIER_HOST, TIER_CXL}};
     g_autoptr(Model) model = case_model(&shape);
     g_autoptr(GRand) random = g_rand_new_with_seed(581 + (guint)_i);
 
@@ -203,7 +202,7 @@ START_TEST(they_hold_where_state_is_in_files)
         guint16 stages[MAX_CHUNKS];
         Case one = draw_case(random, model, stages);
 
-        one.sharding.offload = offloads[draw(random, one.device == DEVICE_CUDA ? 4 : 2)];
+        one.sharding.offload = offloads[draw(random, one.device == DEVICE_CUDA ? 8 : 5)];
         if (case_verdict(&one, NULL) != VERDICT_OK)
             continue;
         const SimulateContext context = draw_context(random, &one, &topology);
@@ -406,7 +405,7 @@ int main(void)
                         2);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
-    tcase_add_loop_test(tcase, they_hold_where_state_is_in_files, 0, 4);
+    tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));

@@ -192,6 +192,27 @@ START_TEST(an_nvlink_domain_may_be_wider_than_a_node)
 }
 END_TEST
 
+/* A Grace's C2C, 450 GB/s each way, is one GPU's or shared by two; plans may keep state there. */
+START_TEST(gpus_of_superchips_reach_their_host_by_c2c)
+{
+    g_autoptr(GPtrArray) names = files_of("topologies");
+    guint superchips = 0;
+
+    for (guint i = 0; i < names->len; i++) {
+        g_autoptr(Topology) t = load(names->pdata[i]);
+        const gboolean one = g_str_has_prefix(t->gpu.name, "gh");
+        MemoryTier memory;
+
+        if (!one && !g_str_has_prefix(t->gpu.name, "gb"))
+            continue;
+        ck_assert_msg(topology_memory(t, TIER_HOST, &memory), "%s", t->name);
+        ck_assert_double_eq(memory.bytes_per_s, one ? 450e9 : 225e9);
+        superchips++;
+    }
+    ck_assert_uint_ge(superchips, 4);
+}
+END_TEST
+
 START_TEST(what_is_projected_says_so)
 {
     g_autoptr(Topology) t = load("vr-nvl144");
@@ -214,6 +235,7 @@ int main(void)
     tcase_add_loop_test(tcase, known_systems_have_their_published_size_and_rates, 0,
                         G_N_ELEMENTS(known));
     tcase_add_test(tcase, an_nvlink_domain_may_be_wider_than_a_node);
+    tcase_add_test(tcase, gpus_of_superchips_reach_their_host_by_c2c);
     tcase_add_test(tcase, what_is_projected_says_so);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
