@@ -201,6 +201,37 @@ static gboolean fix_gather(SearchRequest *request, const char *value, GError **e
            fail(error, ERROR_INPUT, "--fix: gather = \"%s\": must be bf16 or fp8", value);
 }
 
+/* Of both fields: the type that @value names. */
+static gboolean fix_gradients(SearchRequest *request, const char *key, const char *value,
+                              DType *dtype, GError **error)
+{
+    return (dtype_from_name(value, dtype) &&
+            recipe_with_gradients(request->recipe, *dtype, *dtype) != NULL) ||
+           fail(error, ERROR_INPUT, "--fix: %s = \"%s\": recipe %s in %s takes %s", key, value,
+                request->recipe->name, dtype_name(request->recipe->precision),
+                recipe_gradient_names(request->recipe));
+}
+
+static gboolean fix_gradient_dtype(SearchRequest *request, const char *value, GError **error)
+{
+    DType dtype;
+
+    if (!fix_gradients(request, "gradient_dtype", value, &dtype, error))
+        return FALSE;
+    request->recipe = recipe_with_gradients(request->recipe, dtype, request->recipe->reduce);
+    return TRUE;
+}
+
+static gboolean fix_reduce_dtype(SearchRequest *request, const char *value, GError **error)
+{
+    DType dtype;
+
+    if (!fix_gradients(request, "reduce_dtype", value, &dtype, error))
+        return FALSE;
+    request->recipe = recipe_with_gradients(request->recipe, request->recipe->gradient, dtype);
+    return TRUE;
+}
+
 static gboolean fix_prefetch(SearchRequest *request, const char *value, GError **error)
 {
     return fix_count("prefetch", value, 0, &request->sharding.prefetch, error);
@@ -218,6 +249,8 @@ static const struct {
     {"strategy", fix_strategy},
     {"form", fix_form},
     {"gather", fix_gather},
+    {"gradient_dtype", fix_gradient_dtype},
+    {"reduce_dtype", fix_reduce_dtype},
     {"prefetch", fix_prefetch},
     {"live_units", fix_live_units},
     {"keep", fix_keep},

@@ -53,7 +53,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "K=TIER"},
         {"fix", 0, 0, G_OPTION_ARG_STRING, &o->fix,
          "Fields held fixed: dp_shard=8,form=flat,accumulate=unsharded,prefetch=2,live_units=3,"
-         "keep=none,gather=fp8,sequence=false,context=all_gather,stages=9:10:10:9, and units: "
+         "keep=none,gather=fp8,reduce_dtype=bf16,gradient_dtype=fp32,sequence=false,"
+         "context=all_gather,stages=9:10:10:9, and units: "
          "unit=root:no_shard, or unit=uniform (else, without keep and --strategy, searched)",
          "K=V,..."},
         {"framework", 0, 0, G_OPTION_ARG_STRING, &o->framework,
@@ -363,7 +364,8 @@ static const Framework *config_framework(const Config *config, const Topology *t
     return own != NULL ? own : framework_from_name("torchtitan");
 }
 
-/* What the file says where the command line says nothing. */
+/* What the file says where the command line says nothing: before --fix, which goes by the recipe.
+ */
 static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **error)
 {
     const gboolean recipe_is_open = o->recipe == NULL && o->precision == NULL;
@@ -382,6 +384,13 @@ static gboolean read_config(PlanInputs *inputs, const PlanOptions *o, GError **e
     if (!plan_config_workload(inputs->config, o->from, recipe_is_open, &inputs->request, error))
         return FALSE;
     inputs->gpus_given = TRUE; /* the file and the mesh say how many */
+    return TRUE;
+}
+
+static gboolean read_today(PlanInputs *inputs, const PlanOptions *o, GError **error)
+{
+    if (inputs->config == NULL)
+        return TRUE;
     inputs->today = inputs->request;
     inputs->today.searches_units = FALSE;
     return plan_config_layout(inputs->config, o->from, &inputs->today, error);
@@ -408,8 +417,9 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
     inputs->request.model = inputs->model;
     inputs->request.topology = inputs->topology;
     return read_choices(inputs, o, error) && read_gpus(inputs, o, error) &&
-           read_fixed(inputs, o, estimate, error) && read_offload(inputs, o, error) &&
-           read_config(inputs, o, error) && (o->layout == NULL || confirm_gpus(inputs, error)) &&
+           read_config(inputs, o, error) && read_fixed(inputs, o, estimate, error) &&
+           read_offload(inputs, o, error) && read_today(inputs, o, error) &&
+           (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
                          o->layout != NULL ? fixed_world(&inputs->request)
                                            : search_gpus(&inputs->request),

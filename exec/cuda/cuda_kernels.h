@@ -68,7 +68,8 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream);
 /* dst += src */
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, void *dst, CudaStream stream);
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, void *dst,
+                     CudaStream stream);
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream);
 

@@ -262,8 +262,8 @@ static void run_count_valid(CudaDevice *device, const Launch *launch)
 
 static void run_accumulate(CudaDevice *device, const Launch *launch)
 {
-    cuda_accumulate(launch->op->dtype, launch->op->sizes.elements, launch->operand[0],
-                    launch->operand[1], stream_of(device, launch));
+    cuda_accumulate(launch->op->dtype, launch->op->dtype_out, launch->op->sizes.elements,
+                    launch->operand[0], launch->operand[1], stream_of(device, launch));
 }
 
 static void run_cast(CudaDevice *device, const Launch *launch)

@@ -142,9 +142,9 @@ template <typename T> struct AddBias {
     }
 };
 
-template <typename T> struct Accumulate {
-    const T *src;
-    T *dst;
+template <typename From, typename To> struct Accumulate {
+    const From *src;
+    To *dst;
 
     template <int N> __device__ __forceinline__ void at(guint64 offset) const
     {
@@ -227,11 +227,6 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
     launch_pair<GeluBackward>(dtype, elements, dh, x, stream);
 }
 
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, void *dst, CudaStream stream)
-{
-    launch_pair<Accumulate>(dtype, elements, src, dst, stream);
-}
-
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream)
 {
@@ -245,22 +240,32 @@ void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias,
                     stream);
 }
 
-template <typename From>
-static void launch_cast(DType to, guint64 n, const void *src, void *dst, CudaStream stream)
+/* Of an op from one type to another. */
+template <template <typename, typename> class F, typename From>
+static void launch_to(DType to, guint64 n, const void *src, void *dst, CudaStream stream)
 {
     const bool wide = is_wide(0, src, dst);
 
     if (to == DTYPE_BF16)
-        launch_each(Cast<From, bf16>{(const From *)src, (bf16 *)dst}, n, wide, stream);
+        launch_each(F<From, bf16>{(const From *)src, (bf16 *)dst}, n, wide, stream);
     else
-        launch_each(Cast<From, float>{(const From *)src, (float *)dst}, n, wide, stream);
+        launch_each(F<From, float>{(const From *)src, (float *)dst}, n, wide, stream);
+}
+
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, void *dst,
+                     CudaStream stream)
+{
+    if (from == DTYPE_BF16)
+        launch_to<Accumulate, bf16>(to, elements, src, dst, stream);
+    else
+        launch_to<Accumulate, float>(to, elements, src, dst, stream);
 }
 
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream)
 {
     if (from == DTYPE_BF16)
-        launch_cast<bf16>(to, elements, src, dst, stream);
+        launch_to<Cast, bf16>(to, elements, src, dst, stream);
     else
-        launch_cast<float>(to, elements, src, dst, stream);
+        launch_to<Cast, float>(to, elements, src, dst, stream);
 }

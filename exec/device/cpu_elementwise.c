@@ -164,11 +164,10 @@ static void gelu_backward_block(const Launch *launch, guint64 offset, guint64 n)
 
 static void accumulate_block(const Launch *launch, guint64 offset, guint64 n)
 {
-    const DType dtype = launch->op->dtype;
     float block[CPU_BLOCK];
-    const float *values = block_read(dtype, launch->operand[0], offset, n, block);
+    const float *values = block_read(launch->op->dtype, launch->operand[0], offset, n, block);
 
-    block_put(dtype, launch->operand[1], offset, n, values, TRUE);
+    block_put(launch->op->dtype_out, launch->operand[1], offset, n, values, TRUE);
 }
 
 static void cast_block(const Launch *launch, guint64 offset, guint64 n)

@@ -177,13 +177,14 @@ static char *title(const Plan *plan)
 {
     const guint data_ranks = layout_data_ranks(&plan->layout);
     g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recipe = recipe_text(plan->workload.recipe);
 
     return g_strdup_printf(
         "%s on %u ranks (%s), %s, recipe %s: global batch %u = micro-batch %u x %u "
         "micro-batches x %u data-parallel ranks",
-        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy),
-        plan->workload.recipe->name, plan->workload.global_batch, plan->schedule.micro_batch,
-        plan->schedule.micro_batches, data_ranks);
+        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy), recipe,
+        plan->workload.global_batch, plan->schedule.micro_batch, plan->schedule.micro_batches,
+        data_ranks);
 }
 
 /* A model's name is free text: one with a line break must not end the comment. */

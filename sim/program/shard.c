@@ -116,7 +116,7 @@ static Op *unit_op(Builder *builder, guint segment, OpKind kind, guint stream, g
 {
     const UnitClass *unit = program_unit(builder->program, index);
     const DType dtype = kind == OP_ALL_GATHER ? gather_dtype(builder, unit)
-                                              : builder->spec->workload->recipe->gradient;
+                                              : builder->spec->workload->recipe->reduce;
     Op *op = segment_add_op(builder->program, segment, kind, stream, dtype);
 
     op->unit = (gint)index;
@@ -209,9 +209,9 @@ static void shard_gradients(Builder *builder, guint index)
 
 /* ---- segments ---- */
 
-/* A unit's tensor that lives within its gather. */
-static guint gather_buffer(Builder *builder, guint index, const char *what, DType dtype,
-                           UnitPart part)
+/* A unit's tensor that lives within its gather, or its reduction. */
+static guint call_buffer(Builder *builder, guint index, const char *what, DType dtype,
+                         UnitPart part)
 {
     const guint tensor = unit_tensor(builder, index, what, TENSOR_COMMUNICATION, dtype, NO_SPACE);
     Tensor *buffer = program_tensor(builder->program, tensor);
@@ -263,8 +263,8 @@ static void build_code_gather(Builder *builder, guint index)
     const guint stream = shard_stream(builder, &unit, "gather");
     const guint segment = new_segment(builder, &unit, "gather");
     const gboolean has_vectors = unit_map_set_elements(unit.map, PARAMS_VECTORS) > 0;
-    const guint codes = gather_buffer(builder, index, "codes", DTYPE_FP8, PART_SHARD);
-    const guint whole = gather_buffer(builder, index, "codes.gathered", DTYPE_FP8, PART_WHOLE);
+    const guint codes = call_buffer(builder, index, "codes", DTYPE_FP8, PART_SHARD);
+    const guint whole = call_buffer(builder, index, "codes.gathered", DTYPE_FP8, PART_WHOLE);
     guint vectors = (guint)unit.parameter;
 
     Op *op = unit_op(builder, segment, OP_QUANTISE, stream, index);
@@ -274,7 +274,7 @@ static void build_code_gather(Builder *builder, guint index)
     operand(op, builder->amax, ACCESS_READ);
     operand(op, codes, ACCESS_WRITE);
     if (has_vectors && recipe->stored != recipe->compute) {
-        vectors = gather_buffer(builder, index, "cast", recipe->compute, PART_SHARD);
+        vectors = call_buffer(builder, index, "cast", recipe->compute, PART_SHARD);
         operand(&program_segment(program, segment)->ops[0], vectors, ACCESS_WRITE);
     }
     add_gather(builder, segment, index, PARAMS_MATRICES, codes, whole);
@@ -317,20 +317,49 @@ static void build_gather(Builder *builder, guint index)
     builder->classes[index].gather = (gint)segment;
 }
 
-/* The replicas' sum of what @segment has just reduced. */
-static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
+static gboolean has_replicas(const Builder *builder)
 {
-    const guint replicas = builder->spec->layout.size[AXIS_DP_REPLICATE];
-    Program *program = builder->program;
+    return builder->spec->layout.size[AXIS_DP_REPLICATE] > 1;
+}
 
-    if (replicas == 1)
+/* The replicas' sum of @summed, which @segment's last op has written. */
+static void add_replica_all_reduce(Builder *builder, guint segment, guint index, guint summed)
+{
+    if (!has_replicas(builder))
         return;
     const guint stream = builder_stream(builder, "replicate", "reduce");
     Op *op = unit_op(builder, segment, OP_ALL_REDUCE, stream, index);
-    op_add_operand(op, (guint)program_unit(program, index)->gradient, ACCESS_UPDATE, 0,
-                   WHOLE_TENSOR);
+    operand(op, summed, ACCESS_UPDATE);
     op->num_waits = 1;
-    op->waits[0] = program_segment(program, segment)->num_ops - 2;
+    op->waits[0] = program_segment(builder->program, segment)->num_ops - 2;
+}
+
+/* Accumulators of another type than what is reduced. */
+static gboolean casts_gradients(const Builder *builder)
+{
+    const Recipe *recipe = builder->spec->workload->recipe;
+
+    return recipe->gradient != recipe->reduce;
+}
+
+/* All of a tensor in another type. */
+static void add_cast(Builder *builder, guint segment, guint stream, guint from, guint to)
+{
+    const Tensor *source = program_tensor(builder->program, from);
+    Op *op = segment_add_op(builder->program, segment, OP_CAST, stream, source->dtype);
+
+    op->dtype_out = program_tensor(builder->program, to)->dtype;
+    op->sizes.elements = source->elements;
+    operand(op, from, ACCESS_READ);
+    operand(op, to, ACCESS_WRITE);
+}
+
+/* Back to what is accumulated, right behind the last op. */
+static void add_cast_back(Builder *builder, guint segment, guint from, guint to)
+{
+    const Segment *so_far = program_segment(builder->program, segment);
+
+    add_cast(builder, segment, so_far->ops[so_far->num_ops - 1].stream, from, to);
 }
 
 /* Gradients of what several ranks of the tp group hold alike, each from its own part of the work:
@@ -347,14 +376,15 @@ static void add_copies_all_reduce(Builder *builder, guint segment, guint index, 
             continue;
         const guint stream = builder_stream(builder, sum == SUM_OVER_TP ? "tp" : "kv", "reduce");
         Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
-                                builder->spec->workload->recipe->gradient);
+                                program_gradient_dtype(builder->spec));
         op->sizes.elements = map->params[p].rows * map->params[p].cols;
         op_add_operand(op, gradient, ACCESS_UPDATE, 0, (gint)p);
     }
 }
 
 /* Reduces one micro-batch's whole gradients: into the accumulating shard (the first), or beside it
- * and then added. */
+ * and then added.  Beside it, too, where the shard has another type: then replicas sum what was
+ * reduced, or the accumulated shard in that type. */
 static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean last)
 {
     Program *program = builder->program;
@@ -362,28 +392,38 @@ static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean 
     const guint stream = shard_stream(builder, &unit, "reduce");
     g_autofree char *name = g_strdup_printf("reduce%s%s", add ? ".add" : "", last ? ".last" : "");
     const guint segment = new_segment(builder, &unit, name);
-    const DType dtype = builder->spec->workload->recipe->gradient;
+    const Recipe *recipe = builder->spec->workload->recipe;
+    const gboolean casts = casts_gradients(builder);
+    const gboolean again = casts && add && last && has_replicas(builder);
     guint target = (guint)unit.gradient;
 
-    if (add)
-        target = unit_tensor(builder, index, last ? "reduced.last" : "reduced",
-                             TENSOR_COMMUNICATION, dtype, NO_SPACE);
+    if (add || casts)
+        target = unit_tensor(builder, index,
+                             last  ? "reduced.last"
+                             : add ? "reduced"
+                                   : "reduced.first",
+                             TENSOR_COMMUNICATION, recipe->reduce, NO_SPACE);
     add_copies_all_reduce(builder, segment, index, (guint)unit.unit_gradient);
     Op *op = unit_op(builder, segment, OP_REDUCE_SCATTER, stream, index);
     op_add_operand(op, (guint)unit.unit_gradient, ACCESS_READ, 0, WHOLE_TENSOR);
     op_add_operand(op, target, ACCESS_WRITE, 0, WHOLE_TENSOR);
     if (add) {
-        op = segment_add_op(program, segment, OP_ACCUMULATE, stream, dtype);
+        op = segment_add_op(program, segment, OP_ACCUMULATE, stream, recipe->reduce);
+        op->dtype_out = recipe->gradient;
         op->sizes.elements = unit.map->shard_elements;
         op_add_operand(op, target, ACCESS_READ, 0, WHOLE_TENSOR);
         op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
     }
+    if (again)
+        add_cast(builder, segment, stream, (guint)unit.gradient, target);
     if (last)
-        add_replica_all_reduce(builder, segment, index);
+        add_replica_all_reduce(builder, segment, index, casts ? target : (guint)unit.gradient);
+    if (again || (casts && !add))
+        add_cast_back(builder, segment, target, (guint)unit.gradient);
     return segment;
 }
 
-/* Whole accumulators: reduced once, in place. */
+/* Whole accumulators: reduced once, in place, or in a copy of the type that is reduced. */
 static guint build_reduce_in_place(Builder *builder, guint index)
 {
     Program *program = builder->program;
@@ -393,12 +433,21 @@ static guint build_reduce_in_place(Builder *builder, guint index)
     const char *data = unit.kind == UNIT_EXPERTS ? "expert_data" : "data";
     const guint stream =
         sharded ? shard_stream(builder, &unit, "reduce") : builder_stream(builder, data, "reduce");
-    add_copies_all_reduce(builder, segment, index, (guint)unit.gradient);
+    guint whole = (guint)unit.gradient;
+
+    add_copies_all_reduce(builder, segment, index, whole);
+    if (casts_gradients(builder)) {
+        whole = call_buffer(builder, index, "summed", builder->spec->workload->recipe->reduce,
+                            PART_WHOLE);
+        add_cast(builder, segment, stream, (guint)unit.gradient, whole);
+    }
     Op *op = unit_op(builder, segment, sharded ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, stream, index);
 
-    op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
+    operand(op, whole, ACCESS_UPDATE);
     if (sharded)
-        add_replica_all_reduce(builder, segment, index);
+        add_replica_all_reduce(builder, segment, index, whole);
+    if (casts_gradients(builder))
+        add_cast_back(builder, segment, whole, (guint)unit.gradient);
     return segment;
 }
 

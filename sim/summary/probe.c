@@ -265,16 +265,20 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
 
 StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
 {
+    const DType gradient = program_gradient_dtype(spec);
     Sharding sharding = {
         .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
+    Workload workload = *spec->workload;
     BlockCost block[NUM_BLOCK_KINDS] = {0};
     StageCost cost = {0};
 
+    workload.recipe = recipe_with_gradients(workload.recipe, gradient, gradient);
     for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
         ProgramSpec least = *spec;
 
         if (!model_has_blocks(spec->model, (BlockKind)kind))
             continue;
+        least.workload = &workload;
         least.layout.size[AXIS_DP_REPLICATE] = 1;
         least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
         least.sharding = &sharding;

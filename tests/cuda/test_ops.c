@@ -76,7 +76,7 @@ static const OpCase cases[] = {
     {OP_SWIGLU_BACKWARD, ROWS, "rT:NI uT:NI uT:NI", 0},
     {OP_GELU_BACKWARD, ROWS, "rT:NI uT:NI", 0},
     {OP_COUNT_VALID, ROWS, "rl:N ad:1", 0},
-    {OP_ACCUMULATE, {.elements = 1003}, "rT:E uT:E", 0},
+    {OP_ACCUMULATE, {.elements = 1003}, "rT:E uO:E", 0},
     {OP_CAST, {.elements = 1003}, "rT:E wO:E", 0},
     {OP_AMAX, {.chunk = 2}, "rT:U ax:A", TRUE},
     {OP_QUANTISE, {.chunk = 2}, "rT:U rx:A wq:U wO:U", TRUE},
