@@ -89,8 +89,9 @@ static gboolean read_axes(const Reader *reader, GError **error)
                        &reader->config->context, error);
 }
 
-/* What mixed precision keeps: FSDP an fp32 shard, DeepSpeed bf16 parameters beside an fp32 master;
- * DDP's autocast keeps fp32 and casts, which is not priced. */
+/* What mixed precision keeps: FSDP an fp32 shard, with reductions in what it computes with,
+ * DeepSpeed bf16 parameters beside an fp32 master; DDP's autocast keeps fp32 and casts, which is
+ * not priced. */
 static void set_recipe(Config *config, gint type, gint precision)
 {
     if (precision == MIXED_NO)
@@ -101,6 +102,8 @@ static void set_recipe(Config *config, gint type, gint precision)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP16);
     if (precision == MIXED_FP8)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP8);
+    if (type == TYPE_FSDP)
+        config->recipe = recipe_with_gradients(config->recipe, DTYPE_FP32, config->recipe->compute);
 }
 
 gboolean config_read_accelerate(const Reader *reader, GError **error)

@@ -99,6 +99,15 @@ static gboolean refuse_offload(const Export *export, const char *why, GError **e
     return export_refuse(export, "offload", tiers, why, error);
 }
 
+gboolean export_check_gradients(const Export *export, DType gradient, const char *why,
+                                GError **error)
+{
+    const DType planned = export->plan->workload.recipe->gradient;
+
+    return planned == gradient ||
+           export_refuse(export, "sharding.gradient_dtype", dtype_name(planned), why, error);
+}
+
 void export_note_offload(Export *export)
 {
     export_note(export, "offload: gradients go to the host too, and the optimiser's step is there; "

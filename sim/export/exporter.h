@@ -48,6 +48,10 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
 
+/* Refuses, with @why, a plan whose gradients are accumulated in another type than @gradient. */
+gboolean export_check_gradients(const Export *export, DType gradient, const char *why,
+                                GError **error);
+
 /* For those that move parameters, gradients and the optimiser's state to the host together: whether
  * the plan does, in *all.  A part of them is refused. */
 gboolean export_offload_all(Export *export, gboolean *all, GError **error);

@@ -21,11 +21,18 @@ static const Mapping forms[] = {
     {NULL, NULL, NULL},
 };
 
-/* mixed_precision_param; mixed_precision_reduce is float32 with both. */
+/* mixed_precision_param */
 static const Mapping recipes[] = {
     {"zero", NULL, "it keeps one fp32 copy of a parameter and gathers bf16 ones (recipe fsdp2)"},
     {"fsdp2", "bfloat16", NULL},
     {"fp32", "float32", NULL},
+    {NULL, NULL, NULL},
+};
+
+/* mixed_precision_reduce */
+static const Mapping reductions[] = {
+    {"fp32", "float32", NULL},
+    {"bf16", "bfloat16", NULL},
     {NULL, NULL, NULL},
 };
 
@@ -63,7 +70,7 @@ static const Mapping contexts[] = {
 };
 
 typedef struct {
-    const char *reshard, *precision, *optimizer, *recompute, *schedule, *context;
+    const char *reshard, *precision, *reduce, *optimizer, *recompute, *schedule, *context;
 } Words;
 
 /* Shapes that torchtitan's llama3 has under a name. */
@@ -148,6 +155,12 @@ static const char *reshard_policy(const Export *export, GError **error)
     return sharding->keep_root ? policy : "always";
 }
 
+/* From an fp32 shard to what is computed with. */
+static gboolean casts(const Plan *plan)
+{
+    return plan->workload.recipe->stored != plan->workload.recipe->compute;
+}
+
 static void note_hints(Export *export)
 {
     const Plan *plan = export->plan;
@@ -164,7 +177,10 @@ static void note_hints(Export *export)
         plan->layout.size[AXIS_PP] == 1)
         export_note(export, "shard_grad_op: FSDP2 gathers in every micro-batch, the plan once a "
                             "step");
-    if (layout_shard_ranks(&plan->layout) == 1 && plan->workload.recipe == &recipe_fsdp2)
+    if (plan->workload.recipe->reduce != DTYPE_FP32)
+        export_note(export, "mixed_precision_reduce: its type names float32 alone, FSDP2 takes "
+                            "bfloat16 too");
+    if (layout_shard_ranks(&plan->layout) == 1 && casts(plan))
         export_note(export, "dp_shard = 1: nothing is sharded, bf16 comes from torch.autocast");
 }
 
@@ -285,12 +301,17 @@ static gboolean check_data_parallel(const Export *export, GError **error)
         (size[AXIS_CP] > 1 || (size[AXIS_DP_REPLICATE] > 1 && !alone)))
         return export_refuse(export, "sharding.strategy", "no_shard",
                              "its DDP does not go with pp, cp or tp", error);
-    if (plan->workload.recipe == &recipe_fsdp2 && layout_shard_ranks(&plan->layout) == 1 && !alone)
+    if (casts(plan) && layout_shard_ranks(&plan->layout) == 1 && !alone)
         return export_refuse(export, "workload.recipe", "fsdp2",
                              "with pp or tp it casts to bf16 only where dp_shard or cp is larger "
                              "than 1",
                              error);
-    return TRUE;
+    if (plan->workload.recipe->reduce != DTYPE_FP32 && layout_shard_ranks(&plan->layout) == 1)
+        return export_refuse(
+            export, "sharding.reduce_dtype", dtype_name(plan->workload.recipe->reduce),
+            "where nothing is sharded it reduces gradients as they are, in fp32", error);
+    return export_check_gradients(export, DTYPE_FP32,
+                                  "gradients of its fp32 parameters are fp32 once reduced", error);
 }
 
 /* Interleaved, PyTorch cuts the micro-batches into m / pp equal groups; the plan's have pp. */
@@ -330,6 +351,9 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
                NULL &&
            (words->precision = export_map(export, "workload.recipe", plan->workload.recipe->name,
                                           recipes, error)) != NULL &&
+           (words->reduce =
+                export_map(export, "sharding.reduce_dtype",
+                           dtype_name(plan->workload.recipe->reduce), reductions, error)) != NULL &&
            (words->optimizer =
                 export_map(export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
                            optimizers, error)) != NULL &&
@@ -373,11 +397,11 @@ static gboolean torchtitan_write(Export *export, GError **error)
                            "seq_len = %u\n"
                            "max_norm = " EXPORT_CLIP_NORM "\n"
                            "mixed_precision_param = \"%s\"\n"
-                           "mixed_precision_reduce = \"float32\"\n%s",
+                           "mixed_precision_reduce = \"%s\"\n%s",
                            words.optimizer,
                            schedule->micro_batch * (pipeline ? schedule->micro_batches : 1),
                            plan->workload.global_batch, plan->workload.seq_len, words.precision,
-                           offloads ? "enable_cpu_offload = true\n" : "");
+                           words.reduce, offloads ? "enable_cpu_offload = true\n" : "");
     write_parallelism(export, &words);
     g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n",
                            words.recompute);
