@@ -196,8 +196,10 @@ static void print_data_traffic(const Plan *plan, const Program *program, gboolea
     const double shards_bytes = (psi / d + other / other_d) * reduced;
     const gboolean shards = plan->sharding.strategy != STRATEGY_NO_SHARD;
     const double whole = formula_gather_bytes(plan, program, experts);
-    g_autofree char *gather =
-        g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n", whole / psi);
+    g_autofree char *reduction =
+        reduced == whole / psi ? NULL : g_strdup_printf(" (a reduction: %u Psi)", reduced);
+    g_autofree char *gather = g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n%s",
+                                              whole / psi, reduction == NULL ? "" : reduction);
     g_autofree char *shard = g_strdup_printf("all gradient shards, %u Psi/d (n-1)/n", reduced);
     g_autofree char *all = g_strdup_printf("all gradients, %u Psi (n-1)/n", reduced);
     const Traffic traffic[] = {
