@@ -151,6 +151,71 @@ START_TEST(tensors_have_the_types_that_their_ops_name)
 }
 END_TEST
 
+/* "reduce_scatter block.unit_gradients block.reduced; ...": what each op reads and writes. */
+static char *segment_text(const Program *program, const char *name)
+{
+    const gint index = find_segment(program, name);
+    GString *text = g_string_new(NULL);
+
+    ck_assert_msg(index >= 0, "no segment %s", name);
+    const Segment *segment = program_segment(program, (guint)index);
+    for (guint i = 0; i < segment->num_ops; i++) {
+        g_string_append_printf(text, "%s%s", i == 0 ? "" : "; ",
+                               op_kind_name(segment->ops[i].kind));
+        for (guint o = 0; o < segment->ops[i].num_operands; o++)
+            g_string_append_printf(
+                text, " %s", program_tensor(program, segment->ops[i].operands[o].tensor)->name);
+    }
+    return g_string_free(text, FALSE);
+}
+
+/* By hand: two replicas of two ranks; replicas sum what was accumulated over all micro-batches, or
+ * what the only one has reduced. */
+static const struct {
+    Strategy strategy;
+    guint micro_batches;
+    const char *segment, *ops;
+} reductions[] = {
+    {STRATEGY_HYBRID_SHARD, 1, "block.reduce.last",
+     "reduce_scatter block.unit_gradients block.reduced.last; all_reduce block.reduced.last; cast "
+     "block.reduced.last block.gradients"},
+    {STRATEGY_HYBRID_SHARD, 3, "block.reduce",
+     "reduce_scatter block.unit_gradients block.reduced.first; cast block.reduced.first "
+     "block.gradients"},
+    {STRATEGY_HYBRID_SHARD, 3, "block.reduce.add",
+     "reduce_scatter block.unit_gradients block.reduced; accumulate block.reduced "
+     "block.gradients"},
+    {STRATEGY_HYBRID_SHARD, 3, "block.reduce.add.last",
+     "reduce_scatter block.unit_gradients block.reduced.last; accumulate block.reduced.last "
+     "block.gradients; cast block.gradients block.reduced.last; all_reduce block.reduced.last; "
+     "cast block.reduced.last block.gradients"},
+    {STRATEGY_SHARD_OPTIMIZER, 3, "block.reduce",
+     "cast block.gradients block.summed; reduce_scatter block.summed; all_reduce block.summed; "
+     "cast block.summed block.gradients"},
+    {STRATEGY_NO_SHARD, 3, "block.reduce",
+     "cast block.gradients block.summed; all_reduce block.summed; cast block.summed "
+     "block.gradients"},
+};
+
+START_TEST(what_is_reduced_in_another_type_is_cast_before_and_behind)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    const Strategy strategy = reductions[_i].strategy;
+    const guint shard = strategy == STRATEGY_NO_SHARD ? 1 : 2;
+    Case one = case_of(model, 2, shard, reductions[_i].micro_batches);
+
+    one.sharding.strategy = strategy;
+    sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+    for (guint i = 0; i < 2; i++) {
+        one.workload.recipe = recipe_with_gradients(&recipe_zero, i == 0 ? DTYPE_FP32 : DTYPE_BF16,
+                                                    i == 0 ? DTYPE_BF16 : DTYPE_FP32);
+        g_autoptr(Program) program = case_build(&one);
+        g_autofree char *ops = segment_text(program, reductions[_i].segment);
+        ck_assert_str_eq(ops, reductions[_i].ops);
+    }
+}
+END_TEST
+
 /* ---- what is allowed ---- */
 
 START_TEST(gradients_are_in_fp32_or_in_what_is_computed_with)
@@ -222,6 +287,8 @@ int main(void)
     tcase_add_test(tcase, zero_with_fp32_gradients_keeps_2_bytes_a_parameter_more);
     tcase_add_test(tcase, megatron_in_bf16_is_the_program_of_zero);
     tcase_add_loop_test(tcase, tensors_have_the_types_that_their_ops_name, 0, 4);
+    tcase_add_loop_test(tcase, what_is_reduced_in_another_type_is_cast_before_and_behind, 0,
+                        G_N_ELEMENTS(reductions));
     tcase_add_test(tcase, gradients_are_in_fp32_or_in_what_is_computed_with);
     tcase_add_test(tcase, units_that_accumulate_otherwise_are_refused_where_types_differ);
     suite_add_tcase(suite, tcase);
