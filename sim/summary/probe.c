@@ -328,6 +328,24 @@ static guint64 copy_bytes(const Program *program, gint tensor)
     return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
+/* On the device, of what that segment of a unit's holds of its own. */
+static guint64 buffer_bytes(const Probe *probe, const char *unit, const char *what)
+{
+    const Program *program = probe->program;
+    const guint s = find_segment(probe, unit, what);
+    guint64 bytes = 0;
+
+    for (guint i = 0; s != NO_SEGMENT && i < program_segment(program, s)->num_ops; i++) {
+        const Op *op = &program_segment(program, s)->ops[i];
+
+        for (guint o = 0; o < op->num_operands; o++)
+            if (op->operands[o].access == ACCESS_WRITE &&
+                program_tensor(program, op->operands[o].tensor)->kind == TENSOR_COMMUNICATION)
+                bytes += copy_bytes(program, (gint)op->operands[o].tensor);
+    }
+    return bytes;
+}
+
 static UnitCost unit_cost(const Probe *probe, guint index)
 {
     const Program *program = probe->program;
@@ -342,6 +360,8 @@ static UnitCost unit_cost(const Probe *probe, guint index)
                             : 0,
         .gathered_bytes = copy_bytes(program, unit->gathered),
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),
+        .cast_bytes = buffer_bytes(probe, unit->name, ".gather"),
+        .reduced_bytes = buffer_bytes(probe, unit->name, ".reduce.add"),
         .gather = sums_of(probe, unit->name, ".gather"),
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),
