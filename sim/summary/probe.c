@@ -362,6 +362,7 @@ static UnitCost unit_cost(const Probe *probe, guint index)
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),
         .cast_bytes = buffer_bytes(probe, unit->name, ".gather"),
         .reduced_bytes = buffer_bytes(probe, unit->name, ".reduce.add"),
+        .fetched_bytes = buffer_bytes(probe, unit->name, ".fetch"),
         .gather = sums_of(probe, unit->name, ".gather"),
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),

@@ -47,16 +47,25 @@ static gboolean has_both_lots(const Stage *stage)
     return most[LOT_FIRST] > 0 && most[LOT_REST] > 0;
 }
 
+/* A pipeline that has been full for long: what its first and last micro-batches do otherwise is not
+ * all there is. */
+static gboolean is_settled(const Stage *stage)
+{
+    return stage->micro_batches > 2 * stage->spec->layout.size[AXIS_PP];
+}
+
 /* With several blocks or micro-batches, all rings are there all the time: nothing waits for what
  * another block's gather or reduction left behind.  Experts that are computed again do. */
 static gboolean rings_stay(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
-    const gboolean several = stage->micro_batches > 1;
 
+    if (has_both_lots(stage))
+        return FALSE;
     if (shape->uniform)
-        return shape->most_layers > 1 || several;
-    return several && shape->layers > 1 && !has_both_lots(stage) &&
+        return shape->most_layers > 1 || stage->micro_batches > 1;
+    return (is_settled(stage) || (shape->place == STAGE_ONLY && stage->micro_batches > 1)) &&
+           shape->layers > 1 &&
            (shape->of_kind.of[BLOCK_SPARSE] == 0 ||
             stage->spec->schedule.recompute != RECOMPUTE_FULL);
 }
@@ -102,7 +111,10 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
             rings = one;
         found = TRUE;
     }
-    rings.at_head = stage->shape->uniform ? rings.weights : 0;
+    if (stage->shape->uniform &&
+        (!has_both_lots(stage) || stage->shape->units[STRATEGY_SHARD_GRAD_OP] > 0 ||
+         stage->shape->kept->len > 0))
+        rings.at_head = rings.weights;
     return rings;
 }
 
@@ -214,13 +226,6 @@ static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRin
            (rings->two[at.lot] ? MAX(saved, left) : saved + left);
 }
 
-/* A pipeline that has been full for long: what its first and last micro-batches do otherwise is not
- * all there is. */
-static gboolean is_settled(const Stage *stage)
-{
-    return stage->micro_batches > 2 * stage->spec->layout.size[AXIS_PP];
-}
-
 /* What the reduction of a block holds that adds to those before, beside blocks and head.  Of a
  * stage's only block it is over before the next micro-batch's backward. */
 static guint64 block_reduced(const Stage *stage)
@@ -242,6 +247,20 @@ static guint64 gather_bytes(const Stage *stage)
         shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage))
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
+}
+
+/* An update's last copies out go on beside the next step's work, until something else comes in
+ * behind them. */
+static guint64 fetched_bytes(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const Offload *offload = &stage->spec->sharding->offload;
+    const UnitCost *root = stage_root(stage);
+
+    if (!shape->uniform || offload->optimizer == TIER_DEVICE || offload->parameters != TIER_DEVICE)
+        return 0;
+    return MIN(shape->layers, 2) * stage_block(stage, shape->first_strategy)->fetched_bytes +
+           (root == NULL ? 0 : root->fetched_bytes);
 }
 
 /* The root's whole weights beside blocks in backward: those that stay for the step, and those that
@@ -266,25 +285,51 @@ static gboolean root_is_whole(const Stage *stage)
     }
 }
 
+/* Where some blocks compute all again, others nothing: what is sure of any of them. */
+static guint64 root_beside_both_lots(const Stage *stage)
+{
+    const UnitCost *root = stage_root(stage);
+
+    if (stage->shape->most_layers < 2)
+        return 0;
+    return (root_is_whole(stage) ? root->gathered_bytes : 0) +
+           (stage->shape->place == STAGE_ONLY ? root->gradient_bytes : 0);
+}
+
 /* Of the root, and of reductions, which are on one stream: one at a time.  The root's gradients are
  * there from the head on; in a first stage, from another micro-batch. */
 static guint64 root_beside_blocks(const Stage *stage)
 {
     const StagePlace place = stage->shape->place;
+    const gboolean settled = is_settled(stage);
     const UnitCost *root = stage_root(stage);
     guint64 weights = 0, gradients = 0, reduced = block_reduced(stage);
 
+    if (stage->spec->schedule.kind == SCHEDULE_INTERLEAVED && !settled)
+        return 0;
     if (root == NULL)
         return reduced;
+    if (has_both_lots(stage))
+        return root_beside_both_lots(stage);
     if (root_is_whole(stage))
         weights = root->gathered_bytes;
-    if (place != STAGE_FIRST || (stage->micro_batches > 1 && !has_both_lots(stage)))
+    if (place != STAGE_FIRST || stage->micro_batches > 1)
         gradients = root->gradient_bytes;
-    if (place != STAGE_LAST && !has_both_lots(stage))
+    if (place != STAGE_LAST)
         reduced = MAX(reduced, root->reduced_bytes);
-    if (place == STAGE_FIRST && !is_settled(stage))
-        return gradients + MAX(weights, reduced);
-    return gradients + weights + reduced;
+    return gradients +
+           (place == STAGE_FIRST && !settled ? MAX(weights, reduced) : weights + reduced);
+}
+
+/* Gathers of blocks, or of a root that is whole again: on one stream. */
+static guint64 gather_beside_blocks(const Stage *stage)
+{
+    const guint64 bytes = gather_bytes(stage);
+
+    if (bytes == 0 || !root_is_whole(stage) ||
+        stage->shape->root_strategy == STRATEGY_SHARD_GRAD_OP)
+        return bytes;
+    return MAX(bytes, stage_root(stage)->cast_bytes);
 }
 
 /* Whole weights of the other unit of blocks with experts, while those are at work: they stay for
@@ -319,18 +364,40 @@ static guint64 inbox_bytes(const Stage *stage)
     return beside ? stage->flow->inboxes * stage->cost->ring.inbox : 0;
 }
 
+/* While any block is at work, what another micro-batch saved is there. */
+static gboolean others_are_saved(const Stage *stage)
+{
+    return stage->flow->in_flight > 1 && is_settled(stage) && !has_both_lots(stage);
+}
+
+/* Where some blocks compute all again: from a pass's second block on, the gradients of the one
+ * before are still being reduced; the first blocks of a chunk come last. */
+static SegmentPeak with_reduction(const Stage *stage, AtWork at, SegmentPeak peak)
+{
+    if (!stage->shape->uniform ||
+        (at.lot == LOT_FIRST ? stage->shape->most_layers : stage->shape->most_of_lot[LOT_REST]) < 2)
+        return peak;
+    for (guint w = 0; w < 2; w++)
+        peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
+    return peak;
+}
+
 static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                               const UnitRings *units)
 {
     const PassCost *backward = &stage_lot_cost(stage, at.lot)->block[at.kind].backward;
-    const gboolean is_first = at.lot == LOT_FIRST;
-    const guint64 alive = rings->residual + rings->gradient +
-                          beside_experts(stage, at.kind, is_first) + root_beside_blocks(stage) +
-                          inbox_bytes(stage) + gather_bytes(stage);
+    const guint64 beside =
+        rings->residual + rings->gradient + beside_experts(stage, at.kind, at.lot == LOT_FIRST) +
+        root_beside_blocks(stage) + inbox_bytes(stage) + gather_beside_blocks(stage);
+    const SegmentPeak peak = with_reduction(stage, at, backward->peak);
+    const guint64 alone = work_peak(stage, &backward->alone_peak, units);
 
-    if (rings->alone[at.kind][at.lot])
-        return alive + work_peak(stage, &backward->alone_peak, units);
-    return alive + between_passes(stage, at, rings) + work_peak(stage, &backward->peak, units);
+    if (!rings->alone[at.kind][at.lot])
+        return beside + between_passes(stage, at, rings) + work_peak(stage, &peak, units);
+    if (!others_are_saved(stage))
+        return beside + alone;
+    return beside +
+           MAX(alone, saved_bytes(stage, rings, at.kind, at.lot) + work_peak(stage, &peak, units));
 }
 
 static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
@@ -354,7 +421,7 @@ static guint64 head_beside_others(const Stage *stage, const ActivationRings *rin
     const guint64 after = MAX(peak->bytes[0][1], peak->bytes[1][1]);
     const guint64 gradients = stage->shape->uniform ? units->gradients : 0;
     const guint64 reduced = block_reduced(stage);
-    const guint64 root_reduced = has_both_lots(stage) ? 0 : stage_root(stage)->reduced_bytes;
+    const guint64 root_reduced = stage_root(stage)->reduced_bytes;
 
     if (stage->shape->place == STAGE_ONLY)
         return MAX(before + gradients + MAX(reduced, root_reduced), after + root_reduced);
@@ -371,15 +438,14 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     const UnitRings of_root = {.weights = root->gathered_bytes, .gradients = root->gradient_bytes};
     guint64 bytes = rings->residual + units->at_head + gather_bytes(stage);
 
-    for (guint lot = 0; lot < NUM_LOTS; lot++) {
-        for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++)
             bytes += rings->saved[k][lot];
-        bytes += stage->flow->backward_apart > 1 ? rings->weights[lot] : 0;
-    }
-    if (stage->flow->backward_apart > 1 && shape->most_of_lot[LOT_FIRST] > 0)
-        bytes += rings->again_kept;
-    if (stage->micro_batches == 1)
+    if (stage->micro_batches == 1 || has_both_lots(stage))
         return bytes + most(&stage->cost->head.peak, &of_root);
+    if (stage->flow->backward_apart > 1)
+        bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
+                 (shape->most_of_lot[LOT_FIRST] > 0 ? rings->again_kept : 0);
     return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
 }
 
@@ -392,7 +458,7 @@ static guint64 work_bytes(const Stage *stage, AtWork at, const ActivationRings *
     const guint64 forward = forward_bytes(stage, at, rings, &units);
     const guint64 head = head_bytes(stage, rings, &units);
 
-    return MAX(backward, MAX(forward, head));
+    return MAX(backward, MAX(forward, head)) + fetched_bytes(stage);
 }
 
 guint64 stage_floor_bytes(const Stage *stage)
