@@ -3,6 +3,8 @@
 #include "sim/base/text.h"
 #include "sim/search/price.h"
 
+#include <string.h>
+
 /* A change to a copy of the plan; FALSE where there is nothing to change. */
 typedef struct {
     const char *name;
@@ -106,6 +108,25 @@ static gboolean prefetch_more(Plan *plan)
     return TRUE;
 }
 
+/* The plan is priced by cuDNN's rows where the GPU has them; the run may be told not to use it. */
+static gboolean own_attention(Plan *plan)
+{
+    GArray *ops = plan->topology->measured.ops;
+    gboolean own = FALSE;
+    guint library = 0;
+
+    for (guint i = ops->len; i-- > 0;) {
+        const char *op = g_array_index(ops, MeasuredOp, i).op;
+
+        own |= strcmp(op, op_attention_row(OP_ATTENTION, FALSE)) == 0;
+        if (!g_str_has_suffix(op, MEASURED_BY_CUDNN))
+            continue;
+        g_array_remove_index(ops, i);
+        library++;
+    }
+    return own && library > 0;
+}
+
 static const Change changes[] = {
     {"twice the batch", double_batch},
     {"twice the micro-batch", double_micro_batch},
@@ -118,6 +139,7 @@ static const Change changes[] = {
     {"shard_grad_op", gather_once},
     {"full_shard", gather_twice},
     {"one unit more ahead", prefetch_more},
+    {"fsdp-run --attention own", own_attention},
 };
 
 /* The plan with that change, priced; NULL where it is none, or illegal. */

@@ -240,6 +240,7 @@ template <typename E> static void launch_forward(const CudaAttention *a, CudaStr
                           a->adds != 0};
     const unsigned blocks = f.tiles.queries.total * f.shape.batch * f.shape.heads;
 
+    static_assert((int)ForwardShared<E>::BYTES <= (int)E::MOST_BYTES, "shared memory");
     cudaFuncSetAttribute(attention_forward<E>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          ForwardShared<E>::BYTES);
     LAUNCH((attention_forward<E>), blocks, E::THREADS, ForwardShared<E>::BYTES, stream, f);
@@ -258,6 +259,12 @@ template <typename T> static void launch_plain(const CudaAttention *a, CudaStrea
 void cuda_attention(const CudaAttention *attention, CudaStream stream)
 {
     switch (attention_tensor_cores(&attention->sizes)) {
+    case 256:
+        launch_forward<MmaTiles<256, 1, 4>>(attention, stream);
+        return;
+    case 192:
+        launch_forward<MmaTiles<192, 1, 4>>(attention, stream);
+        return;
     case 128:
         launch_forward<MmaTiles<128, 2, 4>>(attention, stream);
         return;

@@ -6,6 +6,8 @@
  * Two kernels, so that each result has one block that adds it up in one order: dq by tiles of
  * queries, dk and dv by tiles of keys (over all query heads of a kv head).  Both compute s and dp:
  * seven products of tiles instead of five, which is the price of no atomics and no fp32 copy of dq.
+ * Of heads wider than 128 registers hold one result at a time: dk and dv each have a kernel, and s
+ * is computed a third time.
  * What they need of a query, lse and delta, is computed first. */
 #include "exec/cuda/attention_fma.cuh"
 #include "exec/cuda/attention_mma.cuh"
@@ -264,8 +266,11 @@ static __device__ __forceinline__ void mask_queries(typename E::Scores &s, const
     }
 }
 
+/* Of dk and dv, what a kernel computes. */
+enum { DK = 1 << 0, DV = 1 << 1 };
+
 /* dv += p^T do, dk += ds^T q of one tile of queries. */
-template <typename E>
+template <typename E, int WHAT>
 static __device__ __forceinline__ void
 add_queries(const Backward<typename E::Storage> &b, typename E::Results (&dkv)[2],
             const unsigned tile[2], const BackwardShared<E> &shared,
@@ -277,7 +282,10 @@ add_queries(const Backward<typename E::Storage> &b, typename E::Results (&dkv)[2
     if (needs_mask(b.tiles.queries, tile[0], b.tiles.keys, tile[1]))
         mask_queries<E>(p, b.tiles, tile[0], tile[1]);
     powers<E>(p, stats, b.shape.scale2);
-    E::accumulate(dkv[1], p, queries + E::COLUMN_TILE, shared.scratch);
+    if (WHAT & DV)
+        E::accumulate(dkv[1], p, queries + E::COLUMN_TILE, shared.scratch);
+    if (!(WHAT & DK))
+        return;
     E::product(dp, shared.rows + E::ROW_TILE, queries + E::COLUMN_TILE, b.shape.dim);
 #pragma unroll
     for (int j = 0; j < E::C; j++) {
@@ -310,7 +318,7 @@ static __device__ __forceinline__ void load_queries(const Backward<typename E::S
     }
 }
 
-template <typename E>
+template <typename E, int WHAT>
 static __global__ void __launch_bounds__(E::THREADS, 1)
     attention_dkv(const __grid_constant__ Backward<typename E::Storage> b)
 {
@@ -342,16 +350,18 @@ static __global__ void __launch_bounds__(E::THREADS, 1)
         copy_commit();
         copy_wait<E::STAGES - 1>();
         __syncthreads();
-        add_queries<E>(b, dkv, tile, shared, shared.stages + stage * shared.STAGE,
-                       shared.stats + stage * E::COLUMNS);
+        add_queries<E, WHAT>(b, dkv, tile, shared, shared.stages + stage * shared.STAGE,
+                             shared.stats + stage * E::COLUMNS);
         __syncthreads();
         if (E::STAGES == 1 && next.head < end)
             load_queries<E>(b, of_k, next, shared, 0);
         at = next;
         stage ^= E::STAGES - 1;
     }
-    put_results<E>(b.dk, of_k, keys, key, b.shape.scale, dkv[0]);
-    put_results<E>(b.dv, of_k, keys, key, 1, dkv[1]);
+    if (WHAT & DK)
+        put_results<E>(b.dk, of_k, keys, key, b.shape.scale, dkv[0]);
+    if (WHAT & DV)
+        put_results<E>(b.dv, of_k, keys, key, 1, dkv[1]);
 }
 
 /* ---- launchers ---- */
@@ -362,22 +372,35 @@ static void launch_dq(Backward<typename E::Storage> b, const CudaAttentionBackwa
 {
     const unsigned bytes = BackwardShared<E>::BYTES;
 
+    static_assert((int)BackwardShared<E>::BYTES <= (int)E::MOST_BYTES, "shared memory");
     b.tiles = attention_tiles(&a->sizes, E::ROWS, E::COLUMNS, scratch, stream);
     cudaFuncSetAttribute(attention_dq<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     LAUNCH((attention_dq<E>), b.tiles.queries.total * b.shape.batch * b.shape.heads, E::THREADS,
            bytes, stream, b);
 }
 
+template <typename E, int WHAT>
+static void launch_results(const Backward<typename E::Storage> &b, CudaStream stream)
+{
+    const unsigned bytes = BackwardShared<E>::BYTES;
+
+    cudaFuncSetAttribute(attention_dkv<E, WHAT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         bytes);
+    LAUNCH((attention_dkv<E, WHAT>), b.tiles.keys.total * b.shape.batch * b.shape.kv_heads,
+           E::THREADS, bytes, stream, b);
+}
+
 template <typename E>
 static void launch_dkv(Backward<typename E::Storage> b, const CudaAttentionBackward *a,
                        void *scratch, CudaStream stream)
 {
-    const unsigned bytes = BackwardShared<E>::BYTES;
-
     b.tiles = attention_tiles(&a->sizes, E::COLUMNS, E::ROWS, scratch, stream);
-    cudaFuncSetAttribute(attention_dkv<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    LAUNCH((attention_dkv<E>), b.tiles.keys.total * b.shape.batch * b.shape.kv_heads, E::THREADS,
-           bytes, stream, b);
+    if constexpr (E::HOLDS_TWO) {
+        launch_results<E, DK | DV>(b, stream);
+    } else {
+        launch_results<E, DV>(b, stream);
+        launch_results<E, DK>(b, stream);
+    }
 }
 
 /* Queries: how dq is computed.  Keys: how dk and dv are.  The scratch has the statistics first. */
@@ -421,6 +444,12 @@ template <typename T> static void launch_plain(const CudaAttentionBackward *a, C
 void cuda_attention_backward(const CudaAttentionBackward *attention, CudaStream stream)
 {
     switch (attention_tensor_cores(&attention->sizes)) {
+    case 256: /* one stage: with two no tile of 32 columns fits the 99 KiB of sm_86 */
+        launch_backward<MmaTiles<256, 1, 4, 1>, MmaTiles<256, 1, 4, 1>>(attention, stream);
+        return;
+    case 192:
+        launch_backward<MmaTiles<192, 1, 4>, MmaTiles<192, 1, 4>>(attention, stream);
+        return;
     case 128:
         launch_backward<MmaTiles<128, 1, 4>, MmaTiles<128, 1, 4>>(attention, stream);
         return;

@@ -16,6 +16,7 @@ template <typename T, int MAX_DIM> struct FmaTiles {
         ROWS = CUDA_ATTENTION_TILE,
         COLUMNS = CUDA_ATTENTION_TILE,
         STAGES = 1,
+        HOLDS_TWO = 1,
         R = 2,
         C = 2,
         A = MAX_DIM / 16,
@@ -24,6 +25,7 @@ template <typename T, int MAX_DIM> struct FmaTiles {
         COLUMN_TILE = COLUMNS * STRIDE, /* the same */
         P_STRIDE = COLUMNS + 1,
         SCRATCH = ROWS * P_STRIDE + 4 - ROWS * P_STRIDE % 4, /* floats: a tile of scores */
+        MOST_BYTES = 163 << 10, /* what sm_80 has for a block; up to 128 columns sm_86 has enough */
     };
     typedef float Scores[R][C];
     typedef float Results[R][A];

@@ -1,5 +1,5 @@
-/* Products of tiles by tensor cores: bf16, fp32 sums, heads of at most HEAD_DIM (64 or 128)
- * columns, a multiple of 8; those behind the last are zeros.
+/* Products of tiles by tensor cores: bf16, fp32 sums, heads of at most HEAD_DIM (a multiple of 64)
+ * columns, themselves a multiple of 8; those behind the last are zeros.
  *
  * 4 warps, each with 16 * M_TILES rows of the block's tile.  Shared tiles are rows of HEAD_DIM bf16
  * in chunks of 16 bytes; chunk c of row r lies at place c ^ (r % 8), so that the eight rows that
@@ -64,13 +64,14 @@ static __device__ __forceinline__ void mma_tile(float (&sum)[R][C], int m, int n
     sum[2 * m + 1][2 * n] = d[2], sum[2 * m + 1][2 * n + 1] = d[3];
 }
 
-template <int HEAD_DIM, int M_TILES, int N_TILES> struct MmaTiles {
+template <int HEAD_DIM, int M_TILES, int N_TILES, int NUM_STAGES = 2> struct MmaTiles {
     typedef bf16 Storage, Element;
     enum {
         THREADS = 128,
         ROWS = THREADS / WARP * 16 * M_TILES,
         COLUMNS = 8 * N_TILES,
-        STAGES = 2,
+        STAGES = NUM_STAGES,
+        HOLDS_TWO = HEAD_DIM <= 128, /* results, in registers */
         R = 2 * M_TILES,
         C = 2 * N_TILES,
         A = HEAD_DIM / 4,
@@ -78,6 +79,7 @@ template <int HEAD_DIM, int M_TILES, int N_TILES> struct MmaTiles {
         ROW_TILE = ROWS * HEAD_DIM,       /* elements of a shared tile */
         COLUMN_TILE = COLUMNS * HEAD_DIM, /* the same */
         SCRATCH = 0,
+        MOST_BYTES = 99 << 10, /* what sm_86 and sm_89 have for a block */
     };
     typedef float Scores[R][C];
     typedef float Results[R][A];
@@ -108,11 +110,11 @@ template <int HEAD_DIM, int M_TILES, int N_TILES> struct MmaTiles {
     static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, guint64 stride,
                                                      unsigned rows, unsigned dim)
     {
-        const unsigned c = threadIdx.x % CHUNKS;
+        static_assert(TILE_ROWS * CHUNKS % THREADS == 0, "each thread copies as many chunks");
 
 #pragma unroll
         for (int i = 0; i < TILE_ROWS * CHUNKS / THREADS; i++) {
-            const unsigned r = (threadIdx.x + i * THREADS) / CHUNKS;
+            const unsigned at = threadIdx.x + i * THREADS, r = at / CHUNKS, c = at % CHUNKS;
             const bool valid = r < rows && c * 8 < dim;
 
             copy_async<16>(const_cast<bf16 *>(chunk_at(to, r, c)),

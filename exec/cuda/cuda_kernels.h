@@ -25,13 +25,14 @@ typedef struct {
     DType dtype;
     guint64 rows, columns;
     float eps;
-    void *x;              /* (N, C): read; with a residual updated first */
-    const void *residual; /* (N, C) or NULL: x += residual, rounded, is what is normed */
-    const void *weight;   /* (C) */
-    const void *bias;     /* (C): layer norm only */
-    void *y;              /* (N, C) */
-    float *stats;         /* RMS norm: rstd (N).  Layer norm: mean, rstd (N, 2).  Written; read by
-                             the apply forms */
+    const void *x;      /* (N, C) */
+    const void *added;  /* (N, C) or NULL: then sum = x + added, rounded, is what is normed */
+    void *sum;          /* (N, C) */
+    const void *weight; /* (C) */
+    const void *bias;   /* (C): layer norm only */
+    void *y;            /* (N, C) */
+    float *stats;       /* RMS norm: rstd (N).  Layer norm: mean, rstd (N, 2).  Written; read by
+                           the apply forms */
 } CudaNorm;
 
 void cuda_rmsnorm(const CudaNorm *norm, CudaStream stream);
@@ -67,9 +68,9 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
 /* y (N, C) += bias (C) */
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream);
-/* dst += src */
-void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, void *dst,
-                     CudaStream stream);
+/* dst = base + src, of which src has @from; base may be dst */
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, const void *base,
+                     void *dst, CudaStream stream);
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream);
 
@@ -242,7 +243,7 @@ void cuda_sgd(const CudaUpdate *update, CudaStream stream);
 /* Rows of q are (batch, T), rows of k and v (blocks, batch, T).  Without positions one block, and
  * key j is seen by queries i >= j.  With them key j of block b is seen by query i where
  * k_positions[b * T + j] <= q_positions[i].  head_dim is even, at most CUDA_ATTENTION_MOST_DIM;
- * bf16 ones of 40 to 128 that are a multiple of 8 have tensor cores.  All pointers but positions
+ * bf16 ones of 40 and more that are a multiple of 8 have tensor cores.  All pointers but positions
  * are aligned to 16 bytes. */
 typedef struct {
     DType dtype, dtype_out; /* dtype_out: of o; of dq, dk, dv */

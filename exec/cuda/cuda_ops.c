@@ -57,12 +57,19 @@ static CudaNorm norm_of(const Launch *launch)
                       .weight = launch->operand[1]};
 }
 
+static void take_added(CudaNorm *norm, const Launch *launch, guint required)
+{
+    norm->added = launch_optional(launch, required);
+    norm->sum = launch_optional(launch, required + 1);
+}
+
 static void run_rmsnorm(CudaDevice *device, const Launch *launch)
 {
     CudaNorm norm = norm_of(launch);
 
     norm.y = launch->operand[2];
     norm.stats = launch->operand[3];
+    take_added(&norm, launch, 4);
     cuda_rmsnorm(&norm, stream_of(device, launch));
 }
 
@@ -82,6 +89,7 @@ static void run_layernorm(CudaDevice *device, const Launch *launch)
     norm.bias = launch->operand[2];
     norm.y = launch->operand[3];
     norm.stats = launch->operand[4];
+    take_added(&norm, launch, 5);
     cuda_layernorm(&norm, stream_of(device, launch));
 }
 
@@ -262,8 +270,11 @@ static void run_count_valid(CudaDevice *device, const Launch *launch)
 
 static void run_accumulate(CudaDevice *device, const Launch *launch)
 {
+    const void *base = launch_optional(launch, 2);
+
     cuda_accumulate(launch->op->dtype, launch->op->dtype_out, launch->op->sizes.elements,
-                    launch->operand[0], launch->operand[1], stream_of(device, launch));
+                    launch->operand[0], base != NULL ? base : launch->operand[1],
+                    launch->operand[1], stream_of(device, launch));
 }
 
 static void run_cast(CudaDevice *device, const Launch *launch)

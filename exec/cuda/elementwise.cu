@@ -144,14 +144,19 @@ template <typename T> struct AddBias {
 
 template <typename From, typename To> struct Accumulate {
     const From *src;
+    const To *base;
     To *dst;
 
     template <int N> __device__ __forceinline__ void at(guint64 offset) const
     {
-        float values[N];
+        float values[N], sum[N];
 
         load(values, src + offset);
-        put(dst + offset, values, true);
+        load(sum, base + offset);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            sum[i] += values[i];
+        store(dst + offset, sum);
     }
 };
 
@@ -240,32 +245,45 @@ void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias,
                     stream);
 }
 
-/* Of an op from one type to another. */
-template <template <typename, typename> class F, typename From>
-static void launch_to(DType to, guint64 n, const void *src, void *dst, CudaStream stream)
+template <typename From>
+static void launch_accumulate(DType to, guint64 n, const void *src, const void *base, void *dst,
+                              CudaStream stream)
+{
+    const bool wide = is_wide(0, src, base, dst);
+
+    if (to == DTYPE_BF16)
+        launch_each(Accumulate<From, bf16>{(const From *)src, (const bf16 *)base, (bf16 *)dst}, n,
+                    wide, stream);
+    else
+        launch_each(Accumulate<From, float>{(const From *)src, (const float *)base, (float *)dst},
+                    n, wide, stream);
+}
+
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, const void *base,
+                     void *dst, CudaStream stream)
+{
+    if (from == DTYPE_BF16)
+        launch_accumulate<bf16>(to, elements, src, base, dst, stream);
+    else
+        launch_accumulate<float>(to, elements, src, base, dst, stream);
+}
+
+template <typename From>
+static void launch_cast(DType to, guint64 n, const void *src, void *dst, CudaStream stream)
 {
     const bool wide = is_wide(0, src, dst);
 
     if (to == DTYPE_BF16)
-        launch_each(F<From, bf16>{(const From *)src, (bf16 *)dst}, n, wide, stream);
+        launch_each(Cast<From, bf16>{(const From *)src, (bf16 *)dst}, n, wide, stream);
     else
-        launch_each(F<From, float>{(const From *)src, (float *)dst}, n, wide, stream);
-}
-
-void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, void *dst,
-                     CudaStream stream)
-{
-    if (from == DTYPE_BF16)
-        launch_to<Accumulate, bf16>(to, elements, src, dst, stream);
-    else
-        launch_to<Accumulate, float>(to, elements, src, dst, stream);
+        launch_each(Cast<From, float>{(const From *)src, (float *)dst}, n, wide, stream);
 }
 
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream)
 {
     if (from == DTYPE_BF16)
-        launch_to<Cast, bf16>(to, elements, src, dst, stream);
+        launch_cast<bf16>(to, elements, src, dst, stream);
     else
-        launch_to<Cast, float>(to, elements, src, dst, stream);
+        launch_cast<float>(to, elements, src, dst, stream);
 }

@@ -18,13 +18,14 @@ enum { NORM_THREADS = 256, SHARED_BYTES = 96 << 10 /* two blocks an SM of sm_80 
 template <typename T> struct Norm {
     guint64 columns;
     float eps;
-    T *x;
-    const T *residual, *weight, *bias;
+    const T *x, *added; /* x: with added, where sum is read again */
+    T *sum;
+    const T *base, *weight, *bias;
     T *y;
     float *stats;
 };
 
-/* First pass over a row: x += residual; sum of x, or of x^2. */
+/* First pass over a row: sum = base + added, which is x from then on; sum of x, or of x^2. */
 template <typename T, int VEC, bool LAYER>
 static __device__ __forceinline__ float first_sum(const Norm<T> &n, guint64 row)
 {
@@ -34,9 +35,15 @@ static __device__ __forceinline__ float first_sum(const Norm<T> &n, guint64 row)
         const guint64 at = row * n.columns + c;
         float x[VEC];
 
-        if (n.residual != nullptr) {
-            load(x, n.residual + at);
-            put(n.x + at, x, true);
+        if (n.added != nullptr) {
+            float added[VEC];
+
+            load(x, n.base + at);
+            load(added, n.added + at);
+#pragma unroll
+            for (int i = 0; i < VEC; i++)
+                x[i] += added[i];
+            store(n.sum + at, x);
         }
         load(x, n.x + at);
 #pragma unroll
@@ -115,13 +122,15 @@ static void launch_norm(const CudaNorm *norm, bool again, CudaStream stream)
 {
     const Norm<T> n = {norm->columns,
                        norm->eps,
-                       (T *)norm->x,
-                       (const T *)norm->residual,
+                       (const T *)(norm->added != nullptr ? norm->sum : norm->x),
+                       (const T *)norm->added,
+                       (T *)norm->sum,
+                       (const T *)norm->x,
                        (const T *)norm->weight,
                        (const T *)norm->bias,
                        (T *)norm->y,
                        norm->stats};
-    const bool wide = is_wide(n.columns, n.x, n.residual, n.weight, n.bias, n.y);
+    const bool wide = is_wide(n.columns, n.x, n.added, n.base, n.weight, n.bias, n.y);
     const unsigned threads = row_threads(n.columns / (wide ? WIDE : 1), NORM_THREADS);
     const unsigned rows = (unsigned)norm->rows;
 

@@ -90,6 +90,20 @@ static inline void block_write(DType dtype, void *data, guint64 offset, guint64 
         to[i] = bf16_from_float(values[i]);
 }
 
+/* sum = base + values, of @n values, taken in fp32; sum may be base. */
+static inline void block_add(DType dtype, const void *base, const float *values, void *sum,
+                             guint64 offset, guint64 n)
+{
+    float block[CPU_BLOCK];
+    const float *from = block_read(dtype, base, offset, n, block);
+    float *to = block_target(dtype, sum, offset, block);
+
+#pragma omp simd
+    for (guint64 i = 0; i < n; i++)
+        to[i] = from[i] + values[i];
+    block_write(dtype, sum, offset, n, to);
+}
+
 /* data = values, or, when @add, data += values; the sum is taken in fp32. */
 static inline void block_put(DType dtype, void *data, guint64 offset, guint64 n,
                              const float *values, gboolean add)

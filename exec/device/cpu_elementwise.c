@@ -164,10 +164,12 @@ static void gelu_backward_block(const Launch *launch, guint64 offset, guint64 n)
 
 static void accumulate_block(const Launch *launch, guint64 offset, guint64 n)
 {
+    const void *base = launch_optional(launch, 2);
     float block[CPU_BLOCK];
     const float *values = block_read(launch->op->dtype, launch->operand[0], offset, n, block);
 
-    block_put(launch->op->dtype_out, launch->operand[1], offset, n, values, TRUE);
+    block_add(launch->op->dtype_out, base != NULL ? base : launch->operand[1], values,
+              launch->operand[1], offset, n);
 }
 
 static void cast_block(const Launch *launch, guint64 offset, guint64 n)

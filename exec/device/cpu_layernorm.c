@@ -15,7 +15,8 @@ typedef struct {
 } Moments;
 
 /* sum_c x - mean, or of their squares. */
-static double row_sum(const Launch *launch, guint64 row, float mean, gboolean squares)
+static double row_sum(const Launch *launch, const void *x_rows, guint64 row, float mean,
+                      gboolean squares)
 {
     const guint64 columns = launch->op->sizes.in;
     float block[CPU_BLOCK];
@@ -23,8 +24,7 @@ static double row_sum(const Launch *launch, guint64 row, float mean, gboolean sq
 
     for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
         const guint64 n = MIN(CPU_BLOCK, columns - c);
-        const float *x =
-            block_read(launch->op->dtype, launch->operand[0], row * columns + c, n, block);
+        const float *x = block_read(launch->op->dtype, x_rows, row * columns + c, n, block);
         float part = 0;
 
 #pragma omp simd reduction(+ : part)
@@ -35,16 +35,17 @@ static double row_sum(const Launch *launch, guint64 row, float mean, gboolean sq
     return sum;
 }
 
-static Moments row_moments(const Launch *launch, guint64 row)
+static Moments row_moments(const Launch *launch, const void *x, guint64 row)
 {
     const double columns = (double)launch->op->sizes.in;
-    const float mean = (float)(row_sum(launch, row, 0, FALSE) / columns);
-    const double variance = row_sum(launch, row, mean, TRUE) / columns;
+    const float mean = (float)(row_sum(launch, x, row, 0, FALSE) / columns);
+    const double variance = row_sum(launch, x, row, mean, TRUE) / columns;
 
     return (Moments){mean, (float)(1 / sqrt(variance + launch->op->sizes.eps))};
 }
 
-static void apply_row(const Launch *launch, guint64 row, Moments moments, void *y)
+static void apply_row(const Launch *launch, const void *x_rows, guint64 row, Moments moments,
+                      void *y)
 {
     const guint64 columns = launch->op->sizes.in;
     const DType dtype = launch->op->dtype;
@@ -52,7 +53,7 @@ static void apply_row(const Launch *launch, guint64 row, Moments moments, void *
 
     for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
         const guint64 n = MIN(CPU_BLOCK, columns - c), offset = row * columns + c;
-        const float *x = block_read(dtype, launch->operand[0], offset, n, x_block);
+        const float *x = block_read(dtype, x_rows, offset, n, x_block);
         const float *w = block_read(dtype, launch->operand[1], c, n, w_block);
         const float *b = block_read(dtype, launch->operand[2], c, n, b_block);
         float *to = block_target(dtype, y, offset, y_block);
@@ -74,11 +75,12 @@ static void norm_row(gconstpointer context, guint64 row)
 {
     const Launch *launch = context;
     float *stats = (float *)launch->operand[4] + row * NUM_LAYERNORM;
-    const Moments moments = row_moments(launch, row);
+    const void *x = cpu_norm_input(launch, 5, row);
+    const Moments moments = row_moments(launch, x, row);
 
     stats[LAYERNORM_MEAN] = moments.mean;
     stats[LAYERNORM_RSTD] = moments.rstd;
-    apply_row(launch, row, moments, launch->operand[3]);
+    apply_row(launch, x, row, moments, launch->operand[3]);
 }
 
 void cpu_layernorm(guint threads, const Launch *launch)
@@ -90,7 +92,7 @@ static void norm_row_again(gconstpointer context, guint64 row)
 {
     const Launch *launch = context;
 
-    apply_row(launch, row, read_moments(launch, row), launch->operand[4]);
+    apply_row(launch, launch->operand[0], row, read_moments(launch, row), launch->operand[4]);
 }
 
 void cpu_layernorm_apply(guint threads, const Launch *launch)

@@ -10,6 +10,24 @@
 
 #include <math.h>
 
+const void *cpu_norm_input(const Launch *launch, guint required, guint64 row)
+{
+    const guint64 columns = launch->op->sizes.in;
+    const void *added = launch_optional(launch, required);
+    void *sum = launch_optional(launch, required + 1);
+
+    if (added == NULL)
+        return launch->operand[0];
+    for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
+        const guint64 at = row * columns + c, n = MIN(CPU_BLOCK, columns - c);
+        float block[CPU_BLOCK];
+
+        block_add(launch->op->dtype, launch->operand[0],
+                  block_read(launch->op->dtype, added, at, n, block), sum, at, n);
+    }
+    return sum;
+}
+
 static float dot(const float *a, const float *b, guint64 n)
 {
     float sum = 0;
@@ -57,10 +75,11 @@ static float row_rstd(const Launch *launch, const void *x, guint64 row)
 static void norm_row(gconstpointer context, guint64 row)
 {
     const Launch *launch = context;
+    const void *x = cpu_norm_input(launch, 4, row);
     float *rstd = launch->operand[3];
 
-    rstd[row] = row_rstd(launch, launch->operand[0], row);
-    apply_row(launch, launch->operand[0], row, rstd[row], launch->operand[2]);
+    rstd[row] = row_rstd(launch, x, row);
+    apply_row(launch, x, row, rstd[row], launch->operand[2]);
 }
 
 void cpu_rmsnorm(guint threads, const Launch *launch)

@@ -1,9 +1,17 @@
-/* What the backward passes of norms share.  Operands: dy (N, C), x (N, C), w (C), statistics (N),
- * dx (N, C), then the gradients of parameters of C elements, then scratch. */
+/* What norms share. */
 #pragma once
 
 #include "exec/device/cpu_block.h"
 #include "exec/device/cpu_kernels.h"
+
+/* What is normed of this row: x, or, where the op has operands behind its @required ones, their
+ * sum, which this makes. */
+const void *cpu_norm_input(const Launch *launch, guint required, guint64 row);
+
+/* ---- backward ----
+ *
+ * Operands: dy (N, C), x (N, C), w (C), statistics (N),
+ * dx (N, C), then the gradients of parameters of C elements, then scratch. */
 
 enum { NORM_DX = 4 };
 

@@ -314,19 +314,25 @@ static double op_seconds(const Program *program, const Op *op, const SimulateCon
                                               : compute_op_seconds(op, context->topology, &compute);
 }
 
+double *durations_of_segment(const Program *program, guint segment, const SimulateContext *context,
+                             const guint *spans)
+{
+    const Segment *of = program_segment(program, segment);
+    double *durations = g_new(double, of->num_ops + 1);
+
+    for (guint i = 0; i < of->num_ops; i++)
+        durations[i] = context->free_units && can_be_saved(program, segment, &of->ops[i])
+                           ? 0
+                           : op_seconds(program, &of->ops[i], context, spans);
+    return durations;
+}
+
 double **durations_new(const Program *program, const SimulateContext *context, const guint *spans)
 {
     double **durations = g_new(double *, program->segments->len);
 
-    for (guint s = 0; s < program->segments->len; s++) {
-        const Segment *segment = program_segment(program, s);
-
-        durations[s] = g_new(double, segment->num_ops + 1);
-        for (guint i = 0; i < segment->num_ops; i++)
-            durations[s][i] = context->free_units && can_be_saved(program, s, &segment->ops[i])
-                                  ? 0
-                                  : op_seconds(program, &segment->ops[i], context, spans);
-    }
+    for (guint s = 0; s < program->segments->len; s++)
+        durations[s] = durations_of_segment(program, s, context, spans);
     for (guint s = 0; s < program->segments->len; s++)
         wait_for_host(program, s, durations_framework(context), durations);
     for (guint s = 0; durations_framework(context)->recomputes_all && s < program->segments->len;

@@ -17,6 +17,10 @@ typedef struct {
 
 /* By segment, then op; @spans: by group of the program, consecutive ranks that it spreads over. */
 double **durations_new(const Program *program, const SimulateContext *context, const guint *spans);
+
+/* Of one segment, without what its framework's host adds to a pass over a block. */
+double *durations_of_segment(const Program *program, guint segment, const SimulateContext *context,
+                             const guint *spans);
 void durations_free(double **durations, const Program *program);
 
 /* That of the context; on a CPU fsdp-run. */

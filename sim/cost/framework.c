@@ -457,6 +457,18 @@ static gboolean rounds_weight(const Op *op)
     return op->dtype_out == DTYPE_FP8 && op->operands[0].param != WHOLE_TENSOR;
 }
 
+/* Others add to the residual stream by an op of its own, two reads and a write, and norm the sum.
+ */
+static double norm_passes(const Framework *framework, const Op *op)
+{
+    const double pass = (double)op->sizes.rows * (double)op->sizes.in * dtype_bytes(op->dtype);
+    const double all = op_memory_bytes(op, 0), norm = all - 2 * pass;
+
+    if (!op_norm_adds(op) || !framework_is_foreign(framework))
+        return 1 + framework->norm_more;
+    return (norm * (1 + framework->norm_more) + 3 * pass * (1 + framework->residual_more)) / all;
+}
+
 double framework_passes(const Framework *framework, const Op *op)
 {
     switch (op->kind) {
@@ -464,7 +476,7 @@ double framework_passes(const Framework *framework, const Op *op)
     case OP_RMSNORM_BACKWARD:
     case OP_LAYERNORM:
     case OP_LAYERNORM_BACKWARD:
-        return 1 + framework->norm_more;
+        return norm_passes(framework, op);
     case OP_SWIGLU:
     case OP_SWIGLU_BACKWARD:
         if (framework->fuses_experts && op->num_operands > 3)

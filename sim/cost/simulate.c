@@ -4,15 +4,6 @@
 
 enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
 
-guint *program_spans(const Program *program, const ProgramSpec *spec)
-{
-    guint *spans = g_new0(guint, program->groups->len + 1);
-
-    for (guint g = 0; g < program->groups->len; g++)
-        spans[g] = purpose_span(spec, g_array_index(program->groups, GroupRef, g).purpose);
-    return spans;
-}
-
 gboolean simulate_overlaps(const SimulateContext *context)
 {
     if (context->topology->gpu.kind == DEVICE_CUDA)
@@ -28,7 +19,8 @@ typedef struct {
     double took_s, lost_s; /* lost_s: that compute loses to it */
     OpClass class, spent_on;
     gboolean communicates, copies_file;
-    Volume volume; /* where it communicates */
+    gboolean follows; /* starts when the compute op before it ends, unless its call waits */
+    Volume volume;    /* where it communicates */
 } Timed;
 
 /* Virtual time of one simulated rank. */
@@ -125,6 +117,8 @@ static void time_ops(Clock *clock, const SimulateContext *context, double *const
                 .spent_on = spent_on(op),
                 .communicates = op_kind_is_communication(op->kind),
                 .copies_file = program_copies_file(program, op),
+                .follows = op->stream == COMPUTE_STREAM && op->num_waits == 0 &&
+                           op_class(op->kind) != OP_CLASS_OPTIMIZER,
             };
             if (op_kind_is_communication(op->kind))
                 timed->volume = op_volume(op->kind);
@@ -299,6 +293,37 @@ static void finish(Clock *clock, double start_s, gboolean overlaps, GArray *ops,
     clock->op++;
 }
 
+/* Whether nothing but the op before it is waited for. */
+static gboolean follows(const Clock *clock)
+{
+    for (guint w = 0; w < clock->call->num_waits; w++)
+        if (clock->call_waits[w].before == clock->op)
+            return FALSE;
+    return current_timed(clock)->follows;
+}
+
+/* Most ops of a step, quickly: what ready() and finish() make of those that follow one another
+ * where clocks are simple. */
+static void finish_followers(Clock *clock)
+{
+    double end_s = clock->stream_s[COMPUTE_STREAM];
+
+    for (; clock->op < clock->num_ops && follows(clock); clock->op++) {
+        const Timed *timed = current_timed(clock);
+
+        end_s += timed->took_s;
+        clock->call_end[clock->op] = end_s;
+        count_op(clock, timed);
+    }
+    clock->stream_s[COMPUTE_STREAM] = clock->last_compute_s = end_s;
+}
+
+/* The stream of compute has a clock that nothing else moves or holds. */
+static gboolean is_simple(const Clock *clock, gboolean is_cpu, gboolean overlaps)
+{
+    return !is_cpu && overlaps && clock->files == 0;
+}
+
 /* A step ends for the host with its last compute op (it reads the loss then). */
 static void end_step(Clock *clock)
 {
@@ -357,8 +382,12 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
     Clock clock;
 
     clock_init(&clock, program, context, spans);
+    const gboolean simple = is_simple(&clock, is_cpu, overlaps);
     while (settle(&clock))
-        finish(&clock, ready(&clock, current_timed(&clock), is_cpu), overlaps, NULL, 0);
+        if (simple && follows(&clock))
+            finish_followers(&clock);
+        else
+            finish(&clock, ready(&clock, current_timed(&clock), is_cpu), overlaps, NULL, 0);
     const StepTime time = clock_time(&clock);
     clock_clear(&clock);
     return time;
@@ -377,8 +406,9 @@ typedef struct {
 
 typedef struct {
     const ProgramSet *set;
-    Clock *clocks; /* by class */
-    guint *sample; /* by class: the rank that stands for it */
+    Clock *clocks;  /* by class */
+    guint *sample;  /* by class: the rank that stands for it */
+    gboolean *idle; /* by class: nobody has come whom it waits for */
     gboolean is_cpu, overlaps;
     GArray *ops;
     Meeting *meetings; /* by class */
@@ -391,20 +421,6 @@ static const char *purpose_of(const Program *program, const Op *op)
 {
     return g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group)
         .purpose;
-}
-
-/* As CollectiveContext counts it: stride * ranks, the gap after the last member included. */
-static guint span_of(const Group *group)
-{
-    guint low = G_MAXUINT, high = 0;
-
-    if (group->size == 1)
-        return 1;
-    for (guint i = 0; i < group->size; i++) {
-        low = MIN(low, group->ranks[i]);
-        high = MAX(high, group->ranks[i]);
-    }
-    return (high - low + group->size - 2) / (group->size - 1) * group->size;
 }
 
 /* Whether @op of the rank at position @own of a group of @size has to do with @peer. */
@@ -482,8 +498,10 @@ static gboolean all_arrived(const Simulation *simulation, guint mine, double *st
 
 static void meet(Simulation *simulation, guint mine, double start_s)
 {
-    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
         finish(&simulation->clocks[*met], start_s, simulation->overlaps, simulation->ops, *met);
+        simulation->idle[*met] = FALSE;
+    }
 }
 
 /* ---- exchanges ---- */
@@ -506,9 +524,12 @@ static void note_arrival(Simulation *simulation, guint mine)
     const Clock *clock = &simulation->clocks[mine];
     const guint name = stream_name(simulation, mine);
 
-    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++)
-        if (*met != mine)
-            g_array_append_val(arrivals_of(simulation, mine, *met, name), clock->ready_s);
+    for (const guint *met = met_by(simulation, mine); *met != NOBODY; met++) {
+        if (*met == mine)
+            continue;
+        g_array_append_val(arrivals_of(simulation, mine, *met, name), clock->ready_s);
+        simulation->idle[*met] = FALSE;
+    }
 }
 
 /* TRUE when every partner has reached its side; it may have gone on since, when its own partners
@@ -553,11 +574,18 @@ static gboolean communicate(Simulation *simulation, guint c)
 static gboolean advance(Simulation *simulation, guint c)
 {
     Clock *clock = &simulation->clocks[c];
+    const gboolean simple =
+        simulation->ops == NULL && is_simple(clock, simulation->is_cpu, simulation->overlaps);
     gboolean moved = FALSE;
 
     while (settle(clock)) {
         const Timed *timed = current_timed(clock);
 
+        if (simple && follows(clock)) {
+            finish_followers(clock);
+            moved = TRUE;
+            continue;
+        }
         if (!clock->arrived) {
             clock->ready_s = ready(clock, timed, simulation->is_cpu);
             clock->arrived = timed->communicates;
@@ -567,22 +595,30 @@ static gboolean advance(Simulation *simulation, guint c)
         }
         if (!clock->arrived)
             finish(clock, clock->ready_s, simulation->overlaps, simulation->ops, c);
-        else if (!communicate(simulation, c))
+        else if (!communicate(simulation, c)) {
+            simulation->idle[c] = TRUE;
             return moved;
+        }
         moved = TRUE;
     }
+    return moved;
+}
+
+static gboolean advance_all(Simulation *simulation)
+{
+    gboolean moved = FALSE;
+
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (!simulation->idle[c])
+            moved |= advance(simulation, c);
     return moved;
 }
 
 static void class_init(Simulation *simulation, const SimulateContext *context, guint c)
 {
     const Program *program = simulation->set->classes[c];
-    g_autofree guint *spans = g_new0(guint, program->groups->len + 1);
+    g_autofree guint *spans = program_set_spans(simulation->set, c, simulation->sample[c]);
 
-    for (guint g = 0; g < program->groups->len; g++)
-        spans[g] = span_of(program_set_group(simulation->set,
-                                             g_array_index(program->groups, GroupRef, g).purpose,
-                                             simulation->sample[c]));
     clock_init(&simulation->clocks[c], program, context, spans);
 }
 
@@ -638,22 +674,19 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         .set = set,
         .clocks = g_new(Clock, set->num_classes),
         .sample = g_new0(guint, set->num_classes),
+        .idle = g_new0(gboolean, set->num_classes),
         .is_cpu = context->topology->gpu.kind == DEVICE_CPU,
         .overlaps = simulate_overlaps(context),
         .ops = ops,
     };
-    gboolean moved = TRUE;
 
     for (guint rank = set->num_ranks; rank-- > 0;)
         simulation.sample[set->class_of[rank]] = rank;
     for (guint c = 0; c < set->num_classes; c++)
         class_init(&simulation, context, c);
     meetings_init(&simulation);
-    while (moved) {
-        moved = FALSE;
-        for (guint c = 0; c < set->num_classes; c++)
-            moved |= advance(&simulation, c);
-    }
+    while (advance_all(&simulation))
+        ;
     for (guint c = 0; c < set->num_classes; c++) {
         g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
         times[c] = clock_time(&simulation.clocks[c]);
@@ -663,4 +696,5 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
         clock_clear(&simulation.clocks[c]);
     g_free(simulation.clocks);
     g_free(simulation.sample);
+    g_free(simulation.idle);
 }

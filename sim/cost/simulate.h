@@ -2,7 +2,7 @@
 #pragma once
 
 #include "sim/cost/durations.h"
-#include "sim/program/compile.h"
+#include "sim/cost/spans.h"
 
 /* Seconds of a steady step. */
 typedef struct {
@@ -38,9 +38,6 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
  * consecutive ranks that it spreads over.  Allocates little: for search. */
 StepTime simulate_program(const Program *program, const SimulateContext *context,
                           const guint *spans);
-
-/* Consecutive ranks that each of the program's groups spreads over; the caller's. */
-guint *program_spans(const Program *program, const ProgramSpec *spec);
 
 /* Whether communication can run beside compute on this node. */
 gboolean simulate_overlaps(const SimulateContext *context);

@@ -213,11 +213,11 @@ static void perform(Clocks *clocks, Stage *stage, Timed action)
     }
 }
 
-/* The stage that acts first acts; what it makes ready is later than that.  FALSE when all are
- * done. */
-static gboolean advance(Clocks *clocks)
+/* All that starts at @now, of one stage after the other; what it makes ready is later than that.
+ * FALSE when all are done. */
+static gboolean advance(Clocks *clocks, guint now)
 {
-    Stage *first = NULL;
+    gboolean goes_on = FALSE;
 
     for (guint s = 0; s < clocks->pp; s++) {
         Stage *stage = &clocks->stages[s];
@@ -226,13 +226,11 @@ static gboolean advance(Clocks *clocks)
             stage->chosen = choose(clocks, stage);
             stage->stale = FALSE;
         }
-        if (stage->chosen.start != UNKNOWN &&
-            (first == NULL || stage->chosen.start < first->chosen.start))
-            first = stage;
+        goes_on |= stage->chosen.start != UNKNOWN;
+        if (stage->chosen.start == now)
+            perform(clocks, stage, stage->chosen);
     }
-    if (first != NULL)
-        perform(clocks, first, first->chosen);
-    return first != NULL;
+    return goes_on;
 }
 
 /* ---- timetables ---- */
@@ -281,8 +279,9 @@ static void fill_timetable(Timetable *table, const Stage *stage)
 {
     guint next = 0;
 
-    table->actions = g_array_new(FALSE, FALSE, sizeof(Action));
-    table->transfers = g_array_new(FALSE, FALSE, sizeof(Transfer));
+    table->actions = g_array_sized_new(FALSE, FALSE, sizeof(Action),
+                                       stage->actions->len + stage->transfers->len);
+    table->transfers = g_array_sized_new(FALSE, FALSE, sizeof(Transfer), stage->transfers->len);
     g_array_sort(stage->transfers, by_time);
     for (guint a = 0; a < stage->actions->len; a++) {
         const Timed *timed = &g_array_index(stage->actions, Timed, a);
@@ -318,8 +317,9 @@ static void clocks_init(Clocks *clocks, const Schedule *schedule, guint pp)
 
         stage->forward = g_new(Pass, clocks->passes);
         stage->backward = g_new(Pass, clocks->passes);
-        stage->actions = g_array_new(FALSE, FALSE, sizeof(Timed));
-        stage->transfers = g_array_new(FALSE, FALSE, sizeof(TimedTransfer));
+        stage->actions = g_array_sized_new(FALSE, FALSE, sizeof(Timed), 3 * clocks->passes);
+        stage->transfers =
+            g_array_sized_new(FALSE, FALSE, sizeof(TimedTransfer), 4 * clocks->passes);
         stage->stale = TRUE;
         fill_orders(clocks, s);
         set_limits(clocks, s);
@@ -345,7 +345,7 @@ Timetable *timetables_new(const Schedule *schedule, guint pp)
     Clocks clocks;
 
     clocks_init(&clocks, schedule, pp);
-    while (advance(&clocks))
+    for (guint now = 0; advance(&clocks, now); now++)
         ;
     for (guint s = 0; s < pp; s++) {
         g_assert(clocks.stages[s].next[ACTION_BACKWARD] == clocks.passes);

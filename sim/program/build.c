@@ -36,15 +36,8 @@ static guint expert_copies(const Builder *builder)
 
 UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
 {
-    g_autoptr(GArray) params = model_unit_params(&builder->local, kind);
+    UnitMap *map = unit_map_new(builder->params[kind], ranks, unit_form(builder, kind));
 
-    for (guint i = 0; kind == UNIT_ROOT && i < params->len; i++) {
-        ParamShape *shape = &g_array_index(params, ParamShape, i);
-
-        if (!has_root_param(builder, shape->role))
-            shape->rows = 0;
-    }
-    UnitMap *map = unit_map_new(params, ranks, unit_form(builder, kind));
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies =
             kind == UNIT_EXPERTS
@@ -59,7 +52,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
 {
     Program *program = builder->program;
     const guint index = program->units->len;
-    g_autoptr(GArray) params = model_unit_params(builder->spec->model, kind);
+    const GArray *params = builder->params[kind];
     UnitClass unit = {
         .name = g_strdup(name),
         .prefix = g_strdup(kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
@@ -326,13 +319,15 @@ static void find_params(Builder *builder)
     for (guint r = 0; r < NUM_PARAM_ROLES; r++)
         builder->param[r] = -1;
     for (guint k = 0; k < (builder->local.experts.count > 0 ? NUM_UNIT_KINDS : UNIT_SPARSE); k++) {
-        g_autoptr(GArray) params = model_unit_params(&builder->local, (UnitKind)k);
+        GArray *params = builder->params[k] = model_unit_params(&builder->local, (UnitKind)k);
 
         for (guint i = 0; i < params->len; i++) {
-            const ParamShape *shape = &g_array_index(params, ParamShape, i);
+            ParamShape *shape = &g_array_index(params, ParamShape, i);
 
             builder->param[shape->role] = (gint)i;
             builder->rows_of[shape->role] = shape->rows;
+            if (k == UNIT_ROOT && !has_root_param(builder, shape->role))
+                shape->rows = 0;
         }
     }
 }

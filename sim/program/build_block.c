@@ -7,9 +7,7 @@
  * normed inputs and what SwiGLU or GELU gives are computed again in the backward pass: they cost
  * one memory-bound pass each and would take 2 C + F per token and block.  Where the halves are
  * parallel there is no mid, and no rstd2 where one norm serves both; norms of what a half gives
- * save that.  Dropout is 0: layouts
- * could not be compared with it.
- */
+ * save that.  Dropout is 0: layouts could not be compared with it. */
 #include "sim/program/emit.h"
 
 /* What tensor parallelism puts between a norm and a matrix: with tokens split, a norm works on N /
@@ -17,6 +15,7 @@
  * (tp 1), or with tokens not split, the gathered tensor is the norm's own. */
 typedef struct {
     guint local;   /* (N / tp, C): a norm's output, or a reduced sum */
+    guint given;   /* the same of what a half gives, beside a norm's output */
     guint partial; /* (N, C): partial sums of this rank's part of a matrix */
 } TpTensors;
 
@@ -103,12 +102,14 @@ static gboolean has_second_input(const Builder *builder)
 /* @whole is (N, C): what stands in where nothing is gathered or reduced. */
 static TpTensors add_tp_tensors(Builder *builder, guint whole)
 {
-    TpTensors tp = {whole, whole};
+    TpTensors tp = {whole, whole, whole};
 
     if (builder->tp > 1)
         tp.partial = emit_activation(builder, "partial", NO_SPACE, builder->local.hidden);
     if (builder->sequence)
         tp.local = emit_local_activation(builder, "local", NO_SPACE);
+    if (builder->sequence || has_output_norms(builder))
+        tp.given = emit_local_activation(builder, "given", NO_SPACE);
     return tp;
 }
 
@@ -273,41 +274,45 @@ typedef struct {
     const OutputNorm *norm; /* of the product, where the model has one */
 } ResidualSum;
 
-/* y := x + norm(input W^T) */
-static void add_normed(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
+/* norm(input W^T) */
+static guint given_normed(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
 {
     const guint given = sum->norm->given, product = to->builder->sequence ? t->tp.partial : given;
 
     emit_linear(to, sum->weight, sum->input, product, ACCESS_WRITE);
     emit_reduce_partial(to, product, given);
     if (to->builder->tp > 1)
-        emit_sum_bias(to, sum->weight, given, 0);
-    emit_norm(to, given, sum->norm->param, t->tp.local, sum->norm->stats);
-    emit_copy(to, sum->x, sum->y, sum->y_shift);
-    emit_add(to, t->tp.local, sum->y, sum->y_shift);
+        emit_sum_bias(to, sum->weight, given);
+    emit_norm(to, given, sum->norm->param, t->tp.given, sum->norm->stats);
+    return t->tp.given;
 }
 
-/* Alone, the product adds to a copy of x; of several ranks, their partial sums are reduced first.
- */
-static void add_to_residual(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
+/* What is still to be added to x: of several ranks the sum, reduced; or what a norm left.  Alone,
+ * the product adds to a copy of x in fp32, rounds once, and nothing is (NO_TENSOR): six passes over
+ * (N, C) with the copy and the norm; five if the norm added, which would round twice. */
+static gint given_by_half(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
 {
-    const Builder *builder = to->builder;
-
-    if (has_output_norms(builder)) {
-        add_normed(to, t, sum);
-        return;
-    }
-    if (builder->tp == 1) {
+    if (has_output_norms(to->builder))
+        return (gint)given_normed(to, t, sum);
+    if (to->builder->tp == 1) {
         emit_copy(to, sum->x, sum->y, sum->y_shift);
         Op *linear = emit_linear(to, sum->weight, sum->input, sum->y, ACCESS_UPDATE);
         linear->operands[2].shift = sum->y_shift; /* y, in op.h's order */
-        return;
+        return NO_TENSOR;
     }
     emit_linear(to, sum->weight, sum->input, t->tp.partial, ACCESS_WRITE);
-    const guint reduced = emit_reduce_partial(to, t->tp.partial, t->tp.local);
-    emit_copy(to, sum->x, sum->y, sum->y_shift);
-    emit_add(to, reduced, sum->y, sum->y_shift);
-    emit_sum_bias(to, sum->weight, sum->y, sum->y_shift);
+    const guint given = emit_reduce_partial(to, t->tp.partial, t->tp.given);
+    emit_sum_bias(to, sum->weight, given);
+    return (gint)given;
+}
+
+/* No norm of this block follows: that of the next needs weights that may not be gathered yet. */
+static void add_to_residual(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
+{
+    const gint given = given_by_half(to, t, sum);
+
+    if (given != NO_TENSOR)
+        emit_sum(to, sum->x, (guint)given, sum->y, sum->y_shift);
 }
 
 /* The next copy of x := x + what both halves give: one reduction for both. */
@@ -323,11 +328,10 @@ static void add_both(const Emit *to, const BlockTensors *t, const BlockWeights *
     }
     emit_linear(to, &w->o, t->attention.o, t->tp.partial, ACCESS_WRITE);
     emit_linear(to, &w->down, t->h, t->tp.partial, ACCESS_UPDATE);
-    const guint reduced = emit_reduce_partial(to, t->tp.partial, t->tp.local);
-    emit_copy(to, x, x, 1);
-    emit_add(to, reduced, x, 1);
-    emit_sum_bias(to, &w->o, x, 1);
-    emit_sum_bias(to, &w->down, x, 1);
+    const guint given = emit_reduce_partial(to, t->tp.partial, t->tp.given);
+    emit_sum_bias(to, &w->o, given);
+    emit_sum_bias(to, &w->down, given);
+    emit_sum(to, x, given, x, 1);
 }
 
 /* A norm's input and weight. */
@@ -353,6 +357,24 @@ static guint normed_local(const Emit *to, const BlockTensors *t, const Norm *nor
         return norm->x;
     emit_norm(to, norm->x, norm->param, t->tp.local, norm->rstd);
     return t->tp.local;
+}
+
+/* The same of x and what the first half gave: in one op where that is still to be added. */
+static guint added_normed(const Emit *to, const BlockTensors *t, const ResidualSum *sum,
+                          const Norm *norm)
+{
+    const gint given = given_by_half(to, t, sum);
+
+    g_assert(norm->x == sum->y && sum->y_shift == 0);
+    if (given != NO_TENSOR && emit_has_norm(to->builder, norm->param)) {
+        const AddedNorm added = {sum->x, (guint)given, sum->y, t->tp.local, norm->rstd};
+
+        emit_added_norm(to, &added, norm->param);
+        return t->tp.local;
+    }
+    if (given != NO_TENSOR)
+        emit_sum(to, sum->x, (guint)given, sum->y, 0);
+    return normed_local(to, t, norm);
 }
 
 /* The same of all tokens, as matrices read it. */
@@ -387,12 +409,9 @@ static guint attention_input(const Emit *to, const BlockTensors *t)
     return read;
 }
 
-/* The second half of a block with experts, but for their own segment. */
-static void sparse_half(const Emit *to, const BlockTensors *t, const ResidualSum *fed)
+/* The second half of a block with experts, but for their own segment, from its normed input. */
+static void sparse_half(const Emit *to, const BlockTensors *t, guint local, const ResidualSum *fed)
 {
-    const Norm post = post_norm(t);
-    const guint local = normed_local(to, t, &post);
-
     emit_route(to, &t->experts, local);
     if (t->ffn == 0) {
         emit_copy(to, fed->x, fed->y, fed->y_shift);
@@ -412,19 +431,20 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     guint read = attention_input(to, t);
 
     emit_attention(to, &t->attention);
-    if (!is_parallel(to->builder))
-        add_to_residual(to, t, &attended);
-    if (t->is_sparse) {
-        sparse_half(to, t, &fed);
+    if (is_parallel(to->builder)) {
+        if (has_second_input(to->builder))
+            read = whole(to, t, normed_local(to, t, &post));
+        feed_forward(to, t, read);
+        add_both(to, t, &w);
         return;
     }
-    if (has_second_input(to->builder))
-        read = whole(to, t, normed_local(to, t, &post));
-    feed_forward(to, t, read);
-    if (is_parallel(to->builder))
-        add_both(to, t, &w);
-    else
-        add_to_residual(to, t, &fed);
+    const guint local = added_normed(to, t, &attended, &post);
+    if (t->is_sparse) {
+        sparse_half(to, t, local, &fed);
+        return;
+    }
+    feed_forward(to, t, whole(to, t, local));
+    add_to_residual(to, t, &fed);
 }
 
 /* The normed input again, of this rank's tokens; returns it. */

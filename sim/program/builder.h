@@ -61,6 +61,8 @@ typedef struct {
     const ProgramSpec *spec;
     Program *program;
     Model local;                      /* the model as this rank of the tp group sees it */
+    GArray *params[NUM_UNIT_KINDS];   /* ParamShape, of each kind that the model has: as this rank
+                                         has them, without rows what of the root it has not */
     gint param[NUM_PARAM_ROLES];      /* where each is in its unit, -1: nowhere */
     guint64 rows_of[NUM_PARAM_ROLES]; /* its rows on this rank */
     guint tp;                         /* ranks that split each matrix */
@@ -92,6 +94,9 @@ typedef struct {
     ClassSegments *classes;                        /* by unit class */
     GArray *drafts;                                /* Draft */
 } Builder;
+
+/* All but the program, which stays. */
+void builder_clear(Builder *builder);
 
 /* Parts of build_plain(). */
 void build_count_valid(Builder *builder);

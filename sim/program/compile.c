@@ -104,6 +104,17 @@ guint purpose_span(const ProgramSpec *spec, const char *purpose)
     return span;
 }
 
+guint purpose_reach(const ProgramSpec *spec, const char *purpose)
+{
+    const guint axes = purpose_axes(purpose);
+    guint reach = 0, stride = 1;
+
+    for (guint a = NUM_AXES; a-- > 0; stride *= spec->layout.size[a])
+        if ((axes & (1u << a)) != 0)
+            reach += (spec->layout.size[a] - 1) * stride;
+    return reach;
+}
+
 /* Of its neighbours that hold experts between them, and of those that hold the same ones. */
 static guint first_of_experts(const ProgramSpec *spec, guint rank, const char *purpose)
 {
@@ -114,20 +125,16 @@ static guint first_of_experts(const ProgramSpec *spec, guint rank, const char *p
     return rank - within + (is_expert_purpose(purpose) ? within % ep : within / ep * ep);
 }
 
-/* The group of @rank, named by its first member: the same coordinates, but 0 on the axes that vary.
- */
-static guint first_member(const ProgramSpec *spec, guint rank, const char *purpose)
+/* The group of @rank, named by its first member: the same coordinates, but 0 on the axes that vary,
+ * or, of "kv", a multiple of its copies. */
+static guint first_of_axes(const ProgramSpec *spec, guint rank, guint axes, guint copies)
 {
-    const guint axes = purpose_axes(purpose), copies = kv_copies(spec);
-    guint coordinate[NUM_AXES];
+    guint first = rank, stride = 1;
 
-    if (strcmp(purpose, "ep") == 0 || is_expert_purpose(purpose))
-        return first_of_experts(spec, rank, purpose);
-    layout_coordinates(&spec->layout, rank, coordinate);
-    for (guint a = 0; a < NUM_AXES; a++)
+    for (guint a = NUM_AXES; a-- > 0; stride *= spec->layout.size[a])
         if ((axes & (1u << a)) != 0)
-            coordinate[a] = strcmp(purpose, "kv") == 0 ? coordinate[a] / copies * copies : 0;
-    return layout_rank(&spec->layout, coordinate);
+            first -= rank / stride % spec->layout.size[a] % copies * stride;
+    return first;
 }
 
 static gboolean is_member(const ProgramSpec *spec, guint rank, const char *purpose)
@@ -143,16 +150,20 @@ static gboolean is_member(const ProgramSpec *spec, guint rank, const char *purpo
 /* Adds every group of that purpose, members in the order of ranks. */
 static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *purpose)
 {
-    const guint world = layout_world(&spec->layout);
-    g_autofree GArray **members = g_new0(GArray *, world);
+    const guint world = layout_world(&spec->layout), axes = purpose_axes(purpose);
+    const guint copies = strcmp(purpose, "kv") == 0 ? kv_copies(spec) : G_MAXUINT;
+    const gboolean of_experts = strcmp(purpose, "ep") == 0 || is_expert_purpose(purpose);
+    g_autofree GArray **members = g_new0(GArray *, world); /* by their first one */
 
     for (guint rank = 0; rank < world; rank++) {
-        const guint first = first_member(spec, rank, purpose);
+        const guint first = of_experts ? first_of_experts(spec, rank, purpose)
+                                       : first_of_axes(spec, rank, axes, copies);
 
         if (!is_member(spec, rank, purpose))
             continue;
         if (members[first] == NULL)
-            members[first] = g_array_new(FALSE, FALSE, sizeof(guint));
+            members[first] =
+                g_array_sized_new(FALSE, FALSE, sizeof(guint), purpose_size(spec, purpose));
         g_array_append_val(members[first], rank);
     }
     for (guint rank = 0; rank < world; rank++) {
@@ -183,8 +194,10 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timet
     return builder;
 }
 
-static void builder_clear(Builder *builder)
+void builder_clear(Builder *builder)
 {
+    for (guint k = 0; k < NUM_UNIT_KINDS; k++)
+        g_clear_pointer(&builder->params[k], g_array_unref);
     g_array_unref(builder->drafts);
     g_free(builder->classes);
 }

@@ -38,6 +38,9 @@ guint purpose_size(const ProgramSpec *spec, const char *purpose);
 /* Consecutive ranks that such a group spreads over. */
 guint purpose_span(const ProgramSpec *spec, const char *purpose);
 
+/* Ranks from the first to the last member of a group whose members differ in whole axes. */
+guint purpose_reach(const ProgramSpec *spec, const char *purpose);
+
 /* The program of the ranks of one stage, placed; the same, not placed. */
 Program *program_build(const ProgramSpec *spec, guint stage);
 Program *program_build_unplaced(const ProgramSpec *spec, guint stage);

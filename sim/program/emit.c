@@ -174,7 +174,7 @@ static void accumulates_norm_gradients(const Emit *to, Op *op, ParamRole param)
         emit_writes(op, to->builder->no_gradient[1]);
 }
 
-void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
+static Op *norm_forward(const Emit *to, guint x, ParamRole param, guint y, guint stats)
 {
     Op *op = norm_op(to, OP_RMSNORM, OP_LAYERNORM, param);
 
@@ -182,6 +182,20 @@ void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
     reads_norm_params(to, op, param);
     emit_writes(op, y);
     emit_writes(op, stats);
+    return op;
+}
+
+void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
+{
+    norm_forward(to, x, param, y, stats);
+}
+
+void emit_added_norm(const Emit *to, const AddedNorm *norm, ParamRole param)
+{
+    Op *op = norm_forward(to, norm->x, param, norm->y, norm->stats);
+
+    emit_reads(op, norm->added);
+    emit_writes(op, norm->sum);
 }
 
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y)
@@ -346,14 +360,14 @@ Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access a
     return op;
 }
 
-void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift)
+void emit_sum_bias(const Emit *to, const Linear *weight, guint y)
 {
     if (!has_bias(to, weight))
         return;
     Op *op = emit_op(to, OP_ADD_BIAS);
 
     op->sizes.rows = to->builder->local_rows;
-    op_add_operand(op, y, ACCESS_UPDATE, y_shift, WHOLE_TENSOR);
+    emit_updates(op, y);
     emit_reads_weight(to, op, weight->param + 1);
 }
 
@@ -406,6 +420,16 @@ void emit_add(const Emit *to, guint x, guint y, gint y_shift)
     op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
     emit_reads(op, x);
     op_add_operand(op, y, ACCESS_UPDATE, y_shift, WHOLE_TENSOR);
+}
+
+void emit_sum(const Emit *to, guint x, guint added, guint y, gint y_shift)
+{
+    Op *op = emit_op(to, OP_ACCUMULATE);
+
+    op->sizes.elements = to->builder->local_rows * to->builder->local.hidden;
+    emit_reads(op, added);
+    op_add_operand(op, y, ACCESS_WRITE, y_shift, WHOLE_TENSOR);
+    emit_reads(op, x);
 }
 
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction)

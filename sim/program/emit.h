@@ -125,6 +125,13 @@ void emit_uses_scratch(const Emit *to, Op *op);
 
 /* The model's kind of norm: RMSNorm, or LayerNorm with a bias. */
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats);
+
+/* sum := x + added, and y and the statistics of the norm of that, in one pass over memory. */
+typedef struct {
+    guint x, added, sum, y, stats;
+} AddedNorm;
+
+void emit_added_norm(const Emit *to, const AddedNorm *norm, ParamRole param);
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y);
 void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param);
 
@@ -134,14 +141,15 @@ Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access a
 void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
                                 Access access);
 void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
-void emit_sum_bias(const Emit *to, const Linear *weight, guint y, gint y_shift);
+void emit_sum_bias(const Emit *to, const Linear *weight, guint y);
 
 /* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
-/* y := x, to which a linear then adds its product; y += x. */
+/* y := x, to which a linear then adds its product; y += x; y := x + added. */
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
 void emit_add(const Emit *to, guint x, guint y, gint y_shift);
+void emit_sum(const Emit *to, guint x, guint added, guint y, gint y_shift);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction);

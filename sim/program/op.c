@@ -62,6 +62,12 @@ guint64 op_key_blocks(const Op *op)
     return op->num_operands > without ? op->sizes.chunk : 1;
 }
 
+gboolean op_norm_adds(const Op *op)
+{
+    return (op->kind == OP_RMSNORM && op->num_operands > 4) ||
+           (op->kind == OP_LAYERNORM && op->num_operands > 5);
+}
+
 guint64 op_value_dim(const Op *op)
 {
     return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;

@@ -19,12 +19,14 @@ typedef enum {
     OP_EMBED,   /* r tokens int32(N)  r W(V,C)  w|u x(N,C)  [r range fp64(2)]: x (+)= W[token];
                    with a range {first, count} W has the words first .. first + count - 1, and
                    all others give 0.  Learned positions: tokens are positions, x is updated */
-    OP_RMSNORM, /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N):  y = x * rstd * w,
-                   rstd = 1 / sqrt(mean(x^2) + eps) */
+    OP_RMSNORM, /* r x(N,C)  r w(C)  w y(N,C)  w rstd fp32(N)  [r added(N,C)  w sum(N,C)]:
+                   y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps); with added, what is normed is
+                   sum = x + added, rounded */
     OP_RMSNORM_APPLY,   /* r x(N,C)  r w(C)  r rstd fp32(N)  w y(N,C): y again, in the backward pass
                          */
-    OP_LAYERNORM,       /* r x(N,C)  r w(C)  r b(C)  w y(N,C)  w stats fp32(N,2):
-                           y = (x - mean) * rstd * w + b, rstd = 1 / sqrt(variance + eps), over C */
+    OP_LAYERNORM,       /* r x(N,C)  r w(C)  r b(C)  w y(N,C)  w stats fp32(N,2)
+                           [r added(N,C)  w sum(N,C)]: y = (x - mean) * rstd * w + b,
+                           rstd = 1 / sqrt(variance + eps), over C; added as in OP_RMSNORM */
     OP_LAYERNORM_APPLY, /* r x(N,C)  r w(C)  r b(C)  r stats fp32(N,2)  w y(N,C): y again, in the
                            backward pass */
     OP_LINEAR,          /* r x(N,I)  r W(O,I)  w|u y(N,O)  scratch  [r b(O)]:  y (+)= x W^T + b */
@@ -72,7 +74,8 @@ typedef enum {
     OP_GELU_BACKWARD,      /* r dh(N,F)  u x -> dx, in place */
     /* between micro-batches and steps */
     OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
-    OP_ACCUMULATE,   /* r src(elements) op->dtype  u dst(elements) op->dtype_out: dst += src, summed
+    OP_ACCUMULATE,   /* r src(elements) op->dtype  u|w dst(elements)  [r base(elements)], both
+                        op->dtype_out: dst += src, or where it is written dst = base + src, summed
                         in fp32 */
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
     OP_AMAX,         /* r parameter of a unit  a amax fp32(units, NUM_PARAM_ROLES): max |w| of this
@@ -201,6 +204,9 @@ typedef struct {
     guint waits[MAX_OP_WAITS];      /* earlier ops of this segment, on other streams */
     Message messages[MAX_OPERANDS]; /* OP_EXCHANGE: one an operand */
 } Op;
+
+/* Whether a norm has an operand `added`. */
+gboolean op_norm_adds(const Op *op);
 
 /* Of values in attention: head_dim unless they have a width of their own. */
 guint64 op_value_dim(const Op *op);

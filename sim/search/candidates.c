@@ -336,19 +336,22 @@ static void add_mesh(Finder *finder)
 
 /* ---- all ---- */
 
-/* Layouts that differ in data axes only; those that split a block alike share what a worker knows
- * of it, so one worker does them all. */
+/* Layouts that differ in data axes only. */
 typedef struct {
     guint tp, pp, cp;
-    guint group;
     Candidates *found;
 } Outer;
+
+/* Those that split a block alike: one worker does them all, from what it looks at of it. */
+typedef struct {
+    guint tp, cp;
+} Split;
 
 typedef struct {
     const SearchRequest *request;
     guint gpus;
-    GArray *outers; /* Outer, in the order of enumeration */
-    guint groups;
+    GArray *outers;  /* Outer, in the order of enumeration */
+    GArray *splits;  /* Split: neighbours differ in tp, so that workers look at different units */
     Finder *finders; /* by worker */
 } Find;
 
@@ -369,31 +372,20 @@ static void add_data_axes(Finder *finder, const Outer *outer, guint ranks)
     }
 }
 
-static void find_group(gpointer data, guint group, guint worker)
+static void find_split(gpointer data, guint index, guint worker)
 {
     const Find *find = data;
+    const Split *split = &g_array_index(find->splits, Split, index);
     Finder *finder = &find->finders[worker];
 
     for (guint i = 0; i < find->outers->len; i++) {
         Outer *outer = &g_array_index(find->outers, Outer, i);
 
-        if (outer->group != group)
+        if (outer->tp != split->tp || outer->cp != split->cp)
             continue;
         finder->found = outer->found = candidates_new();
         add_data_axes(finder, outer, find->gpus / outer->tp / outer->pp / outer->cp);
     }
-}
-
-/* The number of tp and cp's pair, counted in the order of their first appearance. */
-static guint group_of(Find *find, guint tp, guint cp)
-{
-    for (guint i = 0; i < find->outers->len; i++) {
-        const Outer *outer = &g_array_index(find->outers, Outer, i);
-
-        if (outer->tp == tp && outer->cp == cp)
-            return outer->group;
-    }
-    return find->groups++;
 }
 
 static void list_outers(Find *find)
@@ -411,11 +403,40 @@ static void list_outers(Find *find)
             for (guint cp = 1; cp <= rest / pp; cp++) {
                 if (rest / pp % cp != 0 || !is_cp_offered(request, cp))
                     continue;
-                const Outer outer = {.tp = tp, .pp = pp, .cp = cp, .group = group_of(find, tp, cp)};
+                const Outer outer = {.tp = tp, .pp = pp, .cp = cp};
                 g_array_append_val(find->outers, outer);
             }
         }
     }
+}
+
+static gint by_cp(gconstpointer a, gconstpointer b)
+{
+    const Split *left = a, *right = b;
+
+    if (left->cp != right->cp)
+        return left->cp < right->cp ? -1 : 1;
+    return left->tp < right->tp ? -1 : left->tp > right->tp;
+}
+
+static void list_splits(Find *find)
+{
+    guint num = 0;
+
+    for (guint i = 0; i < find->outers->len; i++) {
+        const Outer *outer = &g_array_index(find->outers, Outer, i);
+        const Split split = {outer->tp, outer->cp};
+
+        g_array_append_val(find->splits, split);
+    }
+    g_array_sort(find->splits, by_cp);
+    for (guint i = 0; i < find->splits->len; i++) {
+        const Split split = g_array_index(find->splits, Split, i);
+
+        if (num == 0 || by_cp(&split, &g_array_index(find->splits, Split, num - 1)) != 0)
+            g_array_index(find->splits, Split, num++) = split;
+    }
+    g_array_set_size(find->splits, num);
 }
 
 static void finder_init(Finder *finder, const SearchRequest *request, guint gpus,
@@ -461,17 +482,19 @@ static void take_found(Candidates *all, Candidates *found)
 Candidates *candidates_find(const SearchRequest *request, guint gpus)
 {
     g_autoptr(GArray) outers = g_array_new(FALSE, FALSE, sizeof(Outer));
-    Find find = {.request = request, .gpus = gpus, .outers = outers};
+    g_autoptr(GArray) splits = g_array_new(FALSE, FALSE, sizeof(Split));
+    Find find = {.request = request, .gpus = gpus, .outers = outers, .splits = splits};
     Candidates *all = candidates_new();
 
     list_outers(&find);
-    const guint workers = parallel_workers(find.groups);
+    list_splits(&find);
+    const guint workers = parallel_workers(splits->len);
     find.finders = g_new(Finder, workers);
     for (guint w = 0; w < workers; w++)
         finder_init(&find.finders[w], request, gpus, w == 0 ? NULL : find.finders[0].summariser);
     all->framework_bytes = find.finders[0].framework_bytes;
     all->floor_limit_bytes = find.finders[0].floor_limit_bytes;
-    parallel_run(find.groups, find_group, &find);
+    parallel_run(splits->len, find_split, &find);
     for (guint i = 0; i < outers->len; i++)
         take_found(all, g_array_index(outers, Outer, i).found);
     for (guint w = 0; w < workers; w++) {

@@ -24,11 +24,11 @@ typedef struct {
     GDestroyNotify free;
 } Table;
 
-/* Flows of all threads.  (GLib's mutex would look like a race to TSan.) */
+/* What takes longest to look at, of all threads.  (GLib's mutex would look like a race to TSan.) */
 typedef struct {
     gint users; /* atomic */
     pthread_mutex_t mutex;
-    Table flows;
+    Table stages, shards, flows;
 } Shared;
 
 struct Known {
@@ -110,6 +110,8 @@ static Shared *shared_new(void)
     Shared *shared = g_new0(Shared, 1);
 
     pthread_mutex_init(&shared->mutex, NULL);
+    table_init(&shared->stages, g_free);
+    table_init(&shared->shards, g_free);
     table_init(&shared->flows, (GDestroyNotify)flow_free);
     return shared;
 }
@@ -118,9 +120,35 @@ static void shared_unref(Shared *shared)
 {
     if (!g_atomic_int_dec_and_test(&shared->users))
         return;
+    table_clear(&shared->stages);
+    table_clear(&shared->shards);
     table_clear(&shared->flows);
     pthread_mutex_destroy(&shared->mutex);
     g_free(shared);
+}
+
+/* NULL: no thread has looked at it. */
+static gpointer shared_find(Shared *shared, Table *table, const Key *key)
+{
+    pthread_mutex_lock(&shared->mutex);
+    gpointer value = table_find(table, key);
+
+    pthread_mutex_unlock(&shared->mutex);
+    return value;
+}
+
+/* Takes; another thread may have been first, with the same: then that is returned. */
+static gpointer shared_add(Shared *shared, Table *table, const Key *key, gpointer value)
+{
+    pthread_mutex_lock(&shared->mutex);
+    gpointer first = table_find(table, key);
+
+    if (first == NULL)
+        first = table_add(table, key, value);
+    else
+        table->free(value);
+    pthread_mutex_unlock(&shared->mutex);
+    return first;
 }
 
 static void keep(gpointer value)
@@ -135,8 +163,8 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     known->context = *context;
     known->shared = of_others == NULL ? shared_new() : of_others->shared;
     g_atomic_int_inc(&known->shared->users);
-    table_init(&known->stages, g_free);
-    table_init(&known->shards, g_free);
+    table_init(&known->stages, keep);
+    table_init(&known->shards, keep);
     table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
     table_init(&known->extremes, g_free);
     table_init(&known->flows, keep);
@@ -187,8 +215,12 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 
     if (cost != NULL)
         return cost;
-    cost = g_new(StageCost, 1);
-    *cost = probe_stage(spec, &known->context, looked_at(place));
+    cost = shared_find(known->shared, &known->shared->stages, &key);
+    if (cost == NULL) {
+        cost = g_new(StageCost, 1);
+        *cost = probe_stage(spec, &known->context, looked_at(place));
+        cost = shared_add(known->shared, &known->shared->stages, &key, cost);
+    }
     return table_add(&known->stages, &key, cost);
 }
 
@@ -204,8 +236,12 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
 
     if (cost != NULL)
         return cost;
-    cost = g_new(ShardCost, 1);
-    *cost = probe_shard(spec, &known->context, looked_at(place), strategy);
+    cost = shared_find(known->shared, &known->shared->shards, &key);
+    if (cost == NULL) {
+        cost = g_new(ShardCost, 1);
+        *cost = probe_shard(spec, &known->context, looked_at(place), strategy);
+        cost = shared_add(known->shared, &known->shared->shards, &key, cost);
+    }
     return table_add(&known->shards, &key, cost);
 }
 
@@ -260,14 +296,11 @@ static Key flow_key(const ProgramSpec *spec)
 
 static Flow *shared_flow(Shared *shared, const ProgramSpec *spec, const Key *key)
 {
-    pthread_mutex_lock(&shared->mutex);
-    Flow *flow = table_find(&shared->flows, key);
+    Flow *flow = shared_find(shared, &shared->flows, key);
 
-    if (flow == NULL)
-        flow =
-            table_add(&shared->flows, key, flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
-    pthread_mutex_unlock(&shared->mutex);
-    return flow;
+    return flow != NULL ? flow
+                        : shared_add(shared, &shared->flows, key,
+                                     flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
 }
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec)
@@ -299,10 +332,13 @@ const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 static double add_reduced(Known *known, const ProgramSpec *spec, const char *purpose,
                           guint64 elements, DType dtype, ScalarCost *cost)
 {
+    const guint ranks = purpose_size(spec, purpose);
     const CollectiveContext where = {
         .topology = known->context.topology,
-        .ranks = purpose_size(spec, purpose),
-        .span = purpose_span(spec, purpose),
+        .ranks = ranks,
+        .span = spec->layout.size[AXIS_PP] == 1
+                    ? purpose_span(spec, purpose)
+                    : span_of_reach(purpose_reach(spec, purpose), ranks),
         .ranks_per_node = known->context.ranks_per_node,
     };
     const guint64 chunk = (elements + where.ranks - 1) / where.ranks;
@@ -332,8 +368,8 @@ static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
     return FALSE;
 }
 
-/* As pass_shard() and pass_optimizer() add them.  Groups of ranks on several stages are not equally
- * far apart: their time is left out. */
+/* As pass_shard() and pass_optimizer() add them.  With several stages only the last one is known to
+ * come after all else. */
 static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP];
@@ -349,7 +385,7 @@ static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
     if (any_unit(spec, TRUE))
         add_scalar(known, spec, alone ? "shard" : "norm", &cost, TRUE);
     if (pp > 1)
-        cost.all_s = cost.norm_s = 0;
+        cost.all_s = 0;
     return cost;
 }
 

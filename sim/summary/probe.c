@@ -27,10 +27,33 @@ gboolean model_has_blocks(const Model *model, BlockKind kind)
     return kind == BLOCK_SPARSE ? sparse > 0 : sparse < model->layers;
 }
 
+/* Over a block, or of the root: all other segments move units or update them. */
+static gboolean is_pass(const Segment *segment)
+{
+    static const char *const passes[] = {".forward", ".recompute", ".backward", ".weights", "head"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(passes); i++)
+        if (g_str_has_suffix(segment->name, passes[i]))
+            return TRUE;
+    return FALSE;
+}
+
+/* Without passes, which say nothing of units: NULL. */
+static double **unit_durations(const Program *program, const SimulateContext *context,
+                               const guint *spans)
+{
+    double **durations = g_new0(double *, program->segments->len);
+
+    for (guint s = 0; s < program->segments->len; s++)
+        if (!is_pass(program_segment(program, s)))
+            durations[s] = durations_of_segment(program, s, context, spans);
+    return durations;
+}
+
 /* What all units share of a broadcast's fixed cost is each one's part of it by their number, which
  * the probe does not have: it is left out. */
 static double **probe_durations(const Program *program, const ProgramSpec *spec,
-                                const SimulateContext *context)
+                                const SimulateContext *context, gboolean of_units)
 {
     g_autofree guint *spans = program_spans(program, spec);
     Framework framework = *framework_or_default(context->framework);
@@ -39,15 +62,22 @@ static double **probe_durations(const Program *program, const ProgramSpec *spec,
     if (framework.broadcast_s > 0)
         least.framework = &framework;
     framework.broadcast_s = 0;
-    return durations_new(program, &least, spans);
+    return of_units ? unit_durations(program, &least, spans)
+                    : durations_new(program, &least, spans);
 }
+
+/* What a probe is about. */
+typedef struct {
+    StagePlace place;
+    BlockKind kind;
+    gboolean of_units; /* not of the passes over them */
+} ProbeOf;
 
 /* Two stages stand for several: the first and the last; one between is the last without its root.
  */
-static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                       BlockKind kind)
+static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeOf of)
 {
-    const guint pp = place == STAGE_ONLY ? 1 : 2;
+    const guint pp = of.place == STAGE_ONLY ? 1 : 2;
     /* Where a program has both kinds of blocks, one of them stands for both as they grow: a probe
      * of one leaves them as they are, which is less.  Logits may shrink. */
     const gboolean mixes = model_num_sparse(spec->model) > 0;
@@ -55,7 +85,7 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     Model *model = probe.model;
 
     model->layers = pp;
-    model->experts.first = kind == BLOCK_SPARSE ? 0 : pp;
+    model->experts.first = of.kind == BLOCK_SPARSE ? 0 : pp;
     model->experts.every = 1;
     spec->model = model;
     spec->layout.size[AXIS_PP] = pp;
@@ -63,9 +93,9 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, StageP
     spec->schedule.virtual_stages = 1;
     if (spec->schedule.kind != SCHEDULE_ZB_H1)
         spec->schedule.kind = SCHEDULE_1F1B;
-    probe.sketch = program_sketch(spec, place == STAGE_FIRST ? 0 : pp - 1);
+    probe.sketch = program_sketch(spec, of.place == STAGE_FIRST ? 0 : pp - 1);
     probe.program = probe.sketch->program;
-    probe.durations = probe_durations(probe.program, spec, context);
+    probe.durations = probe_durations(probe.program, spec, context, of.of_units);
     probe.framework = framework_or_default(context->framework);
     if (framework_is_foreign(probe.framework) && mixes)
         framework_grow_logits(probe.framework, probe.sketch->program);
@@ -283,7 +313,7 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
         least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
         least.sharding = &sharding;
         least.schedule.micro_batches = 1;
-        Probe probe = probe_new(&least, context, place, (BlockKind)kind);
+        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, FALSE});
         cost = stage_cost(&probe, place);
         block[kind] = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
         probe_clear(&probe);
@@ -302,6 +332,24 @@ static guint64 copy_bytes(const Program *program, gint tensor)
     return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
+/* On the device, of what that segment of a unit's holds of its own. */
+static guint64 buffer_bytes(const Probe *probe, const char *unit, const char *what)
+{
+    const Program *program = probe->program;
+    const guint s = find_segment(probe, unit, what);
+    guint64 bytes = 0;
+
+    for (guint i = 0; s != NO_SEGMENT && i < program_segment(program, s)->num_ops; i++) {
+        const Op *op = &program_segment(program, s)->ops[i];
+
+        for (guint o = 0; o < op->num_operands; o++)
+            if (op->operands[o].access == ACCESS_WRITE &&
+                program_tensor(program, op->operands[o].tensor)->kind == TENSOR_COMMUNICATION)
+                bytes += copy_bytes(program, (gint)op->operands[o].tensor);
+    }
+    return bytes;
+}
+
 static UnitCost unit_cost(const Probe *probe, guint index)
 {
     const Program *program = probe->program;
@@ -316,6 +364,9 @@ static UnitCost unit_cost(const Probe *probe, guint index)
                             : 0,
         .gathered_bytes = copy_bytes(program, unit->gathered),
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),
+        .cast_bytes = buffer_bytes(probe, unit->name, ".gather"),
+        .reduced_bytes = buffer_bytes(probe, unit->name, ".reduce.add"),
+        .fetched_bytes = buffer_bytes(probe, unit->name, ".fetch"),
         .gather = sums_of(probe, unit->name, ".gather"),
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),
@@ -364,7 +415,7 @@ ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, S
         least.schedule.micro_batch = 1;
         least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
         least.schedule.recompute = RECOMPUTE_NONE;
-        Probe probe = probe_new(&least, context, place, (BlockKind)kind);
+        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, TRUE});
         cost.tied_reduce = sums_of(&probe, "root.tied_reduce", "");
         cost.clip = sums_of(&probe, "clip", "");
         if (place != STAGE_MIDDLE)

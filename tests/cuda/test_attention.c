@@ -7,9 +7,9 @@ typedef struct {
     gint positions; /* 0: causal; 1: zigzag of this rank's own; 2: blocks of several ranks */
 } Shape;
 
-/* Every way to multiply tiles (fp32 and bf16; 40 to 128 have tensor cores in bf16 where a multiple
- * of 8), heads that end inside a tile or with an odd pair, sequences that do, groups of query
- * heads. */
+/* Every way to multiply tiles (fp32 and bf16; 40 and more have tensor cores in bf16 where a
+ * multiple of 8, as if 64, 128, 192 or 256), heads that end inside a tile or with an odd pair,
+ * sequences that do, groups of query heads. */
 static const Shape shapes[] = {
     {DTYPE_FP32, 1, 1, 1, 1, 8, 1, 0},    {DTYPE_FP32, 2, 45, 4, 2, 24, 1, 0},
     {DTYPE_FP32, 1, 70, 2, 1, 72, 1, 0},  {DTYPE_FP32, 1, 40, 1, 1, 200, 1, 0},
@@ -20,6 +20,8 @@ static const Shape shapes[] = {
     {DTYPE_BF16, 1, 96, 2, 1, 128, 2, 2}, {DTYPE_BF16, 1, 40, 2, 1, 136, 2, 2},
     {DTYPE_BF16, 1, 72, 2, 1, 80, 1, 0},  {DTYPE_BF16, 1, 70, 2, 1, 96, 2, 2},
     {DTYPE_FP32, 1, 40, 2, 1, 10, 1, 0},  {DTYPE_BF16, 1, 45, 2, 1, 100, 1, 1},
+    {DTYPE_BF16, 1, 77, 2, 1, 160, 1, 0}, {DTYPE_BF16, 1, 99, 2, 1, 256, 1, 0},
+    {DTYPE_BF16, 1, 40, 2, 1, 200, 2, 2}, {DTYPE_BF16, 1, 40, 1, 1, 202, 2, 2},
 };
 
 typedef struct {

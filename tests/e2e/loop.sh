@@ -141,6 +141,20 @@ timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || co
 grep -q "optimiser step .* GB\|optimiser step .* MB" "$tmp/explained" || complain "explain: what the optimiser needs"
 grep -q "recompute full .* tokens/s" "$tmp/explained" || complain "explain: what one change gains"
 grep -q "faster with more memory\|with more memory" "$tmp/explained" || complain "explain: what more memory gains"
+# Where cuDNN's attention and ours were measured, explain says what ours would cost.
+{
+    cat topologies/dgx-h100
+    printf '[measured gemm]\nbf16/busy1/threads1/4096x4096x4096 = 700 TFLOP/s\n[measured ops]\n'
+    for op in attention attention_backward; do
+        printf '%s/bf16/busy1/threads1/8192x128 = 200 TFLOP/s\n' "$op"
+        printf '%s_cudnn/bf16/busy1/threads1/8192x128 = 400 TFLOP/s\n' "$op"
+    done
+} >"$tmp/measured.topology"
+"$build/fsdp-plan" estimate -m llama-3.1-8b -t "$tmp/measured.topology" --layout dp_shard=8 -s full_shard \
+    --micro-batch 1 -o "$tmp/cudnn.plan" >"$tmp/stdout" || complain "estimate with cuDNN's rows"
+"$build/fsdp-plan" explain "$tmp/cudnn.plan" >"$tmp/own" || complain "explain with cuDNN's rows"
+grep -q "attention own .* -[1-9][0-9.]*% tokens/s" "$tmp/own" || complain "explain: --attention own"
+grep -q "attention own" "$tmp/explained" && complain "explain: --attention own where nothing was measured"
 timeout 60 "$build/fsdp-plan" trace "$tmp/4-full.plan" -o "$tmp/trace" || complain "trace"
 for file in table html/index.html explained trace; do
     [ -s "$tmp/$file" ] || complain "$file is empty"

@@ -86,6 +86,45 @@ START_TEST(layernorm_takes_a_large_mean_off_before_it_squares)
 }
 END_TEST
 
+/* Of x, or, in front of as many more operands, of x + added. */
+static KernelCase plain_norm(gboolean layer, DType dtype, const OpSizes *s)
+{
+    KernelCase c = kernel_case(layer ? OP_LAYERNORM : OP_RMSNORM, dtype, *s);
+
+    case_add(&c, ACCESS_READ, dtype, s->rows * s->in);
+    case_add(&c, ACCESS_READ, dtype, s->in);
+    if (layer)
+        case_add(&c, ACCESS_READ, dtype, s->in);
+    case_add(&c, ACCESS_WRITE, dtype, s->rows * s->in);
+    case_add(&c, ACCESS_WRITE, DTYPE_FP32, s->rows * (layer ? NUM_LAYERNORM : 1));
+    return c;
+}
+
+START_TEST(a_norm_that_adds_is_that_of_the_rounded_sum)
+{
+    const OpSizes s = norm_sizes[_i / 4];
+    const gboolean layer = _i / 2 % 2;
+    const guint y = layer ? 3 : 2;
+    KernelCase plain = plain_norm(layer, loop_dtype(_i), &s);
+    KernelCase c = plain_norm(layer, loop_dtype(_i), &s);
+    const guint added = case_add(&c, ACCESS_READ, c.op.dtype, s.rows * s.in);
+    const guint sum = case_add(&c, ACCESS_WRITE, c.op.dtype, s.rows * s.in);
+    g_autofree double *want = g_new(double, s.rows *s.in);
+
+    for (guint64 i = 0; i < s.rows * s.in; i++)
+        want[i] = case_get(&c, 0, i) + case_get(&c, added, i);
+    case_run(&c, 2);
+    case_check(&c, sum, want, 0, 1);
+    case_check_threads(&c);
+    memcpy(plain.data[0], c.data[sum], s.rows * s.in * dtype_bytes(c.op.dtype));
+    case_run(&plain, 2);
+    for (guint i = y; i <= y + 1; i++)
+        ck_assert_mem_eq(c.data[i], plain.data[i], c.count[i] * dtype_bytes(c.type[i]));
+    kernel_case_clear(&plain);
+    kernel_case_clear(&c);
+}
+END_TEST
+
 START_TEST(layernorm_passes_a_nan_on_in_its_own_row_only)
 {
     KernelCase c = layernorm_case(DTYPE_FP32, (OpSizes){.rows = 2, .in = 40});
@@ -422,6 +461,8 @@ int main(void)
                         2 * G_N_ELEMENTS(norm_sizes));
     tcase_add_test(tcase, layernorm_takes_a_large_mean_off_before_it_squares);
     tcase_add_test(tcase, layernorm_passes_a_nan_on_in_its_own_row_only);
+    tcase_add_loop_test(tcase, a_norm_that_adds_is_that_of_the_rounded_sum, 0,
+                        4 * G_N_ELEMENTS(norm_sizes));
     tcase_add_loop_test(tcase, layernorm_backward_is_the_gradient_of_layernorm, 0,
                         2 * G_N_ELEMENTS(norm_sizes));
     tcase_add_test(tcase, layernorm_backward_adds_where_it_updates);

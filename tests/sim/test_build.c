@@ -24,8 +24,7 @@ static void plain_init(Plain *plain, Model *model, guint micro_batches)
 static void plain_clear(Plain *plain)
 {
     program_free(plain->builder.program);
-    g_array_unref(plain->builder.drafts);
-    g_free(plain->builder.classes);
+    builder_clear(&plain->builder);
     timetables_free(plain->timetable, 1);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Plain, plain_clear)

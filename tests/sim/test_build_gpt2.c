@@ -74,10 +74,11 @@ static const struct {
      "linear_backward_weight linear_backward_weight linear_backward_input linear_backward_input "
      "linear_backward_input layernorm_backward"},
     {1, "embed.backward", "embed_backward embed_backward"},
-    /* what the rows of o and of the MLP's second matrix give is summed, then gets its bias */
+    /* what the rows of o and of the MLP's second matrix give is summed, then gets its bias; the
+       second norm adds it to the residual stream itself */
     {2, "block.forward",
-     "layernorm linear linear linear attention linear all_reduce cast accumulate add_bias "
-     "layernorm linear gelu linear all_reduce cast accumulate add_bias"},
+     "layernorm linear linear linear attention linear all_reduce add_bias "
+     "layernorm linear gelu linear all_reduce add_bias accumulate"},
 };
 
 START_TEST(segments_are_the_ops_of_a_gpt2_block)

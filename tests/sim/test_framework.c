@@ -21,6 +21,43 @@ START_TEST(a_framework_without_differences_changes_nothing)
 }
 END_TEST
 
+/* Bytes that pass through memory; accesses as in "rrwwrw". */
+static double moved_bytes(const Framework *framework, OpKind kind, const char *accesses)
+{
+    Op op = {.kind = kind,
+             .dtype = DTYPE_BF16,
+             .dtype_out = DTYPE_BF16,
+             .stream = COMPUTE_STREAM,
+             .sizes = {.rows = 16, .in = 64, .elements = 16 * 64}};
+
+    for (guint i = 0; accesses[i] != '\0'; i++)
+        op_add_operand(&op, i,
+                       accesses[i] == 'r'   ? ACCESS_READ
+                       : accesses[i] == 'w' ? ACCESS_WRITE
+                                            : ACCESS_UPDATE,
+                       0, WHOLE_TENSOR);
+    return op_memory_bytes(&op, 0) * framework_passes(framework, &op);
+}
+
+START_TEST(others_add_to_the_residual_stream_by_an_op_of_its_own)
+{
+    g_autofree char *all = framework_names();
+    g_auto(GStrv) names = g_strsplit(all, ", ", -1);
+
+    for (guint i = 0; names[i] != NULL; i++) {
+        const Framework *framework = framework_from_name(names[i]);
+        const double sum = moved_bytes(framework, OP_ACCUMULATE, "ru");
+        const double rms = moved_bytes(framework, OP_RMSNORM, "rrww") + sum;
+        const double layer = moved_bytes(framework, OP_LAYERNORM, "rrrww") + sum;
+        const double saved = framework_is_foreign(framework) ? 0 : 2 * 16 * 64;
+
+        ck_assert_double_eq_tol(moved_bytes(framework, OP_RMSNORM, "rrwwrw"), rms - saved, 1e-9);
+        ck_assert_double_eq_tol(moved_bytes(framework, OP_LAYERNORM, "rrrwwrw"), layer - saved,
+                                1e-9);
+    }
+}
+END_TEST
+
 /* @text's plan, priced for @framework. */
 static Prediction text_priced_for(const char *text, const Framework *framework)
 {
@@ -404,6 +441,7 @@ static Suite *framework_suite(void)
                         G_N_ELEMENTS(sweep));
     tcase_add_test(test, selective_of_torchtitan_is_between_none_and_all);
     tcase_add_test(test, a_framework_without_differences_changes_nothing);
+    tcase_add_test(test, others_add_to_the_residual_stream_by_an_op_of_its_own);
     tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
     tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
     tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);

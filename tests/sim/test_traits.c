@@ -133,10 +133,12 @@ static const struct {
 } moved[] = {
     {OP_EMBED, "rrw", 4 * (16 + 80 + 80), 64 + 2 * 160},
     {OP_RMSNORM, "rrww", 4 * (48 + 3 + 48 + 16), 2 * (48 + 3 + 48) + 64},
+    {OP_RMSNORM, "rrwwrw", 4 * (48 + 3 + 48 + 16 + 96), 2 * (48 + 3 + 48 + 96) + 64},
     {OP_RMSNORM_BACKWARD, "rrrruaw", 4 * (48 + 48 + 3 + 16 + 96 + 3),
      2 * (48 + 48 + 3 + 96 + 3) + 64},
     {OP_LINEAR, "rrww", 4 * (48 + 15 + 80), 2 * (48 + 15 + 80)},
     {OP_LAYERNORM, "rrrww", 4 * (48 + 3 + 3 + 48 + 32), 2 * (48 + 3 + 3 + 48) + 128},
+    {OP_LAYERNORM, "rrrwwrw", 4 * (48 + 3 + 3 + 48 + 32 + 96), 2 * (48 + 3 + 3 + 48 + 96) + 128},
     {OP_LAYERNORM_APPLY, "rrrrw", 4 * (48 + 3 + 3 + 48 + 32), 2 * (48 + 3 + 3 + 48) + 128},
     {OP_LAYERNORM_BACKWARD, "rrrruaaw", 4 * (48 + 48 + 3 + 32 + 96 + 3 + 3),
      2 * (48 + 48 + 3 + 96 + 3 + 3) + 128},
@@ -159,6 +161,8 @@ static const struct {
     {OP_SWIGLU, "rrw", 4 * 3 * 48, 2 * 3 * 48},
     {OP_GELU, "rw", 4 * 2 * 48, 2 * 2 * 48},
     {OP_GELU_BACKWARD, "ru", 4 * 3 * 48, 2 * 3 * 48},
+    {OP_ACCUMULATE, "ru", 1200, 600},
+    {OP_ACCUMULATE, "rwr", 1200, 600},
     {OP_CAST, "rw", 800, 400},
     {OP_SQUARED_NORM, "ra", 4008, 2008},
     /* 100 scales of 10 elements each */
