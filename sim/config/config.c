@@ -169,6 +169,20 @@ gboolean reader_experts(const Reader *reader, const char *name, GError **error)
     return TRUE;
 }
 
+gboolean reader_gather_fp8(const Reader *reader, const char *name, GError **error)
+{
+    Config *config = reader->config;
+    gboolean gathers;
+
+    if (!reader_flag(reader, name, &gathers, error))
+        return FALSE;
+    config->gather_fp8 = gathers && config->strategy != STRATEGY_NO_SHARD &&
+                         config->strategy != STRATEGY_SHARD_OPTIMIZER;
+    if (gathers && !config->gather_fp8)
+        reader_note(reader, name, NULL, "priced without it: blocks are whole between steps");
+    return TRUE;
+}
+
 /* ---- files ---- */
 
 static Config *config_new(void)

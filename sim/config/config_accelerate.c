@@ -89,6 +89,18 @@ static gboolean read_axes(const Reader *reader, GError **error)
                        &reader->config->context, error);
 }
 
+/* torchao's float8 layers gather in it unless told. */
+static gboolean read_float8(const Reader *reader, GError **error)
+{
+    const FlatEntry *backend = flat_find(reader->flat, "fp8_config.backend");
+
+    if (backend == NULL || g_ascii_strcasecmp(backend->value, "AO") != 0)
+        return TRUE;
+    reader->config->gather_fp8 = reader->config->strategy != STRATEGY_NO_SHARD;
+    return flat_find(reader->flat, "enable_fsdp_float8_all_gather") == NULL ||
+           reader_gather_fp8(reader, "enable_fsdp_float8_all_gather", error);
+}
+
 /* What mixed precision keeps: FSDP an fp32 shard, with reductions in what it computes with,
  * DeepSpeed bf16 parameters beside an fp32 master; DDP's autocast keeps fp32 and casts, which is
  * not priced. */
@@ -117,6 +129,7 @@ gboolean config_read_accelerate(const Reader *reader, GError **error)
         !reader_uint(reader, "num_processes", &config->gpus, error) ||
         !reader_uint(reader, "gradient_accumulation_steps", &config->micro_batches, error) ||
         (type == TYPE_FSDP && !read_fsdp(reader, error)) ||
+        (type == TYPE_FSDP && precision == MIXED_FP8 && !read_float8(reader, error)) ||
         (type == TYPE_DEEPSPEED && !read_deepspeed(reader, error)) || !read_axes(reader, error))
         return FALSE;
     set_recipe(config, type, precision);

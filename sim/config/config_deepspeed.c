@@ -32,6 +32,7 @@ static gboolean read_precision(const Reader *reader, GError **error)
 gboolean config_read_deepspeed(const Reader *reader, GError **error)
 {
     Config *config = reader->config;
+    gboolean experts;
 
     config->axis[AXIS_DP_REPLICATE] = config->axis[AXIS_CP] = 1;
     config->axis[AXIS_TP] = config->axis[AXIS_PP] = 1;
@@ -49,6 +50,9 @@ gboolean config_read_deepspeed(const Reader *reader, GError **error)
         return FALSE;
     if (flat_find(reader->flat, "mics_shard_size") != NULL) /* shards within groups of that size */
         config->axis[AXIS_DP_REPLICATE] = 0;
+    if (!reader_flag(reader, "expert_parallel.enabled", &experts, error) ||
+        (experts && !reader_experts(reader, "expert_parallel.autoep_size", error)))
+        return FALSE;
     reader_note(reader, "zero_hpz_partition_size", "1", "priced without a second copy of shards");
     reader_note(reader, "zero_quantized_weights", "false", "priced with whole weights");
     reader_note(reader, "tensor_parallel.autotp_size", "1", "priced without it");

@@ -260,6 +260,7 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
         !read_gpus(reader, error) || !read_batch(reader, error) ||
         !any_flag(reader, halves, &half, error) ||
         !reader_flag(reader, "sequence_parallel", &sequence, error) ||
+        !reader_gather_fp8(reader, "fp8_param_gather", error) ||
         !reader_word(reader, "optimizer", optimizers, &config->optimizer, error))
         return FALSE;
     config->sequence_parallel = sequence;
@@ -268,6 +269,7 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
     if (says(reader, "fp8") || says(reader, "fp8_format"))
         config->recipe = recipe_with_precision(mixed_recipe(reader), DTYPE_FP8);
     reader_note(reader, "cpu_offloading", "false", "activations: priced without offload");
+    reader_note(reader, "expert_tensor_parallel_size", "1", "priced with whole experts on a rank");
     if (!reader_offload_all(reader, "optimizer_cpu_offload", error))
         return FALSE;
     config->offload.parameters = TIER_DEVICE; /* of the optimiser alone */

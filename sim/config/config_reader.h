@@ -42,6 +42,10 @@ gboolean reader_experts(const Reader *reader, const char *name, GError **error);
 gboolean reader_gradients(const Reader *reader, const char *gradient, const char *reduce,
                           GError **error);
 
+/* Where @name says that parameters are gathered in fp8, once the strategy is known: a plan does so
+ * where blocks are sharded. */
+gboolean reader_gather_fp8(const Reader *reader, const char *name, GError **error);
+
 /* A line of config->notes where @name says something else than @harmless (NULL: than nothing). */
 void reader_note(const Reader *reader, const char *name, const char *harmless, const char *why);
 

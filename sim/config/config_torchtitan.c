@@ -119,7 +119,7 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
     config->recompute = RECOMPUTE_NONE;
     if (!read_axes(reader, error) || !read_strategy(reader, error) || !read_batch(reader, error) ||
         !read_pipeline(reader, error) ||
-        !reader_flag(reader, "enable_fsdp_float8_all_gather", &config->gather_fp8, error) ||
+        !reader_gather_fp8(reader, "enable_fsdp_float8_all_gather", error) ||
         !reader_word(reader, "mixed_precision_param", precisions, &precision, error) ||
         !reader_word(reader, "activation_checkpoint.mode", recomputes, &config->recompute, error) ||
         !reader_word(reader, "optimizer.name", optimizers, &config->optimizer, error))
@@ -134,6 +134,9 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
     if (config->recompute == RECOMPUTE_SELECTIVE)
         reader_note(reader, "selective_ac_option", NULL,
                     "priced as recomputation of attention alone");
+    if (config->axis[AXIS_TP] > 1)
+        reader_note(reader, "expert_tensor_parallel_degree", "1",
+                    "priced with whole experts on a rank");
     reader_note(reader, "training.dtype", "float32",
                 "priced with fp32 parameters, gradients and moments");
     return reader_gradients(reader, NULL, "mixed_precision_reduce", error) &&

@@ -1,5 +1,6 @@
 /* Plan -> accelerate's YAML configuration: FSDP1 (flat), FSDP2 (per_parameter), DDP; with FSDP2
- * tensor and context parallelism.  Looked at: accelerate at commit 16cb6eb80dd9. */
+ * tensor and context parallelism; torchao's float8.  Looked at: accelerate at commit 16cb6eb80dd9.
+ */
 #include "sim/export/exporter.h"
 
 /* FSDP1: fsdp_sharding_strategy. */
@@ -30,6 +31,13 @@ static const Mapping recipes[] = {
     {NULL, NULL, NULL},
 };
 
+/* With torchao's float8, which keeps what bf16 does. */
+static const Mapping float8_recipes[] = {
+    {"zero", NULL, "it keeps one fp32 copy of a parameter and gathers bf16 ones (recipe fsdp2)"},
+    {"fsdp2", "fp8", NULL},
+    {NULL, NULL, NULL},
+};
+
 /* Made in the training script. */
 static const Mapping optimizers[] = {
     {"adamw", "torch.optim.AdamW", NULL},
@@ -56,18 +64,37 @@ static const Mapping block_classes[] = {
     {"llama", "LlamaDecoderLayer", NULL},
     {"mistral", "MistralDecoderLayer", NULL},
     {"qwen2", "Qwen2DecoderLayer", NULL},
+    {"qwen3", "Qwen3DecoderLayer", NULL},
+    {"gemma", "GemmaDecoderLayer", NULL},
+    {"gemma2", "Gemma2DecoderLayer", NULL},
+    {"gemma3_text", "Gemma3DecoderLayer", NULL},
+    {"olmo", "OlmoDecoderLayer", NULL},
+    {"olmo2", "Olmo2DecoderLayer", NULL},
+    {"cohere", "CohereDecoderLayer", NULL},
+    {"phi", "PhiDecoderLayer", NULL},
     {"phi3", "Phi3DecoderLayer", NULL},
     {"starcoder2", "Starcoder2DecoderLayer", NULL},
     {"gpt2", "GPT2Block", NULL},
+    {"gptj", "GPTJBlock", NULL},
+    {"gpt_neox", "GPTNeoXLayer", NULL},
+    {"opt", "OPTDecoderLayer", NULL},
+    {"bloom", "BloomBlock", NULL},
+    {"falcon", "FalconDecoderLayer", NULL},
+    {"mpt", "MptBlock", NULL},
+    {"mixtral", "MixtralDecoderLayer", NULL},
+    {"qwen3_moe", "Qwen3MoeDecoderLayer", NULL},
+    {"deepseek_v2", "DeepseekV2DecoderLayer", NULL},
+    {"deepseek_v3", "DeepseekV3DecoderLayer", NULL},
+    {"dbrx", "DbrxBlock", NULL},
     {NULL, NULL, NULL},
 };
 
 /* Models of which transformers' tp_plan splits heads and feed-forward as the plan does. */
 #define OTHER_SPLIT "with tp: transformers' plan does not split its blocks by heads"
 static const Mapping tensor_plans[] = {
-    {"llama", "auto", NULL},      {"mistral", "auto", NULL},   {"qwen2", "auto", NULL},
-    {"starcoder2", "auto", NULL}, {"phi3", NULL, OTHER_SPLIT}, {"gpt2", NULL, OTHER_SPLIT},
-    {NULL, NULL, NULL},
+    {"llama", "auto", NULL},     {"mistral", "auto", NULL},    {"qwen2", "auto", NULL},
+    {"qwen3", "auto", NULL},     {"starcoder2", "auto", NULL}, {"phi3", NULL, OTHER_SPLIT},
+    {"gpt2", NULL, OTHER_SPLIT}, {NULL, NULL, NULL},
 };
 
 /* Has a mesh of its own: parallelism_config, which wants FSDP2. */
@@ -136,6 +163,42 @@ static gboolean check_split(const Export *export, GError **error)
                                  error) != NULL;
 }
 
+/* Gathers in float8 are of FSDP2, and torchao's layers take no matrix that tp has split but by
+ * classes of its own, which accelerate leaves out. */
+static gboolean check_float8(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    if (plan->workload.recipe->precision != DTYPE_FP8)
+        return TRUE;
+    if (plan->layout.size[AXIS_TP] > 1)
+        return export_refuse(export, "workload.precision", "fp8",
+                             "its float8 layers are not split by tp", error);
+    if (plan->model->experts.count > 0)
+        return export_refuse(export, "workload.precision", "fp8",
+                             "its float8 layers replace linear ones, and experts are stacked in "
+                             "one parameter",
+                             error);
+    return !plan->sharding.gather_fp8 || plan->sharding.form == FORM_PER_PARAMETER ||
+           export_refuse(export, "sharding.gather_dtype", "fp8",
+                         "gathers in float8 are FSDP2's (per_parameter)", error);
+}
+
+/* It wraps whole blocks. */
+static gboolean check_experts(Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint ep = layout_ep(&plan->layout);
+
+    if (plan->model->experts.count == 0)
+        return TRUE;
+    if (plan->sharding.strategy != STRATEGY_NO_SHARD)
+        export_note(export, "left to FSDP: a block's experts are gathered with the rest of it, the "
+                            "plan gathers them apart");
+    return ep == 1 ||
+           export_refuse_uint(export, "layout.ep", ep, "it has no expert parallelism", error);
+}
+
 static void note_split(Export *export)
 {
     const guint *size = export->plan->layout.size;
@@ -169,7 +232,7 @@ static void note_script(Export *export, const char *optimizer)
                     "in the training script: Accelerator(gradient_accumulation_plugin="
                     "GradientAccumulationPlugin(num_steps=%u, sync_each_batch=%s))",
                     plan->schedule.micro_batches, sharded ? "True" : "False");
-    if (plan->workload.recipe->reduce != plan->workload.recipe->compute)
+    if (export_is_fsdp2(plan) && plan->workload.recipe->reduce != plan->workload.recipe->compute)
         export_note(export, "in the training script, or gradients are reduced in bf16: "
                             "FullyShardedDataParallelPlugin(mixed_precision_policy=...) with "
                             "reduce_dtype torch.float32");
@@ -197,6 +260,22 @@ static void note_hints(Export *export)
                             "plan once a step");
 }
 
+/* Scaled by the largest magnitude of each tensor as it is, as in the plan. */
+static void write_float8(Export *export)
+{
+    const Plan *plan = export->plan;
+
+    if (plan->workload.recipe->precision != DTYPE_FP8)
+        return;
+    export_note(export, "left to accelerate: of the blocks' matrices the very first stays in bf16");
+    g_string_append_printf(export->text,
+                           "fp8_config:\n"
+                           "  backend: AO\n"
+                           "  enable_fsdp_float8_all_gather: %s\n"
+                           "  pad_inner_dim: true\n",
+                           plan->sharding.gather_fp8 ? "true" : "false");
+}
+
 static void write_fsdp1(Export *export, const char *strategy)
 {
     const Plan *plan = export->plan;
@@ -219,16 +298,18 @@ static void write_fsdp(Export *export, const char *strategy, const char *recompu
                        const char *block)
 {
     const gboolean offloads = sharding_offloads(&export->plan->sharding);
+    const gboolean float8 = export->plan->workload.recipe->precision == DTYPE_FP8;
 
     g_string_append_printf(export->text,
                            "fsdp_config:\n"
                            "  fsdp_activation_checkpointing: %s\n"
                            "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
-                           "  fsdp_cpu_ram_efficient_loading: true\n"
+                           "  fsdp_cpu_ram_efficient_loading: %s\n"
                            "  fsdp_offload_params: %s\n"
                            "  fsdp_state_dict_type: SHARDED_STATE_DICT\n"
                            "  fsdp_transformer_layer_cls_to_wrap: %s\n",
-                           recompute, offloads ? "true" : "false", block);
+                           recompute, float8 ? "false" : "true", offloads ? "true" : "false",
+                           block);
     if (export->plan->sharding.form == FORM_FLAT)
         write_fsdp1(export, strategy);
     else
@@ -288,6 +369,7 @@ static const char *distributed_type(const Plan *plan)
 static gboolean accelerate_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
+    const gboolean float8 = plan->workload.recipe->precision == DTYPE_FP8;
     const char *strategy, *precision, *optimizer, *recompute, *block, *context;
     gboolean offloads;
 
@@ -295,8 +377,8 @@ static gboolean accelerate_write(Export *export, GError **error)
              export_map(export, "sharding.strategy", strategy_name(plan->sharding.strategy),
                         plan->sharding.form == FORM_FLAT ? fsdp1_strategies : fsdp2_strategies,
                         error)) == NULL ||
-        (precision = export_map(export, "workload.recipe", plan->workload.recipe->name, recipes,
-                                error)) == NULL ||
+        (precision = export_map(export, "workload.recipe", plan->workload.recipe->name,
+                                float8 ? float8_recipes : recipes, error)) == NULL ||
         (optimizer = export_map(export, "workload.optimizer",
                                 optimizer_name(plan->workload.optimizer), optimizers, error)) ==
             NULL ||
@@ -308,11 +390,11 @@ static gboolean accelerate_write(Export *export, GError **error)
         (context = export_map(export, "context_parallel.kind", context_kind_name(plan->context),
                               contexts, error)) == NULL ||
         !check_machines(export, error) || !check_replicas(export, error) ||
-        !check_split(export, error) ||
+        !check_split(export, error) || !check_float8(export, error) ||
         !export_check_gradients(export, DTYPE_FP32,
                                 "FSDP's gradients of fp32 parameters are fp32 once reduced",
                                 error) ||
-        !export_offload_all(export, &offloads, error))
+        !check_experts(export, error) || !export_offload_all(export, &offloads, error))
         return FALSE;
     note_script(export, optimizer);
     note_split(export);
@@ -327,6 +409,7 @@ static gboolean accelerate_write(Export *export, GError **error)
         write_fsdp(export, strategy, recompute, block);
         write_mesh(export, context);
     }
+    write_float8(export);
     write_top(export, precision);
     return TRUE;
 }
@@ -334,6 +417,8 @@ static gboolean accelerate_write(Export *export, GError **error)
 const Exporter exporter_accelerate = {
     .name = "accelerate",
     .comments = TRUE,
+    .any_model = TRUE,
+    .eighth = TRUE,
     .why_not_axis = {[AXIS_PP] = "its pipeline (PiPPy) is for inference"},
     .write = accelerate_write,
 };

@@ -1,8 +1,9 @@
-/* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS.  Looked at: DeepSpeed at commit
- * edaa72212672. */
+/* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS, AutoEP.  Looked at: DeepSpeed at
+ * commit edaa72212672 (runtime/, module_inject/auto_ep_config.py, auto_ep_presets). */
 #include "sim/export/exporter.h"
 
 #include <json-glib/json-glib.h>
+#include <string.h>
 
 /* zero_optimization.stage.  hybrid_shard is stage 3 within groups of mics_shard_size ranks. */
 static const Mapping strategies[] = {
@@ -37,6 +38,15 @@ static const Mapping recomputes[] = {
     {"none", "false", NULL},
     {"selective", NULL, "what is checkpointed is up to the model's code, block by block"},
     {"full", "true", NULL},
+    {NULL, NULL, NULL},
+};
+
+/* expert_parallel.preset_model: where AutoEP finds experts and router. */
+static const Mapping presets[] = {
+    {"mixtral", "mixtral", NULL},
+    {"qwen3_moe", "qwen3_moe", NULL},
+    {"deepseek_v2", "deepseek_v2", NULL},
+    {"deepseek_v3", "deepseek_v3", NULL},
     {NULL, NULL, NULL},
 };
 
@@ -75,6 +85,21 @@ static guint64 unit_elements(const Model *model, UnitKind unit)
         elements += param->rows * param->cols;
     }
     return elements;
+}
+
+/* Of the largest block, with the experts that a rank holds. */
+static guint64 block_elements(const Plan *plan)
+{
+    const guint sparse = model_num_sparse(plan->model);
+    guint64 largest = 0;
+
+    if (sparse < plan->model->layers)
+        largest = unit_elements(plan->model, UNIT_BLOCK);
+    if (sparse > 0)
+        largest =
+            MAX(largest, unit_elements(plan->model, UNIT_SPARSE) +
+                             unit_elements(plan->model, UNIT_EXPERTS) / layout_ep(&plan->layout));
+    return largest;
 }
 
 /* How many elements may come before a parameter's next use for it to stay gathered.  Between the
@@ -150,7 +175,7 @@ static void add_tier(JsonBuilder *json, const char *name, Tier tier)
 
 static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
 {
-    const guint64 block = unit_elements(plan->model, UNIT_BLOCK);
+    const guint64 block = block_elements(plan);
 
     begin(json, "zero_optimization");
     add_uint(json, "stage", stage);
@@ -223,6 +248,35 @@ static void note_hints(Export *export, guint64 stage)
         export_note(export, "hybrid_shard: build the model under deepspeed.zero.MiCS_Init()");
 }
 
+/* AutoEP's experts: groups of neighbouring ranks, as in a plan. */
+static gboolean check_experts(Export *export, const char **preset, GError **error)
+{
+    const Plan *plan = export->plan;
+    const guint ep = layout_ep(&plan->layout);
+
+    *preset = NULL;
+    if (ep == 1)
+        return TRUE;
+    if (plan->sharding.strategy == STRATEGY_HYBRID_SHARD)
+        return export_refuse_uint(export, "layout.ep", ep, "its AutoEP does not go with MiCS",
+                                  error);
+    if (strcmp(plan->model->model_type, "deepseek_v3") == 0)
+        export_note(export, "left to DeepSpeed: its AutoEP updates no bias of the router");
+    return (*preset = export_map(export, "model.model_type", plan->model->model_type, presets,
+                                 error)) != NULL;
+}
+
+static void add_experts(JsonBuilder *json, const Plan *plan, const char *preset)
+{
+    if (preset == NULL)
+        return;
+    begin(json, "expert_parallel");
+    add_true(json, "enabled");
+    add_uint(json, "autoep_size", layout_ep(&plan->layout));
+    add_string(json, "preset_model", preset);
+    json_builder_end_object(json);
+}
+
 static gboolean check_keep(const Export *export, guint64 stage, GError **error)
 {
     const Sharding *sharding = &export->plan->sharding;
@@ -246,7 +300,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
 {
     const Plan *plan = export->plan;
     const gboolean replicated = plan->layout.size[AXIS_DP_REPLICATE] > 1;
-    const char *stage_text, *bf16, *optimizer, *recompute;
+    const char *stage_text, *bf16, *optimizer, *recompute, *preset;
     g_autoptr(JsonBuilder) json = json_builder_new();
 
     if ((stage_text =
@@ -265,7 +319,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
         return FALSE;
     const guint64 stage = g_ascii_strtoull(stage_text, NULL, 10);
     if (!export_check_accumulate(export, stage >= 2, error) || !check_keep(export, stage, error) ||
-        !check_offload(export, stage, error))
+        !check_offload(export, stage, error) || !check_experts(export, &preset, error))
         return FALSE;
     note_hints(export, stage);
     json_builder_begin_object(json);
@@ -277,6 +331,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
     add_precision(json, plan, bf16);
     add_optimizer(json, optimizer, stage != 0);
     add_zero(json, plan, stage);
+    add_experts(json, plan, preset);
     if (g_str_equal(recompute, "true")) {
         begin(json, "activation_checkpointing");
         json_builder_set_member_name(json, "partition_activations");
@@ -291,6 +346,7 @@ static gboolean deepspeed_write(Export *export, GError **error)
 const Exporter exporter_deepspeed = {
     .name = "deepspeed",
     .comments = FALSE,
+    .any_model = TRUE,
     .half = TRUE,
     .why_not_axis =
         {

@@ -89,7 +89,7 @@ gboolean export_check_recompute(const Export *export, const char *why, GError **
            export_refuse(export, "recompute", recompute, why, error);
 }
 
-static gboolean refuse_offload(const Export *export, const char *why, GError **error)
+gboolean export_refuse_offload(const Export *export, const char *why, GError **error)
 {
     const Offload *offload = &export->plan->sharding.offload;
     g_autofree char *tiers =
@@ -123,10 +123,16 @@ gboolean export_offload_all(Export *export, gboolean *all, GError **error)
         return TRUE;
     export_note_offload(export);
     return (offload->optimizer == TIER_HOST && offload->parameters == TIER_HOST) ||
-           refuse_offload(export,
-                          "its offload moves parameters and the optimiser's state together, to the "
-                          "host (optimizer=host,parameters=host)",
-                          error);
+           export_refuse_offload(
+               export,
+               "its offload moves parameters and the optimiser's state together, to the "
+               "host (optimizer=host,parameters=host)",
+               error);
+}
+
+gboolean export_is_fsdp2(const Plan *plan)
+{
+    return strcmp(plan->workload.recipe->name, recipe_fsdp2.name) == 0;
 }
 
 guint export_even_layers(const Plan *plan)
@@ -140,17 +146,26 @@ guint export_even_layers(const Plan *plan)
     return layers / chunks;
 }
 
-/* Axes that a framework's file lacks, and fields that no framework's file has. */
-static gboolean check_common(const Export *export, const Exporter *exporter, GError **error)
+static gboolean check_model(const Export *export, const Exporter *exporter, GError **error)
+{
+    Model known = *export->plan->model;
+
+    if (exporter->any_model)
+        return TRUE;
+    known.features &= ~exporter->features;
+    g_autofree char *missing = model_untrainable(&known);
+    if (missing == NULL)
+        return TRUE;
+    g_autofree char *why = g_strconcat("there is no word for ", missing, NULL);
+    return export_refuse(export, "model.model_type", known.model_type, why, error);
+}
+
+/* Axes that a framework's file lacks. */
+static gboolean check_axes(const Export *export, const Exporter *exporter, GError **error)
 {
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP];
-    const DType precision = plan->workload.recipe->precision;
-    g_autofree char *untrainable = model_untrainable(plan->model);
 
-    if (untrainable != NULL)
-        return export_refuse(export, "model.model_type", plan->model->model_type,
-                             "only models that fsdp-run trains are exported", error);
     for (guint axis = 0; axis < NUM_AXES; axis++) {
         g_autofree char *field = g_strconcat("layout.", axis_name((Axis)axis), NULL);
 
@@ -158,40 +173,57 @@ static gboolean check_common(const Export *export, const Exporter *exporter, GEr
             return export_refuse_uint(export, field, plan->layout.size[axis],
                                       exporter->why_not_axis[axis], error);
     }
-    if (plan->model->kv_heads % tp != 0)
-        return export_refuse_uint(export, "layout.tp", tp,
-                                  "it must divide the model's kv heads "
-                                  "there",
-                                  error);
-    if (precision != DTYPE_BF16 && precision != DTYPE_FP32 &&
-        !(exporter->half && precision == DTYPE_FP16))
-        return export_refuse(export, "workload.precision", dtype_name(precision),
-                             exporter->half ? "plans in bf16, fp16 and fp32 are exported"
-                                            : "plans in bf16 and fp32 are exported",
-                             error);
-    if (plan->sharding.gather_fp8)
-        return export_refuse(export, "sharding.gather_dtype", "fp8",
-                             "what is gathered in fp8 there is multiplied in fp8 too", error);
-    if (sharding_offloads(&plan->sharding) && exporter->why_not_offload != NULL)
-        return refuse_offload(export, exporter->why_not_offload, error);
-    if (plan->sharding.num_overrides != 0)
-        return export_refuse(export, "sharding.units", "[...]",
-                             "its configuration has one strategy for all units (search with "
-                             "--fix unit=uniform)",
-                             error);
-    return TRUE;
+    return plan->model->kv_heads % tp == 0 ||
+           export_refuse_uint(export, "layout.tp", tp, "it must divide the model's kv heads there",
+                              error);
+}
+
+static gboolean check_precision(const Export *export, const Exporter *exporter, GError **error)
+{
+    const DType precision = export->plan->workload.recipe->precision;
+
+    if (!(precision == DTYPE_BF16 || precision == DTYPE_FP32 ||
+          (exporter->half && precision == DTYPE_FP16) ||
+          (exporter->eighth && precision == DTYPE_FP8))) {
+        g_autofree char *why =
+            g_strdup_printf("plans in bf16%s%s and fp32 are exported",
+                            exporter->half ? ", fp16" : "", exporter->eighth ? ", fp8" : "");
+
+        return export_refuse(export, "workload.precision", dtype_name(precision), why, error);
+    }
+    return !export->plan->sharding.gather_fp8 || precision == DTYPE_FP8 ||
+           export_refuse(export, "sharding.gather_dtype", "fp8",
+                         exporter->eighth ? "what is gathered in fp8 there is multiplied in fp8 too"
+                                          : "it gathers what it computes with",
+                         error);
+}
+
+/* Fields that no framework's file has, and what some lack. */
+static gboolean check_common(const Export *export, const Exporter *exporter, GError **error)
+{
+    g_autofree char *units = plan_units_text(export->plan);
+
+    return check_model(export, exporter, error) && check_axes(export, exporter, error) &&
+           check_precision(export, exporter, error) &&
+           (export->plan->sharding.num_overrides == 0 ||
+            export_refuse(export, "sharding.units", units != NULL ? units : "[...]",
+                          "its configuration has one strategy for all units (search with --fix "
+                          "unit=uniform)",
+                          error));
 }
 
 static char *title(const Plan *plan)
 {
     const guint data_ranks = layout_data_ranks(&plan->layout);
+    const DType precision = plan->workload.recipe->precision;
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recipe = recipe_text(plan->workload.recipe);
+    const char *in = precision == DTYPE_FP8 ? " in fp8" : precision == DTYPE_FP16 ? " in fp16" : "";
 
     return g_strdup_printf(
-        "%s on %u ranks (%s), %s, recipe %s: global batch %u = micro-batch %u x %u "
+        "%s on %u ranks (%s), %s, recipe %s%s: global batch %u = micro-batch %u x %u "
         "micro-batches x %u data-parallel ranks",
-        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy), recipe,
+        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy), recipe, in,
         plan->workload.global_batch, plan->schedule.micro_batch, plan->schedule.micro_batches,
         data_ranks);
 }

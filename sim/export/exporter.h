@@ -14,10 +14,11 @@ typedef struct {
 /* One framework: one file, which ends with its table. */
 typedef struct {
     const char *name;
-    gboolean comments;                  /* its format has them, from "#" on */
+    gboolean comments;  /* its format has them, from "#" on */
+    gboolean any_model; /* its file has no sizes: a model is what the training script makes */
+    guint32 features;   /* else, of models that it tells beyond what fsdp-run trains */
     const char *why_not_axis[NUM_AXES]; /* why an axis is 1 there; NULL: it may be larger */
-    gboolean half;                      /* fp16 too, beside bf16 and fp32 */
-    const char *why_not_offload;        /* why all is on the device there; NULL: it may not be */
+    gboolean half, eighth;              /* fp16 and fp8 too, beside bf16 and fp32 */
     gboolean (*write)(Export *export, GError **error);
 } Exporter;
 
@@ -52,6 +53,9 @@ gboolean export_check_accumulate(const Export *export, gboolean sharded, GError 
 gboolean export_check_gradients(const Export *export, DType gradient, const char *why,
                                 GError **error);
 
+/* "FRAMEWORK can't express offload = optimizer=host,parameters=device: WHY". */
+gboolean export_refuse_offload(const Export *export, const char *why, GError **error);
+
 /* For those that move parameters, gradients and the optimiser's state to the host together: whether
  * the plan does, in *all.  A part of them is refused. */
 gboolean export_offload_all(Export *export, gboolean *all, GError **error);
@@ -61,6 +65,9 @@ void export_note_offload(Export *export);
 
 /* Refuses, with @why, a plan that computes only the first layers of stages again. */
 gboolean export_check_recompute(const Export *export, const char *why, GError **error);
+
+/* The recipe is fsdp2, in whatever precision. */
+gboolean export_is_fsdp2(const Plan *plan);
 
 /* Blocks of every chunk of the pipeline; 0 when some have more than others. */
 guint export_even_layers(const Plan *plan);

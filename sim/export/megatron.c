@@ -1,11 +1,11 @@
 /* Plan -> Megatron-LM's arguments, one option a line: DDP, distributed optimizer, Megatron-FSDP,
- * pipelines, context parallelism.
+ * pipelines, context and expert parallelism, fp8, the optimiser on the host.
  *
- * Options and rules as in Megatron-LM at commit d98e8a64ddf3 (its training/arguments.py, core's
- * transformer_config.py, pipeline_parallel/schedules.py, pipeline_parallel_layer_layout.py). */
-#include "sim/export/exporter.h"
-
-#include <math.h>
+ * Options and rules as in Megatron-LM at commit d98e8a64ddf3 (its training/arguments.py,
+ * argument_utils.py, core's transformer_config.py, model_parallel_config.py, moe/moe_utils.py,
+ * optimizer/distrib_optimizer.py, pipeline_parallel/schedules.py,
+ * pipeline_parallel_layer_layout.py). */
+#include "sim/export/megatron_model.h"
 
 /* Megatron-FSDP asserts on its own checkpoint format, and on gradients that no kernel has already
  * added into a whole buffer. */
@@ -53,6 +53,19 @@ static const Mapping sharded_optimizers[] = {
     {NULL, NULL, NULL},
 };
 
+/* --main-grads-dtype: what the optimiser on the host is given; it keeps the rest in fp32. */
+static const Mapping host_gradients[] = {
+    {"zero", "bf16", NULL},
+    {"megatron", "fp32", NULL},
+    {"fp32", NULL, "its optimiser on the host has a master of its own (recipe zero or megatron)"},
+    {NULL, NULL, NULL},
+};
+static const Mapping host_half_gradients[] = {
+    {"zero", NULL, "--main-grads-dtype is fp32 or bf16 (recipe megatron)"},
+    {"megatron", "fp32", NULL},
+    {NULL, NULL, NULL},
+};
+
 static const Mapping recomputes[] = {
     {"none", "", NULL},
     {"selective", "--recompute-granularity selective\n--recompute-modules core_attn\n", NULL},
@@ -77,6 +90,7 @@ static const Mapping contexts[] = {
 
 typedef struct {
     const char *sharding, *recipe, *optimizer, *recompute, *context;
+    const char *main_grads; /* dtype, of an optimiser on the host; NULL: it is on the device */
     guint recompute_layers; /* of each chunk; 0: of all that is said */
 } Words;
 
@@ -84,103 +98,6 @@ typedef struct {
 static gboolean accumulates_sharded(Strategy strategy)
 {
     return strategy != STRATEGY_NO_SHARD && strategy != STRATEGY_SHARD_OPTIMIZER;
-}
-
-/* Rotary scaling is a factor there; the rest is Llama 3.1's, in its code. */
-static gboolean write_positions(Export *export, GError **error)
-{
-    const Model *model = export->plan->model;
-    const RopeScaling *scaling = &model->rope_scaling;
-
-    if ((model->features & FEATURE_ROPE) == 0) {
-        g_string_append_printf(export->text, "--position-embedding-type %s\n",
-                               (model->features & FEATURE_POSITIONS) != 0 ? "learned_absolute"
-                                                                          : "none");
-        return TRUE;
-    }
-    if (model->rope_theta != floor(model->rope_theta)) {
-        g_autofree char *value = g_strdup_printf("%g", model->rope_theta);
-
-        return export_refuse(export, "model.rope_theta", value, "--rotary-base is an integer",
-                             error);
-    }
-    g_string_append_printf(export->text,
-                           "--position-embedding-type rope\n--rotary-base %.0f\n"
-                           "--rotary-percent 1.0\n",
-                           model->rope_theta);
-    if (scaling->factor == 1.0)
-        return TRUE;
-    if (scaling->low_freq_factor != 1.0 || scaling->high_freq_factor != 4.0 ||
-        scaling->original_max_seq != 8192)
-        return export_refuse(export, "model.rope_scaling", "{...}",
-                             "it has low_freq_factor 1, high_freq_factor 4 and "
-                             "original_max_position_embeddings 8192 built in",
-                             error);
-    g_string_append_printf(export->text, "--use-rope-scaling\n--rope-scaling-factor %g\n",
-                           scaling->factor);
-    return TRUE;
-}
-
-/* All matrices have a bias there, or none, or queries, keys and values alone. */
-static gboolean write_biases(Export *export, GError **error)
-{
-    const guint32 all = FEATURE_QKV_BIAS | FEATURE_O_BIAS | FEATURE_MLP_BIAS;
-    const guint32 biases = export->plan->model->features & all;
-
-    if (biases == all)
-        return TRUE;
-    if (biases != 0 && biases != FEATURE_QKV_BIAS)
-        return export_refuse(export, "model.model_type", export->plan->model->model_type,
-                             "biases are on all matrices, on queries, keys and values, or on none",
-                             error);
-    g_string_append(export->text, "--disable-bias-linear\n");
-    if (biases != 0)
-        g_string_append(export->text, "--add-qkv-bias\n");
-    return TRUE;
-}
-
-/* Its GELU has the tanh form where it is fused with a bias. */
-static gboolean write_block(Export *export, GError **error)
-{
-    const Model *model = export->plan->model;
-    const gboolean gated = (model->features & FEATURE_GATED) != 0;
-
-    if (!gated && (model->features & FEATURE_MLP_BIAS) == 0)
-        return export_refuse(export, "model.model_type", model->model_type,
-                             "its GELU without a bias is not the tanh form", error);
-    g_string_append_printf(export->text, "--normalization %s\n--norm-epsilon %g\n%s",
-                           (model->features & FEATURE_LAYER_NORM) != 0 ? "LayerNorm" : "RMSNorm",
-                           model->norm_eps, gated ? "--swiglu\n" : "");
-    return write_biases(export, error);
-}
-
-static gboolean write_model(Export *export, GError **error)
-{
-    const Plan *plan = export->plan;
-    const Model *model = plan->model;
-    GString *text = export->text;
-
-    g_string_append_printf(text,
-                           "--num-layers %u\n--hidden-size %u\n--ffn-hidden-size %u\n"
-                           "--num-attention-heads %u\n--kv-channels %u\n",
-                           model->layers, model->hidden, model->ffn, model->heads, model->head_dim);
-    if (model->kv_heads != model->heads)
-        g_string_append_printf(text, "--group-query-attention\n--num-query-groups %u\n",
-                               model->kv_heads);
-    g_string_append_printf(text, "--seq-length %u\n--max-position-embeddings %u\n",
-                           plan->workload.seq_len, model->max_seq);
-    if (!write_positions(export, error) || !write_block(export, error))
-        return FALSE;
-    g_string_append_printf(text,
-                           "--attention-dropout 0.0\n--hidden-dropout 0.0\n"
-                           "--init-method-std %g\n",
-                           model->init_std);
-    if (!model->tied)
-        g_string_append(text, "--untie-embeddings-and-output-weights\n");
-    /* Unpadded, as the plan counts it; its default rounds up to a multiple of 128. */
-    g_string_append_printf(text, "--vocab-size %u\n--make-vocab-size-divisible-by 1\n",
-                           model->vocab);
-    return TRUE;
 }
 
 static void note_hints(Export *export)
@@ -196,6 +113,11 @@ static void note_hints(Export *export)
                         "adds a token to --vocab-size)");
     if (export->plan->workload.recipe->precision == DTYPE_FP16)
         export_note(export, "fp16: its loss scale is dynamic");
+    if (sharding->gather_fp8)
+        export_note(export,
+                    "gather = fp8: it keeps fp8 parameters between steps, where the plan "
+                    "has %s ones",
+                    dtype_name(export->plan->workload.recipe->stored));
     if (export->plan->schedule.recompute == RECOMPUTE_SELECTIVE)
         export_note(export, "recompute = selective: core_attn keeps what attention gives, the plan "
                             "makes that again too");
@@ -256,6 +178,83 @@ static void write_parallel(Export *export, const Words *words)
     if (plan->sharding.strategy != STRATEGY_NO_SHARD && size[AXIS_DP_REPLICATE] > 1)
         g_string_append_printf(export->text, "--num-distributed-optimizer-instances %u\n",
                                size[AXIS_DP_REPLICATE]);
+    /* Its default splits experts as it does other matrices. */
+    if (plan->model->experts.count > 0)
+        g_string_append_printf(export->text,
+                               "--expert-model-parallel-size %u\n--expert-tensor-parallel-size 1\n",
+                               layout_ep(&plan->layout));
+}
+
+/* Scaled by the largest magnitude of each tensor as it is, as in the plan. */
+static void write_fp8(Export *export)
+{
+    if (export->plan->workload.recipe->precision != DTYPE_FP8)
+        return;
+    g_string_append_printf(export->text, "--fp8-format hybrid\n--fp8-recipe tensorwise\n%s",
+                           export->plan->sharding.gather_fp8 ? "--fp8-param-gather\n" : "");
+}
+
+static void write_offload(Export *export, const Words *words)
+{
+    if (words->main_grads == NULL)
+        return;
+    g_string_append_printf(export->text,
+                           "--optimizer-cpu-offload\n--use-precision-aware-optimizer\n"
+                           "--main-grads-dtype %s\n--main-params-dtype fp32\n"
+                           "--exp-avg-dtype fp32\n--exp-avg-sq-dtype fp32\n",
+                           words->main_grads);
+}
+
+/* Its optimiser on the host holds master and moments. */
+static gboolean check_offload(Export *export, Words *words, GError **error)
+{
+    const Plan *plan = export->plan;
+    const Offload *offload = &plan->sharding.offload;
+
+    const gboolean half = plan->workload.recipe->precision == DTYPE_FP16;
+
+    words->main_grads = NULL;
+    if (!sharding_offloads(&plan->sharding))
+        return TRUE;
+    if (offload->optimizer != TIER_HOST || offload->parameters != TIER_DEVICE)
+        return export_refuse_offload(export,
+                                     "it moves the optimiser's state, to the host "
+                                     "(optimizer=host,parameters=device)",
+                                     error);
+    if (plan->sharding.strategy != STRATEGY_SHARD_OPTIMIZER)
+        return export_refuse_offload(export,
+                                     "its optimiser on the host is a distributed optimizer, and "
+                                     "Megatron-FSDP keeps masters itself (shard_optimizer)",
+                                     error);
+    export_note_offload(export);
+    return (words->main_grads = export_map(export, "workload.recipe", plan->workload.recipe->name,
+                                           half ? host_half_gradients : host_gradients, error)) !=
+           NULL;
+}
+
+/* Each expert is whole on a rank, which then has its own part of the sequence. */
+static gboolean check_experts(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    return plan->model->experts.count == 0 || plan->layout.size[AXIS_TP] == 1 ||
+           plan->sequence_parallel ||
+           export_refuse(export, "tensor_parallel.sequence", "false",
+                         "a model with experts has --sequence-parallel beside tp", error);
+}
+
+/* Matrices that tp splits: not those of an expert. */
+static gboolean check_mlps(const Export *export, GError **error)
+{
+    const Model *model = export->plan->model;
+    const guint tp = export->plan->layout.size[AXIS_TP];
+
+    if (model_num_sparse(model) < model->layers && model->ffn % tp != 0)
+        return export_refuse_uint(export, "layout.tp", tp,
+                                  "it must divide the model's intermediate_size there", error);
+    return model->experts.shared_ffn % tp == 0 ||
+           export_refuse_uint(export, "layout.tp", tp,
+                              "it must divide the shared experts' width there", error);
 }
 
 /* Its splits are equal, and with a sequence that is split those of one sample's tokens. */
@@ -264,9 +263,8 @@ static gboolean check_tensor_parallel(const Export *export, GError **error)
     const Plan *plan = export->plan;
     const guint tp = plan->layout.size[AXIS_TP], cp = plan->layout.size[AXIS_CP];
 
-    if (plan->model->ffn % tp != 0)
-        return export_refuse_uint(export, "layout.tp", tp,
-                                  "it must divide the model's intermediate_size there", error);
+    if (!check_mlps(export, error) || !check_experts(export, error))
+        return FALSE;
     if (tp > 1 && plan->sequence_parallel && plan->workload.seq_len / cp % tp != 0)
         return export_refuse_uint(export, "workload.seq_len", plan->workload.seq_len,
                                   "with --sequence-parallel cp x tp must divide it", error);
@@ -358,11 +356,12 @@ static gboolean megatron_write(Export *export, GError **error)
     Words words = {.recompute_layers = 0};
 
     if (!find_words(export, &words, error) || !check_recompute(export, &words, error) ||
-        !check_tensor_parallel(export, error) || !check_pipeline(export, error) ||
+        !check_offload(export, &words, error) || !check_tensor_parallel(export, error) ||
+        !check_pipeline(export, error) ||
         !export_check_accumulate(export, accumulates_sharded(plan->sharding.strategy), error))
         return FALSE;
     note_hints(export);
-    if (!write_model(export, error))
+    if (!megatron_write_model(export, error))
         return FALSE;
     g_string_append_printf(export->text,
                            "--micro-batch-size %u\n--global-batch-size %u\n"
@@ -375,6 +374,8 @@ static gboolean megatron_write(Export *export, GError **error)
                                words.recompute_layers);
     else if (plan->schedule.recompute == RECOMPUTE_FULL)
         g_string_append(export->text, "--recompute-method uniform\n--recompute-num-layers 1\n");
+    write_fp8(export);
+    write_offload(export, &words);
     write_parallel(export, &words);
     return TRUE;
 }
@@ -382,8 +383,8 @@ static gboolean megatron_write(Export *export, GError **error)
 const Exporter exporter_megatron = {
     .name = "megatron",
     .comments = TRUE,
+    .features = MEGATRON_FEATURES,
     .half = TRUE,
-    .why_not_offload = "its optimiser on the host needs the precision-aware one, which keeps other "
-                       "types than a plan's recipe",
+    .eighth = TRUE,
     .write = megatron_write,
 };

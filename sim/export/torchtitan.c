@@ -1,9 +1,10 @@
-/* Plan -> torchtitan's job configuration, TOML: FSDP2, DDP, pipelines, context parallelism.
+/* Plan -> torchtitan's job configuration, TOML: FSDP2, DDP, pipelines, context and expert
+ * parallelism, float8.
  *
- * Fields and rules as in torchtitan v0.2.2 (its job_config.py, pipeline_parallel.py, llama3's
- * parallelize.py), the last version that reads TOML, and in PyTorch's distributed/pipelining at
- * commit 00722e648b74. */
-#include "sim/export/exporter.h"
+ * Fields and rules as in torchtitan v0.2.2 (its job_config.py, parallel_dims.py,
+ * pipeline_parallel.py, quantization/float8.py, each model's __init__.py and parallelize.py), the
+ * last version that reads TOML, and in PyTorch's distributed/pipelining at commit 00722e648b74. */
+#include "sim/export/torchtitan_model.h"
 
 /* fsdp_reshard_after_forward; full_shard's is decided by what the plan keeps. */
 static const Mapping strategies[] = {
@@ -73,64 +74,6 @@ typedef struct {
     const char *reshard, *precision, *reduce, *optimizer, *recompute, *schedule, *context;
 } Words;
 
-/* Shapes that torchtitan's llama3 has under a name. */
-static const struct {
-    const char *flavor;
-    guint layers, hidden, heads, kv_heads, ffn, vocab;
-} flavors[] = {
-    {"8B", 32, 4096, 32, 8, 14336, 128256},
-    {"70B", 80, 8192, 64, 8, 28672, 128256},
-    {"405B", 126, 16384, 128, 8, 53248, 128256},
-};
-
-static const char *find_flavor(const Model *model)
-{
-    for (guint i = 0; i < G_N_ELEMENTS(flavors); i++)
-        if (flavors[i].layers == model->layers && flavors[i].hidden == model->hidden &&
-            flavors[i].heads == model->heads && flavors[i].kv_heads == model->kv_heads &&
-            flavors[i].ffn == model->ffn && flavors[i].vocab == model->vocab)
-            return flavors[i].flavor;
-    return NULL;
-}
-
-static gboolean check_model(const Export *export, GError **error)
-{
-    const Model *model = export->plan->model;
-
-    if ((model->features | FEATURE_UNTIED) != (FEATURE_ROPE | FEATURE_GATED | FEATURE_UNTIED))
-        return export_refuse(export, "model.model_type", model->model_type,
-                             "its llama3 has RMSNorm, rotary embedding, SwiGLU and no biases",
-                             error);
-    if (model->tied)
-        return export_refuse(export, "model.tie_word_embeddings", "true",
-                             "its llama3 has a head of its own", error);
-    if (model->head_dim * model->heads != model->hidden) {
-        g_autofree char *value = g_strdup_printf("%u", model->head_dim);
-
-        return export_refuse(export, "model.head_dim", value,
-                             "its llama3 takes hidden_size / num_attention_heads", error);
-    }
-    return TRUE;
-}
-
-/* The file names a flavor; sizes are in torchtitan's code. */
-static void write_model(Export *export)
-{
-    const Model *model = export->plan->model;
-    const char *known = find_flavor(model);
-    g_autofree char *flavor = g_strdup(known != NULL ? known : model->name);
-
-    g_strcanon(flavor, G_CSET_A_2_Z G_CSET_a_2_z G_CSET_DIGITS "._-", '_');
-    if (known == NULL)
-        export_note(export,
-                    "torchtitan has no flavor of this shape yet: add \"%s\" to its llama3 with dim "
-                    "%u, n_layers %u, n_heads %u, n_kv_heads %u, vocab_size %u, rope_theta %g, "
-                    "norm_eps %g, feed-forward %u",
-                    flavor, model->hidden, model->layers, model->heads, model->kv_heads,
-                    model->vocab, model->rope_theta, model->norm_eps, model->ffn);
-    g_string_append_printf(export->text, "\n[model]\nname = \"llama3\"\nflavor = \"%s\"\n", flavor);
-}
-
 /* Gathered units that are kept between forward and backward: both of those that FSDP2 would gather
  * again at once, or none.  With a pipeline its default keeps all, as "never" does. */
 static const char *reshard_policy(const Export *export, GError **error)
@@ -155,18 +98,12 @@ static const char *reshard_policy(const Export *export, GError **error)
     return sharding->keep_root ? policy : "always";
 }
 
-/* From an fp32 shard to what is computed with. */
-static gboolean casts(const Plan *plan)
-{
-    return plan->workload.recipe->stored != plan->workload.recipe->compute;
-}
-
 static void note_hints(Export *export)
 {
     const Plan *plan = export->plan;
 
-    export_note(export, "yours to add: learning rate, steps, dataset, tokenizer; for versions of "
-                        "torchtitan that read TOML");
+    export_note(export, "yours to add: learning rate, steps, dataset, tokenizer; for torchtitan "
+                        "v0.2.2, the last version that reads TOML");
     if (plan->sharding.strategy == STRATEGY_NO_SHARD)
         return;
     export_note(export,
@@ -180,7 +117,7 @@ static void note_hints(Export *export)
     if (plan->workload.recipe->reduce != DTYPE_FP32)
         export_note(export, "mixed_precision_reduce: its type names float32 alone, FSDP2 takes "
                             "bfloat16 too");
-    if (layout_shard_ranks(&plan->layout) == 1 && casts(plan))
+    if (layout_shard_ranks(&plan->layout) == 1 && export_is_fsdp2(plan))
         export_note(export, "dp_shard = 1: nothing is sharded, bf16 comes from torch.autocast");
 }
 
@@ -271,6 +208,39 @@ static void write_parallelism(Export *export, const Words *words)
     if (size[AXIS_CP] > 1)
         g_string_append_printf(export->text, "context_parallel_rotate_method = \"%s\"\n",
                                words->context);
+    if (export->plan->model->experts.count > 0)
+        g_string_append_printf(export->text,
+                               "expert_parallel_degree = %u\nexpert_tensor_parallel_degree = 1\n",
+                               layout_ep(&export->plan->layout));
+}
+
+/* Scaled by the largest magnitude of each tensor as it is, as in the plan; head and router stay in
+ * bf16. */
+static void write_float8(Export *export)
+{
+    const Plan *plan = export->plan;
+    const gboolean sparse = plan->model->experts.count > 0;
+    const char *gathers = plan->sharding.gather_fp8 ? "true" : "false";
+
+    if (plan->workload.recipe->precision != DTYPE_FP8)
+        return;
+    g_string_append_printf(export->text,
+                           "\n[quantize.linear.float8]\n"
+                           "enable_fsdp_float8_all_gather = %s\n"
+                           "precompute_float8_dynamic_scale_for_fsdp = %s\n"
+                           "filter_fqns = [\"output\"%s]\n",
+                           gathers, gathers, sparse ? ", \"router.gate\"" : "");
+    if (sparse)
+        g_string_append(export->text, "\n[quantize.grouped_mm.float8]\nfqns = [\"experts\"]\n");
+}
+
+static gboolean check_float8(const Export *export, GError **error)
+{
+    const Plan *plan = export->plan;
+
+    return !plan->sharding.gather_fp8 || plan->layout.size[AXIS_DP_SHARD] > 1 ||
+           export_refuse(export, "sharding.gather_dtype", "fp8",
+                         "it gathers in float8 where dp_shard is larger than 1", error);
 }
 
 /* Its plan of a Llama always splits the sequence between matrices. */
@@ -301,7 +271,7 @@ static gboolean check_data_parallel(const Export *export, GError **error)
         (size[AXIS_CP] > 1 || (size[AXIS_DP_REPLICATE] > 1 && !alone)))
         return export_refuse(export, "sharding.strategy", "no_shard",
                              "its DDP does not go with pp, cp or tp", error);
-    if (casts(plan) && layout_shard_ranks(&plan->layout) == 1 && !alone)
+    if (export_is_fsdp2(plan) && layout_shard_ranks(&plan->layout) == 1 && !alone)
         return export_refuse(export, "workload.recipe", "fsdp2",
                              "with pp or tp it casts to bf16 only where dp_shard or cp is larger "
                              "than 1",
@@ -379,8 +349,8 @@ static gboolean torchtitan_write(Export *export, GError **error)
 
     if (!find_words(export, &words, error) || !check_tensor_parallel(export, error) ||
         !check_data_parallel(export, error) || !check_pipeline(export, error) ||
-        !check_accumulate(export, error) || !check_model(export, error) ||
-        !export_offload_all(export, &offloads, error))
+        !check_accumulate(export, error) || !torchtitan_check_model(export, error) ||
+        !check_float8(export, error) || !export_offload_all(export, &offloads, error))
         return FALSE;
     note_hints(export);
     if (pipeline)
@@ -388,7 +358,8 @@ static gboolean torchtitan_write(Export *export, GError **error)
     if (plan->layout.size[AXIS_CP] > 1)
         note_context(export);
     g_string_append(export->text, "\n[job]\ndescription = \"from a plan of fsdp-plan\"\n");
-    write_model(export);
+    if (!torchtitan_write_model(export, error))
+        return FALSE;
     g_string_append_printf(export->text,
                            "\n[optimizer]\nname = \"%s\"\n"
                            "\n[training]\n"
@@ -405,11 +376,14 @@ static gboolean torchtitan_write(Export *export, GError **error)
     write_parallelism(export, &words);
     g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n",
                            words.recompute);
+    write_float8(export);
     return TRUE;
 }
 
 const Exporter exporter_torchtitan = {
     .name = "torchtitan",
     .comments = TRUE,
+    .features = TORCHTITAN_FEATURES,
+    .eighth = TRUE,
     .write = torchtitan_write,
 };

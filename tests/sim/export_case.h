@@ -30,14 +30,12 @@ static inline void check_words(const char *text, const char *const *words, gsize
 }
 
 /* full_shard over 16 ranks of 8-rank machines, batch 128 = 2 x 4 x 16, everything as it is by
- * default. */
-static inline Plan *make_plan(const Recipe *recipe)
+ * default.  Takes @model. */
+static inline Plan *make_plan_with(Model *model, const Recipe *recipe)
 {
-    g_autoptr(GError) error = NULL;
     Plan *plan = plan_new();
 
-    plan->model = model_parse(export_llama_8b, "test", "llama-3.1-8b", &error);
-    ck_assert_msg(plan->model != NULL, "%s", error == NULL ? "" : error->message);
+    plan->model = model;
     plan->gpus = 16;
     plan->device = DEVICE_CUDA;
     plan->ranks_per_node = 8;
@@ -52,6 +50,36 @@ static inline Plan *make_plan(const Recipe *recipe)
                                 .keep_last = TRUE,
                                 .accumulate_sharded = TRUE};
     plan->schedule = (Schedule){.micro_batch = 2, .micro_batches = 4};
+    return plan;
+}
+
+/* A model that ships, or one given as text. */
+static inline Model *model_of(const char *model)
+{
+    g_autoptr(GError) error = NULL;
+    Model *known = *model == '{' ? model_parse(model, "test", "test", &error)
+                                 : model_load(model, "models", &error);
+
+    ck_assert_msg(known != NULL, "%s", error == NULL ? "" : error->message);
+    return known;
+}
+
+static inline Plan *make_plan(const Recipe *recipe)
+{
+    Model *model = model_parse(export_llama_8b, "test", "llama-3.1-8b", NULL);
+
+    ck_assert_ptr_nonnull(model);
+    return make_plan_with(model, recipe);
+}
+
+/* Two frameworks take only recipe fsdp2. */
+static inline Plan *plan_of_model(const char *model, const char *framework)
+{
+    const gboolean fsdp2 =
+        strcmp(framework, "torchtitan") == 0 || strcmp(framework, "accelerate") == 0;
+    Plan *plan = make_plan_with(model_of(model), fsdp2 ? &recipe_fsdp2 : &recipe_zero);
+
+    plan->workload.seq_len = MIN(plan->workload.seq_len, plan->model->max_seq);
     return plan;
 }
 

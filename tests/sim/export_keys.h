@@ -113,7 +113,9 @@ typedef enum {
     IS_BOOLEAN,
     IS_STRING,
     IS_NUMBER_OR_AUTO,
-    IS_LISTS /* of lists of strings, TOML */
+    IS_PATTERN, /* a number, or a Python expression of lists of numbers */
+    IS_LIST,    /* of strings, TOML */
+    IS_LISTS    /* of such lists */
 } KeyType;
 
 typedef struct {
@@ -171,6 +173,10 @@ static inline gboolean has_type(const char *framework, const char *text, KeyType
         return is_string(framework, text);
     case IS_NUMBER_OR_AUTO:
         return is_number(text) || strcmp(text, "\"auto\"") == 0;
+    case IS_PATTERN:
+        return text[0] != '\0' && strspn(text, "0123456789[]()+*,") == strlen(text);
+    case IS_LIST:
+        return g_regex_match_simple("^\\[\"[^\"]+\"(, \"[^\"]+\")*\\]$", text, 0, 0);
     case IS_LISTS:
         return is_lists(text);
     }
@@ -197,6 +203,7 @@ static const Key torchtitan_keys[] = {
     {"parallelism.context_parallel_degree", IS_INTEGER},
     {"activation_checkpoint.mode", IS_STRING},
     /* from torchtitan v0.2.2's job_config.py */
+    {"model.converters", IS_LIST},
     {"training.global_batch_size", IS_INTEGER},
     {"training.mixed_precision_param", IS_STRING},
     {"parallelism.fsdp_reshard_after_forward", IS_STRING},
@@ -207,6 +214,12 @@ static const Key torchtitan_keys[] = {
     {"parallelism.pipeline_parallel_schedule", IS_STRING},
     {"parallelism.pipeline_parallel_microbatch_size", IS_INTEGER},
     {"parallelism.context_parallel_rotate_method", IS_STRING},
+    {"parallelism.expert_parallel_degree", IS_INTEGER},
+    {"parallelism.expert_tensor_parallel_degree", IS_INTEGER},
+    {"quantize.linear.float8.enable_fsdp_float8_all_gather", IS_BOOLEAN},
+    {"quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp", IS_BOOLEAN},
+    {"quantize.linear.float8.filter_fqns", IS_LIST},
+    {"quantize.grouped_mm.float8.fqns", IS_LIST},
     {NULL, IS_FLAG},
 };
 
@@ -251,10 +264,38 @@ static const Key megatron_keys[] = {
     {"--no-gradient-accumulation-fusion", IS_FLAG},
     {"--ckpt-format", IS_STRING},
     {"--num-distributed-optimizer-instances", IS_INTEGER},
+    {"--fp8-format", IS_STRING},
+    {"--fp8-param-gather", IS_FLAG},
     {"--outer-dp-sharding-strategy", IS_STRING},
     /* from Megatron-LM's sbatch_mfsdp_deepseek_v3.sh */
     {"--norm-epsilon", IS_NUMBER},
     {"--recompute-granularity", IS_STRING},
+    {"--expert-model-parallel-size", IS_INTEGER},
+    {"--expert-tensor-parallel-size", IS_INTEGER},
+    {"--num-experts", IS_INTEGER},
+    {"--moe-layer-freq", IS_PATTERN},
+    {"--moe-ffn-hidden-size", IS_INTEGER},
+    {"--moe-shared-expert-intermediate-size", IS_INTEGER},
+    {"--moe-router-load-balancing-type", IS_STRING},
+    {"--moe-router-topk", IS_INTEGER},
+    {"--moe-token-dispatcher-type", IS_STRING},
+    {"--moe-router-pre-softmax", IS_FLAG},
+    {"--moe-grouped-gemm", IS_FLAG},
+    {"--moe-router-group-topk", IS_INTEGER},
+    {"--moe-router-num-groups", IS_INTEGER},
+    {"--moe-router-topk-scaling-factor", IS_NUMBER},
+    {"--moe-router-score-function", IS_STRING},
+    {"--moe-router-enable-expert-bias", IS_FLAG},
+    {"--multi-latent-attention", IS_FLAG},
+    {"--qk-layernorm", IS_FLAG},
+    {"--q-lora-rank", IS_INTEGER},
+    {"--kv-lora-rank", IS_INTEGER},
+    {"--qk-head-dim", IS_INTEGER},
+    {"--qk-pos-emb-head-dim", IS_INTEGER},
+    {"--v-head-dim", IS_INTEGER},
+    {"--rotary-scaling-factor", IS_NUMBER},
+    {"--mscale", IS_NUMBER},
+    {"--mscale-all-dim", IS_NUMBER},
     /* from the argument dump of bigscience's meg_gpt2_perf_n16 log */
     {"--pipeline-model-parallel-size", IS_INTEGER},
     {"--make-vocab-size-divisible-by", IS_INTEGER},
@@ -267,6 +308,17 @@ static const Key megatron_keys[] = {
     {"--recompute-modules", IS_STRING},
     {"--recompute-method", IS_STRING},
     {"--recompute-num-layers", IS_INTEGER},
+    {"--rope-type", IS_STRING},
+    {"--no-rope-fusion", IS_FLAG},
+    {"--rotary-interleaved", IS_FLAG},
+    {"--window-size", IS_STRING},
+    {"--fp8-recipe", IS_STRING},
+    {"--optimizer-cpu-offload", IS_FLAG},
+    {"--use-precision-aware-optimizer", IS_FLAG},
+    {"--main-grads-dtype", IS_STRING},
+    {"--main-params-dtype", IS_STRING},
+    {"--exp-avg-dtype", IS_STRING},
+    {"--exp-avg-sq-dtype", IS_STRING},
     {"--use-rope-scaling", IS_FLAG},
     {"--rope-scaling-factor", IS_NUMBER},
     {NULL, IS_FLAG},
@@ -299,6 +351,10 @@ static const Key deepspeed_keys[] = {
     {"zero_optimization.stage3_param_persistence_threshold", IS_INTEGER},
     {"zero_optimization.stage3_max_live_parameters", IS_INTEGER},
     {"zero_optimization.stage3_max_reuse_distance", IS_INTEGER},
+    /* from DeepSpeed's module_inject/auto_ep_config.py */
+    {"expert_parallel.enabled", IS_BOOLEAN},
+    {"expert_parallel.autoep_size", IS_INTEGER},
+    {"expert_parallel.preset_model", IS_STRING},
     /* from DeepSpeed's runtime/constants.py, zero/config.py, activation_checkpointing/config.py */
     {"communication_data_type", IS_STRING},
     {"data_types.grad_accum_dtype", IS_STRING},
@@ -336,6 +392,10 @@ static const Key accelerate_keys[] = {
     /* from the configuration in accelerate's issue 3474 */
     {"fsdp_config.fsdp_reshard_after_forward", IS_BOOLEAN},
     {"fsdp_config.fsdp_version", IS_INTEGER},
+    /* from accelerate's fp8.yaml, commands/config/cluster.py, commands/launch.py */
+    {"fp8_config.backend", IS_STRING},
+    {"fp8_config.enable_fsdp_float8_all_gather", IS_BOOLEAN},
+    {"fp8_config.pad_inner_dim", IS_BOOLEAN},
     /* from accelerate's tp_hsdp.yaml */
     {"parallelism_config.parallelism_config_cp_size", IS_INTEGER},
     {"parallelism_config.parallelism_config_dp_replicate_size", IS_INTEGER},

@@ -298,6 +298,63 @@ START_TEST(megatron_in_a_script_and_in_yaml)
 }
 END_TEST
 
+/* A plan gathers in fp8 where blocks are sharded; elsewhere a line says what is priced. */
+START_TEST(fp8_gathers_are_those_of_sharded_blocks)
+{
+    static const struct {
+        const char *source, *text;
+        gboolean gathers;
+        guint notes;
+    } files[] = {
+        {"a.sh",
+         "--micro-batch-size 1 --bf16 --fp8-format hybrid --use-megatron-fsdp "
+         "--fp8-param-gather\n",
+         TRUE, 0},
+        {"a.sh",
+         "--micro-batch-size 1 --bf16 --fp8-format hybrid --use-distributed-optimizer "
+         "--fp8-param-gather\n",
+         FALSE, 1},
+        {"a.yaml", "distributed_type: FSDP\nmixed_precision: fp8\nfp8_config:\n  backend: AO\n",
+         TRUE, 0},
+        {"a.yaml",
+         "distributed_type: FSDP\nmixed_precision: fp8\nfp8_config:\n  backend: AO\n"
+         "  enable_fsdp_float8_all_gather: false\n",
+         FALSE, 0},
+        {"a.yaml", "distributed_type: FSDP\nmixed_precision: fp8\nfp8_config:\n  backend: TE\n",
+         FALSE, 0},
+        {"a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\nfp8_config:\n  backend: AO\n",
+         FALSE, 0},
+    };
+
+    for (guint i = 0; i < G_N_ELEMENTS(files); i++) {
+        g_autoptr(Config) config = config_of(files[i].source, files[i].text);
+
+        ck_assert_msg(config->gather_fp8 == files[i].gathers, "%u", i);
+        ck_assert_uint_eq(config->notes->len, files[i].notes);
+    }
+}
+END_TEST
+
+/* Whole experts are priced, and those of DeepSpeed's AutoEP where it is on. */
+START_TEST(experts_are_divided_among_as_many_ranks)
+{
+    g_autoptr(Config) split =
+        config_of("a.sh", "--micro-batch-size 1 --use-distributed-optimizer "
+                          "--expert-model-parallel-size 8 --expert-tensor-parallel-size 2\n");
+    g_autoptr(Config) on =
+        config_of("a.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}, "
+                            "\"expert_parallel\": {\"enabled\": true, \"autoep_size\": 4}}");
+    g_autoptr(Config) off =
+        config_of("a.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 1}, "
+                            "\"expert_parallel\": {\"enabled\": false, \"autoep_size\": 4}}");
+
+    ck_assert_uint_eq(split->ep, 8);
+    ck_assert_uint_eq(split->notes->len, 1);
+    ck_assert_uint_eq(on->ep, 4);
+    ck_assert_uint_eq(off->ep, 0);
+}
+END_TEST
+
 /* By block the first layers of each chunk; uniform all of them. */
 START_TEST(megatron_recomputes_some_layers_or_all)
 {
@@ -605,6 +662,8 @@ int main(void)
     tcase_add_test(frameworks, torchtitan_in_8_bits_and_what_is_noted);
     tcase_add_loop_test(frameworks, types_of_gradients_are_read, 0, G_N_ELEMENTS(gradient_texts));
     tcase_add_test(frameworks, megatron_in_a_script_and_in_yaml);
+    tcase_add_test(frameworks, fp8_gathers_are_those_of_sharded_blocks);
+    tcase_add_test(frameworks, experts_are_divided_among_as_many_ranks);
     tcase_add_test(frameworks, megatron_recomputes_some_layers_or_all);
     tcase_add_test(frameworks, deepspeed_stages_and_what_is_left_to_the_caller);
     tcase_add_test(frameworks, accelerate_and_axolotl);

@@ -34,8 +34,8 @@ START_TEST(torchtitan_file_is_as_written_here)
     ck_assert_str_eq(
         text, "# llama-3.1-8b on 16 ranks (dp_shard=16), full_shard, recipe fsdp2: global batch "
               "128 = micro-batch 2 x 4 micro-batches x 16 data-parallel ranks\n"
-              "# yours to add: learning rate, steps, dataset, tokenizer; for versions of "
-              "torchtitan that read TOML\n"
+              "# yours to add: learning rate, steps, dataset, tokenizer; for torchtitan "
+              "v0.2.2, the last version that reads TOML\n"
               "# left to torchtitan: sharding.prefetch = 1, live_units = 2 (FSDP2 gathers the "
               "next unit while one computes), which of root and last it keeps\n"
               "\n[job]\n"
@@ -418,7 +418,7 @@ static const struct {
     {"torchtitan", &recipe_fsdp2, accumulate_whole, "sharding.accumulate = unsharded"},
     {"torchtitan", &recipe_fp32, choose_ddp, "sharding.accumulate = unsharded"},
     {"torchtitan", &recipe_fsdp2, keep_only_last, "sharding.keep = [last]"},
-    {"torchtitan", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
+    {"torchtitan", &recipe_fsdp2, override_a_unit, "sharding.units = root"},
     {"torchtitan", &recipe_fsdp2, split_heads_only, "tensor_parallel.sequence = false"},
     {"torchtitan", &recipe_fsdp2, share_kv_heads, "layout.tp = 16"},
     {"megatron", &recipe_zero, share_kv_heads, "layout.tp = 16"},
@@ -426,20 +426,22 @@ static const struct {
     {"torchtitan", &recipe_fsdp2, widen_heads, "model.head_dim = 256"},
     {"megatron", &recipe_zero, choose_fsdp2, "workload.recipe = fsdp2"},
     {"megatron", &recipe_zero, choose_sgd, "workload.optimizer = sgd"},
-    {"megatron", &recipe_zero, choose_fp8, "workload.precision = fp8"},
+    {"megatron", &recipe_zero, gather_fp8, "sharding.gather_dtype = fp8: what is gathered"},
     {"torchtitan", &recipe_fsdp2, gather_fp8, "sharding.gather_dtype = fp8"},
     {"torchtitan", &recipe_fsdp2, choose_adam8bit, "workload.optimizer = adam8bit"},
     {"megatron", &recipe_zero, accumulate_whole, "sharding.accumulate = unsharded"},
-    {"megatron", &recipe_zero, override_a_unit, "sharding.units = [...]"},
+    {"megatron", &recipe_zero, override_a_unit, "sharding.units = root"},
     {"megatron", &recipe_zero, stretch_rope, "model.rope_scaling = {...}"},
     {"megatron", &recipe_zero, bend_rope, "model.rope_theta = 500000"},
+    {"deepspeed", &recipe_zero, choose_fp8, "workload.precision = fp8: plans in bf16, fp16 and"},
+    {"deepspeed", &recipe_zero, gather_fp8, "sharding.gather_dtype = fp8: it gathers what"},
     {"deepspeed", &recipe_zero, choose_fsdp2, "workload.recipe = fsdp2"},
     {"deepspeed", &recipe_zero, accumulate_whole, "sharding.accumulate = unsharded"},
     {"deepspeed", &recipe_zero, keep_only_last, "sharding.keep = [last]"},
-    {"deepspeed", &recipe_zero, override_a_unit, "sharding.units = [...]"},
+    {"deepspeed", &recipe_zero, override_a_unit, "sharding.units = root"},
     {"deepspeed", &recipe_zero, split_heads, "layout.tp = 2"},
     {"accelerate", &recipe_fsdp2, choose_zero, "workload.recipe = zero"},
-    {"accelerate", &recipe_fsdp2, override_a_unit, "sharding.units = [...]"},
+    {"accelerate", &recipe_fsdp2, override_a_unit, "sharding.units = root"},
     {"accelerate", &recipe_fsdp2, leave_a_node_partly_empty, "target.ranks_per_node = 6"},
     {"accelerate", &recipe_fsdp2, name_an_unknown_family, "model.model_type = gpt9"},
 };

@@ -3,24 +3,6 @@
 #include "tests/sim/export_case.h"
 #include "tests/suite.h"
 
-#include <string.h>
-
-/* make_plan() for a model that ships, or one given as text; two take only recipe fsdp2. */
-static Plan *plan_of(const char *model, const char *framework)
-{
-    const gboolean fsdp2 =
-        strcmp(framework, "torchtitan") == 0 || strcmp(framework, "accelerate") == 0;
-    g_autoptr(GError) error = NULL;
-    Plan *plan = make_plan(fsdp2 ? &recipe_fsdp2 : &recipe_zero);
-
-    model_free(plan->model);
-    plan->model = *model == '{' ? model_parse(model, "test", "test", &error)
-                                : model_load(model, "models", &error);
-    ck_assert_msg(plan->model != NULL, "%s", error == NULL ? "" : error->message);
-    plan->workload.seq_len = MIN(plan->workload.seq_len, plan->model->max_seq);
-    return plan;
-}
-
 #define STARCODER2                                                                                 \
     "{\"model_type\": \"starcoder2\", \"hidden_size\": 64, \"intermediate_size\": 256, "           \
     "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "           \
@@ -45,6 +27,8 @@ static const struct {
      {"--position-embedding-type rope\n", "--normalization LayerNorm\n",
       "--group-query-attention\n--num-query-groups 2\n"},
      {"--swiglu", "--disable-bias-linear"}},
+    {"qwen3-8b", "megatron", {"--kv-channels 128\n", "--qk-layernorm\n"}, {"--multi-latent"}},
+    {"mistral-7b", "megatron", {"--num-query-groups 8\n--seq-length 4096\n"}, {"--window-size"}},
     {"gpt2", "accelerate", {"GPT2Block"}, {NULL}},
     {"qwen2.5-0.5b", "accelerate", {"Qwen2DecoderLayer"}, {NULL}},
     {STARCODER2 "}", "accelerate", {"Starcoder2DecoderLayer"}, {NULL}},
@@ -54,7 +38,7 @@ static const struct {
 
 START_TEST(blocks_are_told_in_the_words_of_the_framework)
 {
-    g_autoptr(Plan) plan = plan_of(told[_i].model, told[_i].framework);
+    g_autoptr(Plan) plan = plan_of_model(told[_i].model, told[_i].framework);
     g_autofree char *refusal = NULL;
     g_autofree char *text = export_or_refusal(plan, told[_i].framework, &refusal);
 
@@ -78,7 +62,7 @@ static const struct {
 
 START_TEST(blocks_that_a_framework_lacks_are_refused_by_name)
 {
-    g_autoptr(Plan) plan = plan_of(refused[_i].model, refused[_i].framework);
+    g_autoptr(Plan) plan = plan_of_model(refused[_i].model, refused[_i].framework);
     g_autofree char *refusal = NULL;
     g_autofree char *text = export_or_refusal(plan, refused[_i].framework, &refusal);
 

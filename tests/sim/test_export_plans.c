@@ -259,6 +259,11 @@ static void check_read_back(const char *framework, const char *text, const Plan 
                 .count);
     if (config->recipe != NULL)
         check_recipe(framework, config->recipe, plan->workload.recipe);
+    ck_assert_int_eq(config->gather_fp8, plan->sharding.gather_fp8);
+    ck_assert_int_eq(config->offload.optimizer, plan->sharding.offload.optimizer);
+    ck_assert_int_eq(config->offload.parameters, plan->sharding.offload.parameters);
+    if (plan->model->experts.count > 0 && plan->sharding.strategy != STRATEGY_NO_SHARD)
+        ck_assert_uint_eq(MAX(config->ep, 1), layout_ep(&plan->layout));
 }
 
 /* ---- any plan ---- */
@@ -303,13 +308,31 @@ static void choose_axes(Plan *plan, GRand *random)
         make_uneven(plan, random);
 }
 
-static Plan *random_plan(GRand *random)
+/* One in eight is in fp8, and one of two of those gathers in it; one in eight has state on the
+ * host.
+ */
+static void choose_state(Plan *plan, GRand *random)
+{
+    const Recipe *eighth = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+    const gint which = g_rand_int_range(random, 0, 16);
+
+    if (which < 2 && eighth != NULL)
+        plan->workload.recipe = eighth;
+    plan->sharding.gather_fp8 = which == 0 && eighth != NULL;
+    if (which >= 14)
+        plan->sharding.offload = (Offload){TIER_HOST, which == 14 ? TIER_HOST : TIER_DEVICE};
+}
+
+/* Takes @model. */
+static Plan *random_plan(GRand *random, Model *model)
 {
     static const Recipe *const recipes[] = {&recipe_zero, &recipe_fsdp2, &recipe_fp32};
-    Plan *plan = make_plan(recipes[g_rand_int_range(random, 0, 3)]);
+    const gboolean sparse = model->experts.count > 0;
+    Plan *plan = make_plan_with(model, recipes[g_rand_int_range(random, 0, 3)]);
     Sharding *sharding = &plan->sharding;
 
-    plan->workload.optimizer = (Optimizer)g_rand_int_range(random, 0, NUM_OPTIMIZERS);
+    if (!sparse)
+        plan->workload.optimizer = (Optimizer)g_rand_int_range(random, 0, NUM_OPTIMIZERS);
     plan->schedule =
         (Schedule){.micro_batch = (guint)g_rand_int_range(random, 1, 6),
                    .micro_batches = (guint)g_rand_int_range(random, 1, 9),
@@ -320,11 +343,16 @@ static Plan *random_plan(GRand *random)
     sharding->keep_root = g_rand_boolean(random);
     sharding->keep_last = g_rand_boolean(random);
     sharding->accumulate_sharded = g_rand_boolean(random);
+    choose_state(plan, random);
+    if (sparse)
+        plan->layout.ep = 1u << g_rand_int_range(random, 0, 4);
     choose_axes(plan, random);
     set_mesh(plan, (Strategy)g_rand_int_range(random, 0, NUM_STRATEGIES),
              (guint)g_rand_int_range(random, 1, 5), (guint)g_rand_int_range(random, 1, 24));
     plan->gpus = layout_world(&plan->layout);
-    plan->ranks_per_node = (guint)g_rand_int_range(random, 1, (gint32)plan->gpus + 1);
+    plan->ranks_per_node = g_rand_boolean(random)
+                               ? plan->gpus
+                               : (guint)g_rand_int_range(random, 1, (gint32)plan->gpus + 1);
     plan->workload.global_batch = plan->schedule.micro_batch * plan->schedule.micro_batches *
                                   layout_data_ranks(&plan->layout);
     return plan;
@@ -348,39 +376,79 @@ static gboolean is_legal(const Plan *plan)
     return legality_check(&choice, NULL) == VERDICT_OK;
 }
 
+/* How many were written, and of those that have a feature. */
+typedef struct {
+    guint written, refused, split, staged, shared, eighths;
+} Seen;
+
+static void export_one(const char *framework, const Plan *plan, Seen *seen)
+{
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, framework, &refusal);
+
+    if (text == NULL) {
+        ck_assert(g_str_has_prefix(refusal, framework));
+        seen->refused++;
+        return;
+    }
+    g_autoptr(GHashTable) settings = settings_read(framework, text);
+    check_keys(framework, settings);
+    ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus), plan->workload.global_batch);
+    check_layout(framework, settings, plan);
+    check_read_back(framework, text, plan);
+    seen->written++;
+    seen->staged += plan->layout.size[AXIS_PP] > 1;
+    seen->split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
+    seen->shared += layout_ep(&plan->layout) > 1;
+    seen->eighths += plan->workload.recipe->precision == DTYPE_FP8;
+}
+
+/* Each plan is of one of @models, up to a NULL. */
+static Seen export_many(const char *framework, guint32 seed, guint plans, const char *const *models)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(seed);
+    g_autoptr(GPtrArray) known = g_ptr_array_new_with_free_func((GDestroyNotify)model_free);
+    Seen seen = {0};
+
+    for (guint i = 0; models[i] != NULL; i++)
+        g_ptr_array_add(known, model_of(models[i]));
+    for (guint i = 0; i < plans; i++) {
+        const guint which = (guint)g_rand_int_range(random, 0, (gint32)known->len);
+        g_autoptr(Plan) plan = random_plan(random, g_ptr_array_index(known, which));
+
+        choose_types(plan, i);
+        if (is_legal(plan))
+            export_one(framework, plan, &seen);
+        plan->model = NULL; /* the array's */
+    }
+    return seen;
+}
+
 START_TEST(any_plan_keeps_its_batch_and_layout_or_is_refused)
 {
     const char *framework = export_frameworks()[_i];
-    g_autoptr(GRand) random = g_rand_new_with_seed(20260 + (guint32)_i);
-    guint written = 0, refused = 0, split = 0, staged = 0;
+    const Seen seen = export_many(framework, 20260 + (guint32)_i, 20000,
+                                  (const char *const[]){export_llama_8b, NULL});
 
-    for (guint i = 0; i < 20000; i++) {
-        g_autoptr(Plan) plan = random_plan(random);
-        g_autofree char *refusal = NULL;
+    ck_assert_uint_ge(seen.written, 50);
+    ck_assert_uint_ge(seen.refused, 50);
+    ck_assert_int_eq(seen.staged >= 20, _i < 2); /* the two that have pipelines */
+    ck_assert_int_eq(seen.split >= 5, strcmp(framework, "deepspeed") != 0);
+    ck_assert_int_eq(seen.eighths >= 5, strcmp(framework, "deepspeed") != 0);
+}
+END_TEST
 
-        choose_types(plan, i);
-        if (!is_legal(plan))
-            continue;
-        g_autofree char *text = export_or_refusal(plan, framework, &refusal);
-        if (text == NULL) {
-            ck_assert(g_str_has_prefix(refusal, framework));
-            refused++;
-            continue;
-        }
-        g_autoptr(GHashTable) settings = settings_read(framework, text);
-        check_keys(framework, settings);
-        ck_assert_uint_eq(batch_of(framework, text, settings, plan->gpus),
-                          plan->workload.global_batch);
-        check_layout(framework, settings, plan);
-        check_read_back(framework, text, plan);
-        written++;
-        staged += plan->layout.size[AXIS_PP] > 1;
-        split += plan->layout.size[AXIS_CP] > 1 && plan->layout.size[AXIS_TP] > 1;
-    }
-    ck_assert_uint_ge(written, 50);
-    ck_assert_uint_ge(refused, 50);
-    ck_assert_int_eq(staged >= 20, _i < 2); /* the two that have pipelines */
-    ck_assert_int_eq(split >= 5, strcmp(framework, "deepspeed") != 0);
+/* All but accelerate divide experts. */
+START_TEST(any_plan_with_experts_keeps_its_layout_or_is_refused)
+{
+    const char *framework = export_frameworks()[_i];
+    const Seen seen =
+        export_many(framework, 30260 + (guint32)_i, 15000,
+                    (const char *const[]){"mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", NULL});
+
+    ck_assert_uint_ge(seen.written, 10);
+    ck_assert_uint_ge(seen.refused, 20);
+    ck_assert_int_eq(seen.shared >= 5, _i < 3);
 }
 END_TEST
 
@@ -390,6 +458,7 @@ int main(void)
     TCase *tests = tcase_create("export of any plan");
 
     tcase_add_loop_test(tests, any_plan_keeps_its_batch_and_layout_or_is_refused, 0, 4);
+    tcase_add_loop_test(tests, any_plan_with_experts_keeps_its_layout_or_is_refused, 0, 4);
     tcase_set_timeout(tests, 60);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

@@ -22,6 +22,11 @@ static void offload_in_stage_2(Plan *plan)
     set_mesh(plan, STRATEGY_SHARD_GRAD_OP, 1, 16);
     put_all_on_the_host(plan);
 }
+static void offload_a_distributed_optimizer(Plan *plan)
+{
+    set_mesh(plan, STRATEGY_SHARD_OPTIMIZER, 1, 16);
+    put_moments_on_the_host(plan);
+}
 static void offload_of_groups(Plan *plan)
 {
     set_mesh(plan, STRATEGY_HYBRID_SHARD, 2, 8);
@@ -31,7 +36,7 @@ static void offload_of_groups(Plan *plan)
 /* What has no word is refused by name. */
 static const struct {
     const char *framework;
-    const Recipe *recipe;
+    const Recipe *recipe; /* NULL: zero in fp16 */
     void (*choose)(Plan *plan);
     const char *refusal;
 } refusals[] = {
@@ -40,7 +45,13 @@ static const struct {
     {"accelerate", &recipe_fsdp2, put_moments_on_the_host,
      "offload = optimizer=host,parameters=device: its offload moves"},
     {"megatron", &recipe_zero, put_moments_on_the_host,
-     "offload = optimizer=host,parameters=device: its optimiser"},
+     "offload = optimizer=host,parameters=device: its optimiser on the host is a distributed"},
+    {"megatron", &recipe_zero, put_all_on_the_host,
+     "offload = optimizer=host,parameters=host: it moves the optimiser's state"},
+    {"megatron", &recipe_fp32, offload_a_distributed_optimizer,
+     "workload.recipe = fp32: its optimiser on the host has a master"},
+    {"megatron", NULL, offload_a_distributed_optimizer,
+     "workload.recipe = zero: --main-grads-dtype is fp32 or bf16"},
     {"deepspeed", &recipe_zero, put_moments_on_cxl, "offload.optimizer = cxl"},
     {"deepspeed", &recipe_zero, offload_in_stage_2, "offload.parameters = host"},
     {"deepspeed", &recipe_zero, offload_of_groups, "offload.optimizer = host: MiCS has no"},
@@ -48,13 +59,43 @@ static const struct {
 
 START_TEST(tiers_that_a_framework_lacks_are_refused_by_name)
 {
-    g_autoptr(Plan) plan = make_plan(refusals[_i].recipe);
+    const Recipe *half = recipe_with_precision(&recipe_zero, DTYPE_FP16);
+    g_autoptr(Plan) plan = make_plan(refusals[_i].recipe != NULL ? refusals[_i].recipe : half);
     g_autofree char *refusal = NULL;
 
     refusals[_i].choose(plan);
     g_autofree char *text = export_or_refusal(plan, refusals[_i].framework, &refusal);
     ck_assert_ptr_null(text);
     ck_assert_msg(strstr(refusal, refusals[_i].refusal) != NULL, "%s", refusal);
+}
+END_TEST
+
+/* The dtypes that a plan's recipe has, of gradients, master and moments. */
+static const struct {
+    const Recipe *recipe;
+    const char *written, *not ;
+} on_the_host[] = {
+    {&recipe_zero,
+     "--bf16\n--grad-reduce-in-bf16\n--optimizer-cpu-offload\n"
+     "--use-precision-aware-optimizer\n--main-grads-dtype bf16\n"
+     "--main-params-dtype fp32\n--exp-avg-dtype fp32\n--exp-avg-sq-dtype fp32\n",
+     "use-megatron-fsdp"},
+    {&recipe_megatron,
+     "--bf16\n--optimizer-cpu-offload\n--use-precision-aware-optimizer\n"
+     "--main-grads-dtype fp32\n--main-params-dtype fp32\n",
+     "--grad-reduce-in-bf16"},
+};
+
+START_TEST(megatrons_optimiser_on_the_host_keeps_the_types_of_the_recipe)
+{
+    g_autoptr(Plan) plan = make_plan(on_the_host[_i].recipe);
+    g_autofree char *refusal = NULL;
+
+    offload_a_distributed_optimizer(plan);
+    g_autofree char *text = export_or_refusal(plan, "megatron", &refusal);
+    ck_assert_msg(text != NULL, "%s", refusal);
+    check_words(text, &on_the_host[_i].written, 1, TRUE);
+    check_words(text, &on_the_host[_i].not, 1, FALSE);
 }
 END_TEST
 
@@ -223,6 +264,8 @@ int main(void)
                         G_N_ELEMENTS(refusals));
     tcase_add_loop_test(tcase, state_that_lies_elsewhere_is_told_in_the_words_of_the_framework, 0,
                         G_N_ELEMENTS(offloaded));
+    tcase_add_loop_test(tcase, megatrons_optimiser_on_the_host_keeps_the_types_of_the_recipe, 0,
+                        G_N_ELEMENTS(on_the_host));
     tcase_add_loop_test(tcase, fp16_is_written_where_it_exists, 0, G_N_ELEMENTS(halves));
     tcase_add_loop_test(tcase, types_of_gradients_are_written_or_refused, 0,
                         G_N_ELEMENTS(gradients));
