@@ -191,16 +191,17 @@ static void print_data_traffic(const Plan *plan, const Program *program, gboolea
     const double psi = (double)formula_parameters_of(program, experts);
     const double other = (double)formula_parameters_of(program, !experts);
     const double other_d = formula_shard_ranks(plan, !experts);
-    const double gradient = psi * dtype_bytes(recipe->gradient);
-    const double shards_bytes = (psi / d + other / other_d) * dtype_bytes(recipe->gradient);
+    const guint reduced = dtype_bytes(recipe->reduce);
+    const double gradient = psi * reduced;
+    const double shards_bytes = (psi / d + other / other_d) * reduced;
     const gboolean shards = plan->sharding.strategy != STRATEGY_NO_SHARD;
     const double whole = formula_gather_bytes(plan, program, experts);
-    g_autofree char *gather =
-        g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n", whole / psi);
-    g_autofree char *shard =
-        g_strdup_printf("all gradient shards, %u Psi/d (n-1)/n", dtype_bytes(recipe->gradient));
-    g_autofree char *all =
-        g_strdup_printf("all gradients, %u Psi (n-1)/n", dtype_bytes(recipe->gradient));
+    g_autofree char *reduction =
+        reduced == whole / psi ? NULL : g_strdup_printf(" (a reduction: %u Psi)", reduced);
+    g_autofree char *gather = g_strdup_printf("a gather of everything, %.4g Psi (n-1)/n%s",
+                                              whole / psi, reduction == NULL ? "" : reduction);
+    g_autofree char *shard = g_strdup_printf("all gradient shards, %u Psi/d (n-1)/n", reduced);
+    g_autofree char *all = g_strdup_printf("all gradients, %u Psi (n-1)/n", reduced);
     const Traffic traffic[] = {
         {experts ? "expert_shard" : "shard", gather, shards ? d : 1, whole * (d - 1) / d, 1, ""},
         {"replicate", shard, shards && !experts ? r : 1, shards_bytes * (r - 1) / r, 1, ""},

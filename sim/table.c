@@ -33,6 +33,7 @@ static void print_remark(char *line)
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
+    g_autofree char *recipe = recipe_text(request->recipe);
 
     g_print("%s, %.4g B parameters; %s, %u x %s; ", request->model->name,
             (double)model_parameters(request->model) / 1e9, request->topology->name,
@@ -41,7 +42,7 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), request->recipe->name,
+    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), recipe,
             optimizer_name(request->optimizer));
     print_remark(remark_balanced(request->model));
     print_remark(remark_long_sequence(request->model, seq));
@@ -239,6 +240,7 @@ static void print_choices(const Plan *plan)
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *units = plan_units_text(plan);
+    g_autofree char *recipe = recipe_text(plan->workload.recipe);
     g_autofree char *balanced = remark_balanced(plan->model);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
@@ -256,7 +258,7 @@ static void print_choices(const Plan *plan)
         "recompute %s; %u thread(s) a rank\n",
         plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
         plan->schedule.micro_batches, plan->schedule.micro_batch,
-        dtype_name(plan->workload.recipe->precision), plan->workload.recipe->name,
+        dtype_name(plan->workload.recipe->precision), recipe,
         optimizer_name(plan->workload.optimizer), recompute, plan->threads);
     for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
         g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);

@@ -68,9 +68,9 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
 /* y (N, C) += bias (C) */
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream);
-/* dst = base + src; base may be dst */
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, const void *base, void *dst,
-                     CudaStream stream);
+/* dst = base + src, of which src has @from; base may be dst */
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, const void *base,
+                     void *dst, CudaStream stream);
 void cuda_cast(DType from, DType to, guint64 elements, const void *src, void *dst,
                CudaStream stream);
 

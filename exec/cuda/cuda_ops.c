@@ -272,9 +272,9 @@ static void run_accumulate(CudaDevice *device, const Launch *launch)
 {
     const void *base = launch_optional(launch, 2);
 
-    cuda_accumulate(launch->op->dtype, launch->op->sizes.elements, launch->operand[0],
-                    base != NULL ? base : launch->operand[1], launch->operand[1],
-                    stream_of(device, launch));
+    cuda_accumulate(launch->op->dtype, launch->op->dtype_out, launch->op->sizes.elements,
+                    launch->operand[0], base != NULL ? base : launch->operand[1],
+                    launch->operand[1], stream_of(device, launch));
 }
 
 static void run_cast(CudaDevice *device, const Launch *launch)

@@ -142,9 +142,10 @@ template <typename T> struct AddBias {
     }
 };
 
-template <typename T> struct Accumulate {
-    const T *src, *base;
-    T *dst;
+template <typename From, typename To> struct Accumulate {
+    const From *src;
+    const To *base;
+    To *dst;
 
     template <int N> __device__ __forceinline__ void at(guint64 offset) const
     {
@@ -231,19 +232,6 @@ void cuda_gelu_backward(DType dtype, guint64 elements, const void *dh, void *x, 
     launch_pair<GeluBackward>(dtype, elements, dh, x, stream);
 }
 
-void cuda_accumulate(DType dtype, guint64 elements, const void *src, const void *base, void *dst,
-                     CudaStream stream)
-{
-    const bool wide = is_wide(0, src, base, dst);
-
-    if (dtype == DTYPE_BF16)
-        launch_each(Accumulate<bf16>{(const bf16 *)src, (const bf16 *)base, (bf16 *)dst}, elements,
-                    wide, stream);
-    else
-        launch_each(Accumulate<float>{(const float *)src, (const float *)base, (float *)dst},
-                    elements, wide, stream);
-}
-
 void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias, void *y,
                    CudaStream stream)
 {
@@ -255,6 +243,29 @@ void cuda_add_bias(DType dtype, guint64 rows, guint64 columns, const void *bias,
     else
         launch_each(AddBias<float>{(const float *)bias, (float *)y, columns}, rows * columns, wide,
                     stream);
+}
+
+template <typename From>
+static void launch_accumulate(DType to, guint64 n, const void *src, const void *base, void *dst,
+                              CudaStream stream)
+{
+    const bool wide = is_wide(0, src, base, dst);
+
+    if (to == DTYPE_BF16)
+        launch_each(Accumulate<From, bf16>{(const From *)src, (const bf16 *)base, (bf16 *)dst}, n,
+                    wide, stream);
+    else
+        launch_each(Accumulate<From, float>{(const From *)src, (const float *)base, (float *)dst},
+                    n, wide, stream);
+}
+
+void cuda_accumulate(DType from, DType to, guint64 elements, const void *src, const void *base,
+                     void *dst, CudaStream stream)
+{
+    if (from == DTYPE_BF16)
+        launch_accumulate<bf16>(to, elements, src, base, dst, stream);
+    else
+        launch_accumulate<float>(to, elements, src, base, dst, stream);
 }
 
 template <typename From>

@@ -90,18 +90,17 @@ static inline void block_write(DType dtype, void *data, guint64 offset, guint64 
         to[i] = bf16_from_float(values[i]);
 }
 
-/* sum = a + b of @n values, taken in fp32; sum may be a or b. */
-static inline void block_add(DType dtype, const void *a, const void *b, void *sum, guint64 offset,
-                             guint64 n)
+/* sum = base + values, of @n values, taken in fp32; sum may be base. */
+static inline void block_add(DType dtype, const void *base, const float *values, void *sum,
+                             guint64 offset, guint64 n)
 {
-    float a_block[CPU_BLOCK], b_block[CPU_BLOCK];
-    const float *x = block_read(dtype, a, offset, n, a_block);
-    const float *y = block_read(dtype, b, offset, n, b_block);
-    float *to = block_target(dtype, sum, offset, a_block);
+    float block[CPU_BLOCK];
+    const float *from = block_read(dtype, base, offset, n, block);
+    float *to = block_target(dtype, sum, offset, block);
 
 #pragma omp simd
     for (guint64 i = 0; i < n; i++)
-        to[i] = x[i] + y[i];
+        to[i] = from[i] + values[i];
     block_write(dtype, sum, offset, n, to);
 }
 

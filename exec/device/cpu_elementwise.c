@@ -165,8 +165,10 @@ static void gelu_backward_block(const Launch *launch, guint64 offset, guint64 n)
 static void accumulate_block(const Launch *launch, guint64 offset, guint64 n)
 {
     const void *base = launch_optional(launch, 2);
+    float block[CPU_BLOCK];
+    const float *values = block_read(launch->op->dtype, launch->operand[0], offset, n, block);
 
-    block_add(launch->op->dtype, base != NULL ? base : launch->operand[1], launch->operand[0],
+    block_add(launch->op->dtype_out, base != NULL ? base : launch->operand[1], values,
               launch->operand[1], offset, n);
 }
 

@@ -18,9 +18,13 @@ const void *cpu_norm_input(const Launch *launch, guint required, guint64 row)
 
     if (added == NULL)
         return launch->operand[0];
-    for (guint64 c = 0; c < columns; c += CPU_BLOCK)
-        block_add(launch->op->dtype, launch->operand[0], added, sum, row * columns + c,
-                  MIN(CPU_BLOCK, columns - c));
+    for (guint64 c = 0; c < columns; c += CPU_BLOCK) {
+        const guint64 at = row * columns + c, n = MIN(CPU_BLOCK, columns - c);
+        float block[CPU_BLOCK];
+
+        block_add(launch->op->dtype, launch->operand[0],
+                  block_read(launch->op->dtype, added, at, n, block), sum, at, n);
+    }
     return sum;
 }
 

@@ -29,13 +29,16 @@ static void append_model(GString *text, const Plan *plan)
 {
     const Workload *workload = &plan->workload;
     const Recipe *recipe = workload->recipe;
+    const gboolean apart = recipe->gradient != recipe->reduce;
 
     line(text, "model", "%s, %.4g M parameters", plan->model->name,
          (double)model_parameters(plan->model) / 1e6);
     line(text, "precision",
-         "recipe %s: computes and gathers in %s, keeps %s%s, gradients and reductions in %s; %s",
+         "recipe %s: computes and gathers in %s, keeps %s%s, gradients%s%s and reductions in %s; "
+         "%s",
          recipe->name, dtype_name(recipe->compute), dtype_name(recipe->stored),
-         recipe->master ? " and an fp32 master" : "", dtype_name(recipe->gradient),
+         recipe->master ? " and an fp32 master" : "", apart ? " in " : "",
+         apart ? dtype_name(recipe->gradient) : "", dtype_name(recipe->reduce),
          optimizer_name(workload->optimizer));
 }
 

@@ -171,15 +171,16 @@ static void print_header(Record *record)
     const Plan *plan = record->plan;
     g_autofree char *layout = plan_layout_text(plan);
     g_autofree char *recompute = plan_recompute_text(plan);
+    g_autofree char *recipe = recipe_text(plan->workload.recipe);
 
     record->header_printed = TRUE;
     if (record->options->json)
         return;
     g_print("%s  %s %s  %s %s  batch %u x %u tokens (%u x %u sequences a rank)  %s  recompute %s\n",
-            plan->model->name, layout, strategy_name(plan->sharding.strategy),
-            plan->workload.recipe->name, optimizer_name(plan->workload.optimizer),
-            plan->workload.global_batch, plan->workload.seq_len, plan->schedule.micro_batches,
-            plan->schedule.micro_batch, form_name(plan->sharding.form), recompute);
+            plan->model->name, layout, strategy_name(plan->sharding.strategy), recipe,
+            optimizer_name(plan->workload.optimizer), plan->workload.global_batch,
+            plan->workload.seq_len, plan->schedule.micro_batches, plan->schedule.micro_batch,
+            form_name(plan->sharding.form), recompute);
     g_print("%u ranks x %u threads, %s, %s; program %.12s\n", plan->gpus, plan->threads,
             runtime_transport(interpreter_runtime(record->interpreter)),
             runtime_library(interpreter_runtime(record->interpreter)), plan->hash);

@@ -85,6 +85,45 @@ void reader_note(const Reader *reader, const char *name, const char *harmless, c
                     g_strdup_printf("%s = %s: %s", entry->path, entry->value, why));
 }
 
+/* PyTorch's and DeepSpeed's names of a type; leaves *dtype where nothing is said, or, with a note,
+ * where gradients of the recipe are never of it. */
+static gboolean read_gradient_type(const Reader *reader, const char *name, DType *dtype,
+                                   GError **error)
+{
+    static const Meaning types[] = {
+        {"fp32", DTYPE_FP32},    {"float32", DTYPE_FP32},  {"float", DTYPE_FP32},
+        {"bf16", DTYPE_BF16},    {"bfloat16", DTYPE_BF16}, {"fp16", DTYPE_FP16},
+        {"float16", DTYPE_FP16}, {"half", DTYPE_FP16},     {NULL, 0}};
+    gint said = (gint)*dtype;
+
+    if (name == NULL || flat_find(reader->flat, name) == NULL)
+        return TRUE;
+    if (!reader_word(reader, name, types, &said, error))
+        return FALSE;
+    if (recipe_with_gradients(reader->config->recipe, (DType)said, (DType)said) != NULL) {
+        *dtype = (DType)said;
+        return TRUE;
+    }
+    g_autofree char *why = g_strdup_printf("priced with %s", dtype_name(*dtype));
+    reader_note(reader, name, NULL, why);
+    return TRUE;
+}
+
+gboolean reader_gradients(const Reader *reader, const char *gradient, const char *reduce,
+                          GError **error)
+{
+    Config *config = reader->config;
+
+    if (config->recipe == NULL) /* the command line's, with its own */
+        return TRUE;
+    DType accumulated = config->recipe->gradient, reduced = config->recipe->reduce;
+    if (!read_gradient_type(reader, gradient, &accumulated, error) ||
+        !read_gradient_type(reader, reduce, &reduced, error))
+        return FALSE;
+    config->recipe = recipe_with_gradients(config->recipe, accumulated, reduced);
+    return TRUE;
+}
+
 /* Only the place of state is the same. */
 static void note_offload(const Reader *reader, const char *name)
 {

@@ -101,8 +101,9 @@ static gboolean read_float8(const Reader *reader, GError **error)
            reader_gather_fp8(reader, "enable_fsdp_float8_all_gather", error);
 }
 
-/* What mixed precision keeps: FSDP an fp32 shard, DeepSpeed bf16 parameters beside an fp32 master;
- * DDP's autocast keeps fp32 and casts, which is not priced. */
+/* What mixed precision keeps: FSDP an fp32 shard, with reductions in what it computes with,
+ * DeepSpeed bf16 parameters beside an fp32 master; DDP's autocast keeps fp32 and casts, which is
+ * not priced. */
 static void set_recipe(Config *config, gint type, gint precision)
 {
     if (precision == MIXED_NO)
@@ -113,6 +114,8 @@ static void set_recipe(Config *config, gint type, gint precision)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP16);
     if (precision == MIXED_FP8)
         config->recipe = recipe_with_precision(config->recipe, DTYPE_FP8);
+    if (type == TYPE_FSDP)
+        config->recipe = recipe_with_gradients(config->recipe, DTYPE_FP32, config->recipe->compute);
 }
 
 gboolean config_read_accelerate(const Reader *reader, GError **error)

@@ -74,5 +74,7 @@ gboolean config_read_axolotl(const Reader *reader, GError **error)
                     "priced with all that is no expert sharded over its ranks too");
     }
     config->recipe = bf16 == BF16_ON ? &recipe_fsdp2 : &recipe_fp32;
+    if (config->strategy != STRATEGY_NO_SHARD) /* accelerate's policy: config_accelerate.c */
+        config->recipe = recipe_with_gradients(config->recipe, DTYPE_FP32, config->recipe->compute);
     return TRUE;
 }

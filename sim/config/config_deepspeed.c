@@ -10,7 +10,8 @@ static const Meaning optimizers[] = {
     {NULL, 0},
 };
 
-/* Its stages keep bf16 parameters and an fp32 master, as recipe zero does. */
+/* Its stages keep bf16 parameters and an fp32 master, as recipe zero does, and gradients in bf16 as
+ * long as no type is said. */
 static gboolean read_precision(const Reader *reader, GError **error)
 {
     Config *config = reader->config;
@@ -25,7 +26,7 @@ static gboolean read_precision(const Reader *reader, GError **error)
         config->recipe = bf16 || fp16 ? &recipe_zero : &recipe_fp32;
     if (fp16)
         config->recipe = recipe_with_precision(&recipe_zero, DTYPE_FP16);
-    return TRUE;
+    return reader_gradients(reader, "grad_accum_dtype", "communication_data_type", error);
 }
 
 gboolean config_read_deepspeed(const Reader *reader, GError **error)

@@ -224,17 +224,6 @@ static gboolean read_batch(const Reader *reader, GError **error)
            read_uint(reader, lengths, &config->seq_len, error);
 }
 
-/* bf16 parameters, fp32 gradients and master (6 bytes and 12 / d). */
-static const Recipe *mixed_recipe(const Reader *reader)
-{
-    const Recipe *recipe = recipe_from_name("megatron");
-    gboolean reduce_bf16;
-
-    return reader_flag(reader, "grad_reduce_in_bf16", &reduce_bf16, NULL) && reduce_bf16
-               ? &recipe_zero
-               : recipe;
-}
-
 /* Something else than "false" or "no". */
 static gboolean says(const Reader *reader, const char *name)
 {
@@ -242,6 +231,20 @@ static gboolean says(const Reader *reader, const char *name)
 
     return entry != NULL && g_ascii_strcasecmp(entry->value, "false") != 0 &&
            g_ascii_strcasecmp(entry->value, "no") != 0;
+}
+
+/* Parameters and master (6 bytes and 12 / d) as recipe megatron has them.  Gradients are fp32
+ * beside bf16 unless it says otherwise, and half as wide beside fp16 unless it says fp32. */
+static const Recipe *mixed_recipe(const Reader *reader)
+{
+    const gboolean fp16 = says(reader, "fp16");
+    const gboolean fp32 =
+        says(reader, "accumulate_allreduce_grads_in_fp32") || says(reader, "grad_reduce_in_fp32");
+    const gboolean half = says(reader, "grad_reduce_in_bf16") ||
+                          (flat_find(reader->flat, "grad_reduce_in_fp32") != NULL && !fp32);
+    const Recipe *recipe = (fp16 ? fp32 : !half) ? &recipe_megatron : &recipe_zero;
+
+    return fp16 ? recipe_with_precision(recipe, DTYPE_FP16) : recipe;
 }
 
 gboolean config_read_megatron(const Reader *reader, GError **error)
@@ -263,8 +266,6 @@ gboolean config_read_megatron(const Reader *reader, GError **error)
     config->sequence_parallel = sequence;
     half |= precision != NULL && g_strstr_len(precision->value, -1, "16") != NULL;
     config->recipe = half ? mixed_recipe(reader) : NULL;
-    if (config->recipe != NULL && says(reader, "fp16"))
-        config->recipe = recipe_with_precision(config->recipe, DTYPE_FP16);
     if (says(reader, "fp8") || says(reader, "fp8_format"))
         config->recipe = recipe_with_precision(mixed_recipe(reader), DTYPE_FP8);
     reader_note(reader, "cpu_offloading", "false", "activations: priced without offload");

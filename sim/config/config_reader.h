@@ -37,6 +37,11 @@ gboolean reader_offload_all(const Reader *reader, const char *name, GError **err
  * divides them among ranks that shard. */
 gboolean reader_experts(const Reader *reader, const char *name, GError **error);
 
+/* The recipe with gradients accumulated and reduced in the types that @gradient and @reduce name
+ * (NULL: nothing does); a type that no recipe has there is a line of config->notes. */
+gboolean reader_gradients(const Reader *reader, const char *gradient, const char *reduce,
+                          GError **error);
+
 /* Where @name says that parameters are gathered in fp8, once the strategy is known: a plan does so
  * where blocks are sharded. */
 gboolean reader_gather_fp8(const Reader *reader, const char *name, GError **error);

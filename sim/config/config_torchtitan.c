@@ -137,8 +137,9 @@ gboolean config_read_torchtitan(const Reader *reader, GError **error)
     if (config->axis[AXIS_TP] > 1)
         reader_note(reader, "expert_tensor_parallel_degree", "1",
                     "priced with whole experts on a rank");
-    reader_note(reader, "mixed_precision_reduce", "float32", "priced with reduction in fp32");
-    reader_note(reader, "training.dtype", "float32", "priced with fp32 parameters and moments");
-    return reader_offload_all(reader, "enable_cpu_offload", error) &&
+    reader_note(reader, "training.dtype", "float32",
+                "priced with fp32 parameters, gradients and moments");
+    return reader_gradients(reader, NULL, "mixed_precision_reduce", error) &&
+           reader_offload_all(reader, "enable_cpu_offload", error) &&
            reader_experts(reader, "expert_parallel_degree", error);
 }

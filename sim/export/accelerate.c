@@ -232,7 +232,7 @@ static void note_script(Export *export, const char *optimizer)
                     "in the training script: Accelerator(gradient_accumulation_plugin="
                     "GradientAccumulationPlugin(num_steps=%u, sync_each_batch=%s))",
                     plan->schedule.micro_batches, sharded ? "True" : "False");
-    if (export_is_fsdp2(plan))
+    if (export_is_fsdp2(plan) && plan->workload.recipe->reduce != plan->workload.recipe->compute)
         export_note(export, "in the training script, or gradients are reduced in bf16: "
                             "FullyShardedDataParallelPlugin(mixed_precision_policy=...) with "
                             "reduce_dtype torch.float32");
@@ -391,6 +391,9 @@ static gboolean accelerate_write(Export *export, GError **error)
                               contexts, error)) == NULL ||
         !check_machines(export, error) || !check_replicas(export, error) ||
         !check_split(export, error) || !check_float8(export, error) ||
+        !export_check_gradients(export, DTYPE_FP32,
+                                "FSDP's gradients of fp32 parameters are fp32 once reduced",
+                                error) ||
         !check_experts(export, error) || !export_offload_all(export, &offloads, error))
         return FALSE;
     note_script(export, optimizer);

@@ -22,6 +22,7 @@ static const Mapping replicated_strategies[] = {
 /* bf16.enabled or fp16.enabled; with them DeepSpeed keeps an fp32 master. */
 static const Mapping recipes[] = {
     {"zero", "true", NULL},
+    {"megatron", "true", NULL},
     {"fsdp2", NULL, "its bf16 keeps bf16 parameters with an fp32 copy beside them (recipe zero)"},
     {"fp32", "false", NULL},
     {NULL, NULL, NULL},
@@ -197,17 +198,17 @@ static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
 
 static void add_precision(JsonBuilder *json, const Plan *plan, const char *bf16)
 {
-    const char *gradient = dtype_name(plan->workload.recipe->gradient);
+    const Recipe *recipe = plan->workload.recipe;
 
-    begin(json, plan->workload.recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
+    begin(json, recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
     json_builder_set_member_name(json, "enabled");
     json_builder_add_boolean_value(json, g_str_equal(bf16, "true"));
     json_builder_end_object(json);
     /* Said, as the default of the first has changed between versions. */
     begin(json, "data_types");
-    add_string(json, "grad_accum_dtype", gradient);
+    add_string(json, "grad_accum_dtype", dtype_name(recipe->gradient));
     json_builder_end_object(json);
-    add_string(json, "communication_data_type", gradient);
+    add_string(json, "communication_data_type", dtype_name(recipe->reduce));
 }
 
 static void add_optimizer(JsonBuilder *json, const char *type, gboolean sharded)

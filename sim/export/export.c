@@ -99,6 +99,15 @@ gboolean export_refuse_offload(const Export *export, const char *why, GError **e
     return export_refuse(export, "offload", tiers, why, error);
 }
 
+gboolean export_check_gradients(const Export *export, DType gradient, const char *why,
+                                GError **error)
+{
+    const DType planned = export->plan->workload.recipe->gradient;
+
+    return planned == gradient ||
+           export_refuse(export, "sharding.gradient_dtype", dtype_name(planned), why, error);
+}
+
 void export_note_offload(Export *export)
 {
     export_note(export, "offload: gradients go to the host too, and the optimiser's step is there; "
@@ -208,14 +217,15 @@ static char *title(const Plan *plan)
     const guint data_ranks = layout_data_ranks(&plan->layout);
     const DType precision = plan->workload.recipe->precision;
     g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recipe = recipe_text(plan->workload.recipe);
     const char *in = precision == DTYPE_FP8 ? " in fp8" : precision == DTYPE_FP16 ? " in fp16" : "";
 
     return g_strdup_printf(
         "%s on %u ranks (%s), %s, recipe %s%s: global batch %u = micro-batch %u x %u "
         "micro-batches x %u data-parallel ranks",
-        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy),
-        plan->workload.recipe->name, in, plan->workload.global_batch, plan->schedule.micro_batch,
-        plan->schedule.micro_batches, data_ranks);
+        plan->model->name, plan->gpus, layout, strategy_name(plan->sharding.strategy), recipe, in,
+        plan->workload.global_batch, plan->schedule.micro_batch, plan->schedule.micro_batches,
+        data_ranks);
 }
 
 /* A model's name is free text: one with a line break must not end the comment. */

@@ -49,6 +49,10 @@ void export_note(Export *export, const char *format, ...) G_GNUC_PRINTF(2, 3);
  * both. */
 gboolean export_check_accumulate(const Export *export, gboolean sharded, GError **error);
 
+/* Refuses, with @why, a plan whose gradients are accumulated in another type than @gradient. */
+gboolean export_check_gradients(const Export *export, DType gradient, const char *why,
+                                GError **error);
+
 /* "FRAMEWORK can't express offload = optimizer=host,parameters=device: WHY". */
 gboolean export_refuse_offload(const Export *export, const char *why, GError **error);
 

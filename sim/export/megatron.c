@@ -281,6 +281,25 @@ static gboolean check_pipeline(const Export *export, GError **error)
                               "interleaved, pp must divide them there", error);
 }
 
+/* Gradients are reduced as they are accumulated, whichever recipe says so. */
+static const char *recipe_word(const Plan *plan)
+{
+    const Recipe *recipe = plan->workload.recipe;
+
+    if (!recipe->master)
+        return recipe->name;
+    return recipe->gradient == DTYPE_FP32 ? "megatron" : "zero";
+}
+
+static gboolean check_gradients(const Export *export, GError **error)
+{
+    const Recipe *recipe = export->plan->workload.recipe;
+
+    return export_check_gradients(export, recipe->reduce,
+                                  "it reduces gradients as they are accumulated (reduce_dtype)",
+                                  error);
+}
+
 /* The plan's choices in its words. */
 static gboolean find_words(const Export *export, Words *words, GError **error)
 {
@@ -290,7 +309,8 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
 
     return (words->sharding = export_map(export, "sharding.strategy", strategy_name(strategy),
                                          strategies, error)) != NULL &&
-           (words->recipe = export_map(export, "workload.recipe", plan->workload.recipe->name,
+           check_gradients(export, error) &&
+           (words->recipe = export_map(export, "workload.recipe", recipe_word(plan),
                                        half ? half_recipes : recipes, error)) != NULL &&
            (words->optimizer = export_map(
                 export, "workload.optimizer", optimizer_name(plan->workload.optimizer),

@@ -22,11 +22,18 @@ static const Mapping forms[] = {
     {NULL, NULL, NULL},
 };
 
-/* mixed_precision_param; mixed_precision_reduce is float32 with both. */
+/* mixed_precision_param */
 static const Mapping recipes[] = {
     {"zero", NULL, "it keeps one fp32 copy of a parameter and gathers bf16 ones (recipe fsdp2)"},
     {"fsdp2", "bfloat16", NULL},
     {"fp32", "float32", NULL},
+    {NULL, NULL, NULL},
+};
+
+/* mixed_precision_reduce */
+static const Mapping reductions[] = {
+    {"fp32", "float32", NULL},
+    {"bf16", "bfloat16", NULL},
     {NULL, NULL, NULL},
 };
 
@@ -64,7 +71,7 @@ static const Mapping contexts[] = {
 };
 
 typedef struct {
-    const char *reshard, *precision, *optimizer, *recompute, *schedule, *context;
+    const char *reshard, *precision, *reduce, *optimizer, *recompute, *schedule, *context;
 } Words;
 
 /* Gathered units that are kept between forward and backward: both of those that FSDP2 would gather
@@ -107,6 +114,9 @@ static void note_hints(Export *export)
         plan->layout.size[AXIS_PP] == 1)
         export_note(export, "shard_grad_op: FSDP2 gathers in every micro-batch, the plan once a "
                             "step");
+    if (plan->workload.recipe->reduce != DTYPE_FP32)
+        export_note(export, "mixed_precision_reduce: its type names float32 alone, FSDP2 takes "
+                            "bfloat16 too");
     if (layout_shard_ranks(&plan->layout) == 1 && export_is_fsdp2(plan))
         export_note(export, "dp_shard = 1: nothing is sharded, bf16 comes from torch.autocast");
 }
@@ -266,7 +276,12 @@ static gboolean check_data_parallel(const Export *export, GError **error)
                              "with pp or tp it casts to bf16 only where dp_shard or cp is larger "
                              "than 1",
                              error);
-    return TRUE;
+    if (plan->workload.recipe->reduce != DTYPE_FP32 && layout_shard_ranks(&plan->layout) == 1)
+        return export_refuse(
+            export, "sharding.reduce_dtype", dtype_name(plan->workload.recipe->reduce),
+            "where nothing is sharded it reduces gradients as they are, in fp32", error);
+    return export_check_gradients(export, DTYPE_FP32,
+                                  "gradients of its fp32 parameters are fp32 once reduced", error);
 }
 
 /* Interleaved, PyTorch cuts the micro-batches into m / pp equal groups; the plan's have pp. */
@@ -306,6 +321,9 @@ static gboolean find_words(const Export *export, Words *words, GError **error)
                NULL &&
            (words->precision = export_map(export, "workload.recipe", plan->workload.recipe->name,
                                           recipes, error)) != NULL &&
+           (words->reduce =
+                export_map(export, "sharding.reduce_dtype",
+                           dtype_name(plan->workload.recipe->reduce), reductions, error)) != NULL &&
            (words->optimizer =
                 export_map(export, "workload.optimizer", optimizer_name(plan->workload.optimizer),
                            optimizers, error)) != NULL &&
@@ -350,11 +368,11 @@ static gboolean torchtitan_write(Export *export, GError **error)
                            "seq_len = %u\n"
                            "max_norm = " EXPORT_CLIP_NORM "\n"
                            "mixed_precision_param = \"%s\"\n"
-                           "mixed_precision_reduce = \"float32\"\n%s",
+                           "mixed_precision_reduce = \"%s\"\n%s",
                            words.optimizer,
                            schedule->micro_batch * (pipeline ? schedule->micro_batches : 1),
                            plan->workload.global_batch, plan->workload.seq_len, words.precision,
-                           offloads ? "enable_cpu_offload = true\n" : "");
+                           words.reduce, offloads ? "enable_cpu_offload = true\n" : "");
     write_parallelism(export, &words);
     g_string_append_printf(export->text, "\n[activation_checkpoint]\nmode = \"%s\"\n",
                            words.recompute);

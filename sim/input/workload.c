@@ -1,56 +1,71 @@
 #include "sim/input/workload.h"
 
-/* A row a precision: @products of the blocks, activations and gathered parameters in @half. */
+/* A row a precision: @products of the blocks, activations and gathered parameters in @half;
+ * @gradients are accumulated and @sums are reduced. */
 
 /* 2 (parameter) + 2 (gradient) + 4 (master) + moments: 16 bytes a parameter with adamw. */
-#define ZERO(products, half)                                                                       \
+#define ZERO(products, half, gradients, sums)                                                      \
     {                                                                                              \
         .name = "zero", .precision = (products), .compute = (half), .stored = (half),              \
-        .gradient = (half), .master = TRUE                                                         \
+        .gradient = (gradients), .reduce = (sums), .master = TRUE                                  \
     }
 
-/* The fp32 shard is the master; gathers are in @half, reductions in fp32. */
-#define FSDP2(products, half)                                                                      \
+/* The fp32 shard is the master; gathers are in @half. */
+#define FSDP2(products, half, gradients, sums)                                                     \
     {                                                                                              \
         .name = "fsdp2", .precision = (products), .compute = (half), .stored = DTYPE_FP32,         \
-        .gradient = DTYPE_FP32, .master = FALSE                                                    \
+        .gradient = (gradients), .reduce = (sums), .master = FALSE                                 \
     }
 
 /* As zero with gradients that are summed and reduced in fp32: with shard_optimizer and adamw
  * 6 + 12 / d bytes a parameter (Megatron-LM, docs/api-guide/dist_optimizer.md). */
-#define MEGATRON(products, half)                                                                   \
+#define MEGATRON(products, half, gradients, sums)                                                  \
     {                                                                                              \
         .name = "megatron", .precision = (products), .compute = (half), .stored = (half),          \
-        .gradient = DTYPE_FP32, .master = TRUE                                                     \
+        .gradient = (gradients), .reduce = (sums), .master = TRUE                                  \
     }
 
-const Recipe recipe_zero = ZERO(DTYPE_BF16, DTYPE_BF16);
-const Recipe recipe_fsdp2 = FSDP2(DTYPE_BF16, DTYPE_BF16);
-const Recipe recipe_megatron = MEGATRON(DTYPE_BF16, DTYPE_BF16);
+const Recipe recipe_zero = ZERO(DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16);
+const Recipe recipe_fsdp2 = FSDP2(DTYPE_BF16, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32);
+const Recipe recipe_megatron = MEGATRON(DTYPE_BF16, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32);
 const Recipe recipe_fp32 = {
     .name = "fp32",
     .precision = DTYPE_FP32,
     .compute = DTYPE_FP32,
     .stored = DTYPE_FP32,
     .gradient = DTYPE_FP32,
+    .reduce = DTYPE_FP32,
     .master = FALSE,
 };
 
 static const Recipe fp16_recipes[] = {
-    ZERO(DTYPE_FP16, DTYPE_FP16),
-    FSDP2(DTYPE_FP16, DTYPE_FP16),
-    MEGATRON(DTYPE_FP16, DTYPE_FP16),
+    ZERO(DTYPE_FP16, DTYPE_FP16, DTYPE_FP16, DTYPE_FP16),
+    FSDP2(DTYPE_FP16, DTYPE_FP16, DTYPE_FP32, DTYPE_FP32),
+    MEGATRON(DTYPE_FP16, DTYPE_FP16, DTYPE_FP32, DTYPE_FP32),
 };
 static const Recipe fp8_recipes[] = {
-    ZERO(DTYPE_FP8, DTYPE_BF16),
-    FSDP2(DTYPE_FP8, DTYPE_BF16),
-    MEGATRON(DTYPE_FP8, DTYPE_BF16),
+    ZERO(DTYPE_FP8, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16),
+    FSDP2(DTYPE_FP8, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32),
+    MEGATRON(DTYPE_FP8, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32),
 };
 
 /* The default precision of a name stands first. */
 static const Recipe *const recipes[] = {
     &recipe_zero,     &recipe_fsdp2,    &recipe_megatron, &recipe_fp32,    &fp16_recipes[0],
     &fp16_recipes[1], &fp16_recipes[2], &fp8_recipes[0],  &fp8_recipes[1], &fp8_recipes[2],
+};
+
+/* Every choice of accumulators and reductions; the recipes' own are found among those above. */
+#define CHOICES(row, products, half)                                                               \
+    row(products, half, half, half), row(products, half, half, DTYPE_FP32),                        \
+        row(products, half, DTYPE_FP32, half), row(products, half, DTYPE_FP32, DTYPE_FP32)
+#define ALL_CHOICES(products, half)                                                                \
+    CHOICES(ZERO, products, half), CHOICES(FSDP2, products, half), CHOICES(MEGATRON, products, half)
+
+static const Recipe chosen_recipes[] = {
+    ALL_CHOICES(DTYPE_BF16, DTYPE_BF16),
+    ALL_CHOICES(DTYPE_FP16, DTYPE_FP16),
+    ALL_CHOICES(DTYPE_FP8, DTYPE_BF16),
 };
 
 /* adam8bit: dynamic 8-bit codes with the largest magnitude of each 256 elements in fp32 beside
@@ -126,6 +141,47 @@ const Recipe *recipe_with_precision(const Recipe *recipe, DType precision)
             return recipes[i];
     }
     return NULL;
+}
+
+static gboolean is_choice(const Recipe *row, const Recipe *recipe, DType gradient, DType reduce)
+{
+    return g_str_equal(row->name, recipe->name) && row->precision == recipe->precision &&
+           row->gradient == gradient && row->reduce == reduce;
+}
+
+const Recipe *recipe_with_gradients(const Recipe *recipe, DType gradient, DType reduce)
+{
+    for (guint i = 0; i < G_N_ELEMENTS(recipes); i++) {
+        if (is_choice(recipes[i], recipe, gradient, reduce))
+            return recipes[i];
+    }
+    for (guint i = 0; i < G_N_ELEMENTS(chosen_recipes); i++) {
+        if (is_choice(&chosen_recipes[i], recipe, gradient, reduce))
+            return &chosen_recipes[i];
+    }
+    return NULL;
+}
+
+char *recipe_text(const Recipe *recipe)
+{
+    const Recipe *own = recipe_with_precision(recipe, recipe->precision);
+
+    if (recipe->gradient == own->gradient && recipe->reduce == own->reduce)
+        return g_strdup(recipe->name);
+    return g_strdup_printf("%s (gradients %s, reductions %s)", recipe->name,
+                           dtype_name(recipe->gradient), dtype_name(recipe->reduce));
+}
+
+const char *recipe_gradient_names(const Recipe *recipe)
+{
+    switch (recipe->compute) {
+    case DTYPE_BF16:
+        return "bf16 or fp32";
+    case DTYPE_FP16:
+        return "fp16 or fp32";
+    default:
+        return "fp32";
+    }
 }
 
 gboolean precision_from_name(const char *name, DType *precision)

@@ -14,7 +14,9 @@ typedef struct {
     DType precision; /* matrix products of the blocks; what a plan's precision names */
     DType compute;   /* gathered parameters and activations */
     DType stored;    /* parameter shard (or whole parameter where not sharded) */
-    DType gradient;  /* whole gradients of a unit, accumulators, and what is reduced */
+    DType gradient;  /* accumulators, which the optimiser reads */
+    DType reduce;    /* what data-parallel ranks sum, and whole gradients of a unit that are reduced
+                        with every micro-batch */
     gboolean master; /* an fp32 copy beside the stored one */
 } Recipe;
 
@@ -49,6 +51,15 @@ double optimizer_bytes_per_parameter(Optimizer optimizer);
 #define RECIPE_NAMES "zero, fsdp2, megatron or fp32"
 const Recipe *recipe_from_name(const char *name);
 const Recipe *recipe_with_precision(const Recipe *recipe, DType precision);
+
+/* The same with other accumulators and reductions, each fp32 or as wide as what is computed with;
+ * NULL where they are neither. */
+const Recipe *recipe_with_gradients(const Recipe *recipe, DType gradient, DType reduce);
+
+/* "zero", or with what is not as that name says: "fsdp2 (gradients fp32, reductions bf16)"; the
+ * caller's.  And what recipe_with_gradients() takes: "bf16 or fp32". */
+char *recipe_text(const Recipe *recipe);
+const char *recipe_gradient_names(const Recipe *recipe);
 
 /* "bf16", "fp32", "fp16", "fp8". */
 #define PRECISION_NAMES "bf16, fp32, fp16 or fp8"

@@ -296,6 +296,29 @@ static Verdict check_gather(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* Backward passes write gradients in one type: what is reduced with every micro-batch, or what is
+ * accumulated whole. */
+static Verdict check_gradients(const Choice *choice, char **reason)
+{
+    const Recipe *recipe = choice->workload->recipe;
+    const Sharding *sharding = choice->sharding;
+    const gboolean root = sharding_unit_reduces_each(sharding, ROOT_UNIT);
+
+    if (recipe->gradient == recipe->reduce)
+        return VERDICT_OK;
+    for (guint unit = ROOT_UNIT + 1; unit <= choice->model->layers; unit++)
+        if (sharding_unit_reduces_each(sharding, unit) != root)
+            return refuse(
+                reason, VERDICT_RECIPE,
+                "gradient_dtype = %s with reduce_dtype = %s: units of %s and of %s accumulate "
+                "differently, so strategies are full_shard, hybrid_shard, shard_grad_op "
+                "for all units, or shard_optimizer, no_shard for all",
+                dtype_name(recipe->gradient), dtype_name(recipe->reduce),
+                strategy_name(sharding_unit_strategy(sharding, ROOT_UNIT)),
+                strategy_name(sharding_unit_strategy(sharding, unit)));
+    return VERDICT_OK;
+}
+
 /* FSDP2's recipe stores an fp32 shard and gathers bf16 copies of it, so each unit must be sharded.
  */
 static Verdict check_recipe(const Choice *choice, char **reason)
@@ -309,7 +332,8 @@ static Verdict check_recipe(const Choice *choice, char **reason)
                       "hybrid_shard, shard_grad_op",
                       recipe->name,
                       strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
-    return check_gather(choice, reason);
+    const Verdict gradients = check_gradients(choice, reason);
+    return gradients != VERDICT_OK ? gradients : check_gather(choice, reason);
 }
 
 /* Shards come from their tier with each gather; what stays whole is on the device. */

@@ -175,6 +175,12 @@ Strategy sharding_unit_strategy(const Sharding *sharding, guint unit)
     return strategy >= 0 ? (Strategy)strategy : sharding->strategy;
 }
 
+gboolean sharding_unit_reduces_each(const Sharding *sharding, guint unit)
+{
+    return sharding->accumulate_sharded &&
+           sharding_unit_strategy(sharding, unit) > STRATEGY_SHARD_OPTIMIZER;
+}
+
 /* Only full and hybrid sharding have the choice: under the other strategies the whole parameters
  * are there from forward to backward by definition. */
 gboolean sharding_offloads(const Sharding *sharding)

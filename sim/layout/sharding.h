@@ -108,6 +108,10 @@ ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank);
 /* Strategy and keep of a unit once overrides are applied; @num_blocks as in the model. */
 Strategy sharding_unit_strategy(const Sharding *sharding, guint unit);
 gboolean sharding_offloads(const Sharding *sharding); /* something is in another tier */
+
+/* Whether whole gradients of a unit are reduced with every micro-batch, into shards that are
+ * accumulated; else they are accumulated whole, and reduced once a step. */
+gboolean sharding_unit_reduces_each(const Sharding *sharding, guint unit);
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks);
 
 /* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those.  And

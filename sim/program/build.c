@@ -107,7 +107,8 @@ static void add_unit_tensors(Builder *builder, guint index)
     unit->parameter =
         (gint)program_add_tensor(program, parameter, TENSOR_PARAMETER, recipe->compute,
                                  unit->layer_space, unit->map->full_elements);
-    unit->gradient = (gint)program_add_tensor(program, gradient, TENSOR_GRADIENT, recipe->gradient,
+    unit->gradient = (gint)program_add_tensor(program, gradient, TENSOR_GRADIENT,
+                                              program_gradient_dtype(builder->spec),
                                               unit->layer_space, unit->map->full_elements);
     program_tensor(program, (guint)unit->parameter)->unit = (gint)index;
     program_tensor(program, (guint)unit->parameter)->part = PART_WHOLE;
@@ -251,7 +252,7 @@ static void add_norm_constants(Builder *builder)
     Program *program = builder->program;
     const guint32 features = builder->local.features;
     const guint64 hidden = builder->local.hidden;
-    const DType gradient = builder->spec->workload->recipe->gradient;
+    const DType gradient = program_gradient_dtype(builder->spec);
 
     if ((features & FEATURE_LAYER_NORM) == 0 || (features & FEATURE_NORM_BIAS) != 0)
         return;

@@ -631,7 +631,7 @@ static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit,
         .segment = program_add_segment(builder->program, name),
         .weights = (guint)unit->parameter,
         .gradient = (guint)unit->gradient,
-        .gradient_dtype = builder->spec->workload->recipe->gradient,
+        .gradient_dtype = program_gradient_dtype(builder->spec),
     };
     return (gint)to->segment;
 }

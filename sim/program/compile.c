@@ -52,6 +52,12 @@ guint64 program_scales(const ProgramSpec *spec)
     return program_has_scales(spec) ? units * NUM_PARAM_ROLES : 0;
 }
 
+DType program_gradient_dtype(const ProgramSpec *spec)
+{
+    return sharding_unit_reduces_each(spec->sharding, ROOT_UNIT) ? spec->workload->recipe->reduce
+                                                                 : spec->workload->recipe->gradient;
+}
+
 static guint kv_copies(const ProgramSpec *spec)
 {
     return tensor_parallel_kv_copies(spec->model, spec->layout.size[AXIS_TP]);

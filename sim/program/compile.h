@@ -28,6 +28,10 @@ typedef struct {
 gboolean program_has_scales(const ProgramSpec *spec);
 guint64 program_scales(const ProgramSpec *spec);
 
+/* What backward passes write gradients in: what is reduced with every micro-batch, or what is
+ * accumulated.  Where these two differ all units are alike (legality_check()). */
+DType program_gradient_dtype(const ProgramSpec *spec);
+
 /* Members of a group of that purpose ("shard", "replicate", "data", "tp", ...: compile.c). */
 guint purpose_size(const ProgramSpec *spec, const char *purpose);
 

@@ -487,7 +487,7 @@ guint emit_begin_root(Builder *builder, const char *name, Emit *to)
         .segment = program_add_segment(builder->program, name),
         .weights = (guint)root->parameter,
         .gradient = (guint)root->gradient,
-        .gradient_dtype = builder->spec->workload->recipe->gradient,
+        .gradient_dtype = program_gradient_dtype(builder->spec),
     };
     return to->segment;
 }

@@ -74,8 +74,9 @@ typedef enum {
     OP_GELU_BACKWARD,      /* r dh(N,F)  u x -> dx, in place */
     /* between micro-batches and steps */
     OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
-    OP_ACCUMULATE,   /* r src(elements)  u|w dst(elements)  [r base(elements)], all op->dtype:
-                        dst += src, or where it is written dst = base + src, summed in fp32 */
+    OP_ACCUMULATE,   /* r src(elements) op->dtype  u|w dst(elements)  [r base(elements)], both
+                        op->dtype_out: dst += src, or where it is written dst = base + src, summed
+                        in fp32 */
     OP_CAST,         /* r src(elements) op->dtype  w dst(elements) op->dtype_out */
     OP_AMAX,         /* r parameter of a unit  a amax fp32(units, NUM_PARAM_ROLES): max |w| of this
                         rank's elements of each matrix, in the row of the call's unit; the first
@@ -190,8 +191,8 @@ typedef enum { REDUCE_SUM, REDUCE_MAX /* of fp32 that is not negative */ } Reduc
 typedef struct {
     OpKind kind;
     guint stream;
-    DType dtype, dtype_out; /* dtype_out: of gradients written (weights), of what a cast, attention
-                               and products write; else = dtype */
+    DType dtype, dtype_out; /* dtype_out: of gradients written (weights), of what a cast, a sum,
+                               attention and products write; else = dtype */
     guint num_operands;
     Operand operands[MAX_OPERANDS];
     OpSizes sizes;

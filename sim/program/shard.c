@@ -11,8 +11,7 @@
  *
  *   hybrid_shard     full_shard within dp_shard, then the shard's gradient is all-reduced
  */
-#include "sim/layout/tensor_parallel.h"
-#include "sim/program/builder.h"
+#include "sim/program/shard_parts.h"
 
 #include <string.h>
 
@@ -57,8 +56,7 @@ Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const c
     return op;
 }
 
-/* Experts are shared by fewer ranks. */
-static guint shard_stream(Builder *builder, const UnitClass *unit, const char *direction)
+guint shard_stream(Builder *builder, const UnitClass *unit, const char *direction)
 {
     return builder_stream(builder, unit->kind == UNIT_EXPERTS ? "expert_shard" : "shard",
                           direction);
@@ -69,15 +67,15 @@ static guint shard_ranks(const Builder *builder, const UnitClass *unit)
     return purpose_size(builder->spec, unit->kind == UNIT_EXPERTS ? "expert_shard" : "shard");
 }
 
-static guint new_segment(Builder *builder, const UnitClass *unit, const char *what)
+guint shard_new_segment(Builder *builder, const UnitClass *unit, const char *what)
 {
     g_autofree char *name = g_strdup_printf("%s.%s", unit->name, what);
 
     return program_add_segment(builder->program, name);
 }
 
-static guint unit_tensor(Builder *builder, guint index, const char *what, TensorKind kind,
-                         DType dtype, guint space)
+guint shard_unit_tensor(Builder *builder, guint index, const char *what, TensorKind kind,
+                        DType dtype, guint space)
 {
     Program *program = builder->program;
     const UnitClass *unit = program_unit(program, index);
@@ -112,11 +110,11 @@ static DType gather_dtype(const Builder *builder, const UnitClass *unit)
                : builder->spec->workload->recipe->compute;
 }
 
-static Op *unit_op(Builder *builder, guint segment, OpKind kind, guint stream, guint index)
+Op *shard_unit_op(Builder *builder, guint segment, OpKind kind, guint stream, guint index)
 {
     const UnitClass *unit = program_unit(builder->program, index);
     const DType dtype = kind == OP_ALL_GATHER ? gather_dtype(builder, unit)
-                                              : builder->spec->workload->recipe->gradient;
+                                              : builder->spec->workload->recipe->reduce;
     Op *op = segment_add_op(builder->program, segment, kind, stream, dtype);
 
     op->unit = (gint)index;
@@ -178,42 +176,18 @@ static void shard_parameters(Builder *builder, guint index)
     tensor->dtype = gather_dtype(builder, unit);
     tensor->persistence = PERSIST_STEP;
     tensor->space = builder->classes[index].gathered_space;
-    const guint parameter = unit_tensor(builder, index, "parameters", TENSOR_PARAMETER,
-                                        recipe->stored, unit->layer_space);
+    const guint parameter = shard_unit_tensor(builder, index, "parameters", TENSOR_PARAMETER,
+                                              recipe->stored, unit->layer_space);
     program_unit(program, index)->gathered = (gint)gathered;
     program_unit(program, index)->parameter = (gint)parameter;
 }
 
-/* The same for gradients: a ring of whole ones, each reduced into the accumulating shard. */
-static void shard_gradients(Builder *builder, guint index)
-{
-    Program *program = builder->program;
-    const UnitClass *unit = program_unit(program, index);
-    g_autofree char *name = g_strdup_printf("%s.unit_gradients", unit->name);
-
-    builder->classes[index].gradient_space =
-        program_add_space(program, name, MIN(unit->count, 2)); /* one written, one in reduction */
-    const guint whole = (guint)unit->gradient;
-    Tensor *tensor = program_tensor(program, whole);
-    g_free(tensor->name);
-    tensor->name = g_steal_pointer(&name);
-    tensor->kind = TENSOR_UNIT_GRADIENT;
-    tensor->persistence = PERSIST_STEP;
-    tensor->space = builder->classes[index].gradient_space;
-    const guint gradient =
-        unit_tensor(builder, index, "gradients", TENSOR_GRADIENT,
-                    builder->spec->workload->recipe->gradient, unit->layer_space);
-    program_unit(program, index)->unit_gradient = (gint)whole;
-    program_unit(program, index)->gradient = (gint)gradient;
-}
-
 /* ---- segments ---- */
 
-/* A unit's tensor that lives within its gather. */
-static guint gather_buffer(Builder *builder, guint index, const char *what, DType dtype,
-                           UnitPart part)
+guint shard_call_buffer(Builder *builder, guint index, const char *what, DType dtype, UnitPart part)
 {
-    const guint tensor = unit_tensor(builder, index, what, TENSOR_COMMUNICATION, dtype, NO_SPACE);
+    const guint tensor =
+        shard_unit_tensor(builder, index, what, TENSOR_COMMUNICATION, dtype, NO_SPACE);
     Tensor *buffer = program_tensor(builder->program, tensor);
 
     buffer->part = part;
@@ -230,8 +204,8 @@ static void operand(Op *op, guint tensor, Access access)
 /* The largest magnitudes of a unit's matrices, on this rank. */
 static void build_amax(Builder *builder, guint index)
 {
-    const guint segment = new_segment(builder, program_unit(builder->program, index), "amax");
-    Op *op = unit_op(builder, segment, OP_AMAX, COMPUTE_STREAM, index);
+    const guint segment = shard_new_segment(builder, program_unit(builder->program, index), "amax");
+    Op *op = shard_unit_op(builder, segment, OP_AMAX, COMPUTE_STREAM, index);
 
     op->dtype = op->dtype_out = builder->spec->workload->recipe->stored;
     op->sizes.chunk = builder->program->unit_refs->len;
@@ -245,7 +219,7 @@ static void add_gather(Builder *builder, guint segment, guint index, ParamSet pa
                        guint whole)
 {
     const guint stream = shard_stream(builder, program_unit(builder->program, index), "gather");
-    Op *op = unit_op(builder, segment, OP_ALL_GATHER, stream, index);
+    Op *op = shard_unit_op(builder, segment, OP_ALL_GATHER, stream, index);
 
     op->dtype = op->dtype_out = program_tensor(builder->program, whole)->dtype;
     op->params = params;
@@ -261,26 +235,26 @@ static void build_code_gather(Builder *builder, guint index)
     const UnitClass unit = *program_unit(program, index);
     const Recipe *recipe = builder->spec->workload->recipe;
     const guint stream = shard_stream(builder, &unit, "gather");
-    const guint segment = new_segment(builder, &unit, "gather");
+    const guint segment = shard_new_segment(builder, &unit, "gather");
     const gboolean has_vectors = unit_map_set_elements(unit.map, PARAMS_VECTORS) > 0;
-    const guint codes = gather_buffer(builder, index, "codes", DTYPE_FP8, PART_SHARD);
-    const guint whole = gather_buffer(builder, index, "codes.gathered", DTYPE_FP8, PART_WHOLE);
+    const guint codes = shard_call_buffer(builder, index, "codes", DTYPE_FP8, PART_SHARD);
+    const guint whole = shard_call_buffer(builder, index, "codes.gathered", DTYPE_FP8, PART_WHOLE);
     guint vectors = (guint)unit.parameter;
 
-    Op *op = unit_op(builder, segment, OP_QUANTISE, stream, index);
+    Op *op = shard_unit_op(builder, segment, OP_QUANTISE, stream, index);
     op->dtype = recipe->stored;
     op->dtype_out = recipe->compute;
     operand(op, (guint)unit.parameter, ACCESS_READ);
     operand(op, builder->amax, ACCESS_READ);
     operand(op, codes, ACCESS_WRITE);
     if (has_vectors && recipe->stored != recipe->compute) {
-        vectors = gather_buffer(builder, index, "cast", recipe->compute, PART_SHARD);
+        vectors = shard_call_buffer(builder, index, "cast", recipe->compute, PART_SHARD);
         operand(&program_segment(program, segment)->ops[0], vectors, ACCESS_WRITE);
     }
     add_gather(builder, segment, index, PARAMS_MATRICES, codes, whole);
     if (has_vectors)
         add_gather(builder, segment, index, PARAMS_VECTORS, vectors, (guint)unit.gathered);
-    op = unit_op(builder, segment, OP_DEQUANTISE, stream, index);
+    op = shard_unit_op(builder, segment, OP_DEQUANTISE, stream, index);
     op->dtype = DTYPE_FP8;
     op->dtype_out = recipe->compute;
     op->sizes.elements = unit.map->full_elements;
@@ -297,12 +271,12 @@ static void build_gather(Builder *builder, guint index)
     const DType stored = builder->spec->workload->recipe->stored;
     const DType gathered = gather_dtype(builder, &unit);
     const guint stream = shard_stream(builder, &unit, "gather");
-    const guint segment = new_segment(builder, &unit, "gather");
+    const guint segment = shard_new_segment(builder, &unit, "gather");
     guint shard = (guint)unit.parameter;
 
     if (stored != gathered) { /* cast before the gather: half the bytes move */
         const guint cast =
-            unit_tensor(builder, index, "cast", TENSOR_COMMUNICATION, gathered, NO_SPACE);
+            shard_unit_tensor(builder, index, "cast", TENSOR_COMMUNICATION, gathered, NO_SPACE);
         Op *op = segment_add_op(program, segment, OP_CAST, stream, stored);
 
         op->dtype_out = gathered;
@@ -311,125 +285,21 @@ static void build_gather(Builder *builder, guint index)
         op_add_operand(op, cast, ACCESS_WRITE, 0, WHOLE_TENSOR);
         shard = cast;
     }
-    Op *op = unit_op(builder, segment, OP_ALL_GATHER, stream, index);
+    Op *op = shard_unit_op(builder, segment, OP_ALL_GATHER, stream, index);
     op_add_operand(op, shard, ACCESS_READ, 0, WHOLE_TENSOR);
     op_add_operand(op, (guint)unit.gathered, ACCESS_WRITE, 0, WHOLE_TENSOR);
     builder->classes[index].gather = (gint)segment;
 }
 
-/* The replicas' sum of what @segment has just reduced. */
-static void add_replica_all_reduce(Builder *builder, guint segment, guint index)
-{
-    const guint replicas = builder->spec->layout.size[AXIS_DP_REPLICATE];
-    Program *program = builder->program;
-
-    if (replicas == 1)
-        return;
-    const guint stream = builder_stream(builder, "replicate", "reduce");
-    Op *op = unit_op(builder, segment, OP_ALL_REDUCE, stream, index);
-    op_add_operand(op, (guint)program_unit(program, index)->gradient, ACCESS_UPDATE, 0,
-                   WHOLE_TENSOR);
-    op->num_waits = 1;
-    op->waits[0] = program_segment(program, segment)->num_ops - 2;
-}
-
-/* Gradients of what several ranks of the tp group hold alike, each from its own part of the work:
- * norms when tokens are split, keys and values when there are fewer kv heads than ranks. */
-static void add_copies_all_reduce(Builder *builder, guint segment, guint index, guint gradient)
-{
-    Program *program = builder->program;
-    const UnitMap *map = program_unit(program, index)->map;
-
-    for (guint p = 0; p < map->num_params; p++) {
-        const PartialSum sum = tensor_gradient_sum(map->params[p].role, builder->sequence);
-
-        if (map->params[p].rows == 0 || map->params[p].copies == 1 || sum == SUM_NONE)
-            continue;
-        const guint stream = builder_stream(builder, sum == SUM_OVER_TP ? "tp" : "kv", "reduce");
-        Op *op = segment_add_op(program, segment, OP_ALL_REDUCE, stream,
-                                builder->spec->workload->recipe->gradient);
-        op->sizes.elements = map->params[p].rows * map->params[p].cols;
-        op_add_operand(op, gradient, ACCESS_UPDATE, 0, (gint)p);
-    }
-}
-
-/* Reduces one micro-batch's whole gradients: into the accumulating shard (the first), or beside it
- * and then added. */
-static guint build_reduce(Builder *builder, guint index, gboolean add, gboolean last)
-{
-    Program *program = builder->program;
-    const UnitClass unit = *program_unit(program, index);
-    const guint stream = shard_stream(builder, &unit, "reduce");
-    g_autofree char *name = g_strdup_printf("reduce%s%s", add ? ".add" : "", last ? ".last" : "");
-    const guint segment = new_segment(builder, &unit, name);
-    const DType dtype = builder->spec->workload->recipe->gradient;
-    guint target = (guint)unit.gradient;
-
-    if (add)
-        target = unit_tensor(builder, index, last ? "reduced.last" : "reduced",
-                             TENSOR_COMMUNICATION, dtype, NO_SPACE);
-    add_copies_all_reduce(builder, segment, index, (guint)unit.unit_gradient);
-    Op *op = unit_op(builder, segment, OP_REDUCE_SCATTER, stream, index);
-    op_add_operand(op, (guint)unit.unit_gradient, ACCESS_READ, 0, WHOLE_TENSOR);
-    op_add_operand(op, target, ACCESS_WRITE, 0, WHOLE_TENSOR);
-    if (add) {
-        op = segment_add_op(program, segment, OP_ACCUMULATE, stream, dtype);
-        op->sizes.elements = unit.map->shard_elements;
-        op_add_operand(op, target, ACCESS_READ, 0, WHOLE_TENSOR);
-        op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    }
-    if (last)
-        add_replica_all_reduce(builder, segment, index);
-    return segment;
-}
-
-/* Whole accumulators: reduced once, in place. */
-static guint build_reduce_in_place(Builder *builder, guint index)
-{
-    Program *program = builder->program;
-    const UnitClass unit = *program_unit(program, index);
-    const guint segment = new_segment(builder, &unit, "reduce");
-    const gboolean sharded = unit.strategy != STRATEGY_NO_SHARD;
-    const char *data = unit.kind == UNIT_EXPERTS ? "expert_data" : "data";
-    const guint stream =
-        sharded ? shard_stream(builder, &unit, "reduce") : builder_stream(builder, data, "reduce");
-    add_copies_all_reduce(builder, segment, index, (guint)unit.gradient);
-    Op *op = unit_op(builder, segment, sharded ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, stream, index);
-
-    op_add_operand(op, (guint)unit.gradient, ACCESS_UPDATE, 0, WHOLE_TENSOR);
-    if (sharded)
-        add_replica_all_reduce(builder, segment, index);
-    return segment;
-}
-
 static void build_update_gather(Builder *builder, guint index)
 {
     const UnitClass unit = *program_unit(builder->program, index);
-    const guint segment = new_segment(builder, &unit, "update_gather");
-    Op *op =
-        unit_op(builder, segment, OP_ALL_GATHER, shard_stream(builder, &unit, "gather"), index);
+    const guint segment = shard_new_segment(builder, &unit, "update_gather");
+    Op *op = shard_unit_op(builder, segment, OP_ALL_GATHER, shard_stream(builder, &unit, "gather"),
+                           index);
 
     op_add_operand(op, (guint)unit.parameter, ACCESS_UPDATE, 0, WHOLE_TENSOR);
     builder->classes[index].update_gather = (gint)segment;
-}
-
-static void build_reductions(Builder *builder, guint index)
-{
-    ClassSegments *segments = &builder->classes[index];
-    const gboolean several = builder->spec->schedule.micro_batches > 1;
-
-    if (program_unit(builder->program, index)->unit_gradient == NO_TENSOR) {
-        segments->reduce_last = (gint)build_reduce_in_place(builder, index);
-        return;
-    }
-    if (several) {
-        segments->reduce_first = (gint)build_reduce(builder, index, FALSE, FALSE);
-        segments->reduce_last = (gint)build_reduce(builder, index, TRUE, TRUE);
-    } else {
-        segments->reduce_last = (gint)build_reduce(builder, index, FALSE, TRUE);
-    }
-    if (builder->spec->schedule.micro_batches > 2)
-        segments->reduce_add = (gint)build_reduce(builder, index, TRUE, FALSE);
 }
 
 static void shard_class(Builder *builder, guint index)
@@ -451,7 +321,7 @@ static void shard_class(Builder *builder, guint index)
         if (builder->spec->sharding->accumulate_sharded)
             shard_gradients(builder, index);
     }
-    build_reductions(builder, index);
+    shard_build_reductions(builder, index);
 }
 
 /* ---- calls ---- */

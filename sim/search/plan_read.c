@@ -311,13 +311,29 @@ static gboolean read_gather(Plan *plan, const JsonText *json, GError **error)
     return TRUE;
 }
 
-/* Fields that the recipe decides, or that have one value so far. */
-static gboolean read_decided(const Plan *plan, const JsonText *json, GError **error)
+static gboolean read_gradient(Plan *plan, const JsonText *json, const char *field, DType *dtype,
+                              GError **error)
 {
-    const char *gradient = dtype_name(plan->workload.recipe->gradient);
+    const Recipe *recipe = plan->workload.recipe;
+    const char *name;
 
-    return read_only_value(json, "sharding.gradient_dtype", gradient, error) &&
-           read_only_value(json, "sharding.reduce_dtype", gradient, error);
+    if (!json_string(json, field, &name, error))
+        return FALSE;
+    return (dtype_from_name(name, dtype) &&
+            recipe_with_gradients(recipe, *dtype, *dtype) != NULL) ||
+           bad_name(json, field, name, recipe_gradient_names(recipe), error);
+}
+
+/* They belong to the recipe; a plan has them where they are used. */
+static gboolean read_gradients(Plan *plan, const JsonText *json, GError **error)
+{
+    DType gradient, reduce;
+
+    if (!read_gradient(plan, json, "sharding.gradient_dtype", &gradient, error) ||
+        !read_gradient(plan, json, "sharding.reduce_dtype", &reduce, error))
+        return FALSE;
+    plan->workload.recipe = recipe_with_gradients(plan->workload.recipe, gradient, reduce);
+    return TRUE;
 }
 
 static gboolean read_tier(const Plan *plan, const JsonText *json, const char *field, Tier *tier,
@@ -537,7 +553,7 @@ Plan *plan_parse(const char *text, const char *source, GError **error)
         !read_sharding(plan, json, error) || !read_schedule(plan, json, error) ||
         !read_stages(plan, json, error) || !read_recompute(plan, json, error) ||
         !read_gather(plan, json, error) || !read_offload(plan, json, error) ||
-        !read_decided(plan, json, error) || !read_prediction(plan, json, error) ||
+        !read_gradients(plan, json, error) || !read_prediction(plan, json, error) ||
         !check_legal(plan, json, error))
         return NULL;
     plan->source = g_strdup(source);

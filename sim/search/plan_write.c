@@ -113,7 +113,7 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
     add_string(json, "gather_dtype",
                dtype_name(sharding->gather_fp8 ? DTYPE_FP8 : recipe->compute));
     add_string(json, "gradient_dtype", dtype_name(recipe->gradient));
-    add_string(json, "reduce_dtype", dtype_name(recipe->gradient));
+    add_string(json, "reduce_dtype", dtype_name(recipe->reduce));
     add_overrides(json, sharding);
     json_builder_end_object(json);
 }

@@ -206,9 +206,11 @@ static StagePlace looked_at(StagePlace place)
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
 {
     const Schedule *schedule = &spec->schedule;
-    const Key key = {{looked_at(place), spec->layout.size[AXIS_TP], spec->layout.size[AXIS_CP],
-                      schedule->micro_batch, schedule->recompute, spec->context,
-                      schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
+    const guint64 gradients = program_gradient_dtype(spec);
+    const Key key = {{looked_at(place) | gradients << 8, spec->layout.size[AXIS_TP],
+                      spec->layout.size[AXIS_CP], schedule->micro_batch, schedule->recompute,
+                      spec->context, schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0,
+                      layout_ep(&spec->layout)}};
     StageCost *cost = table_find(&known->stages, &key);
 
     if (cost != NULL)

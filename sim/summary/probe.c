@@ -295,16 +295,20 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
 
 StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
 {
+    const DType gradient = program_gradient_dtype(spec);
     Sharding sharding = {
         .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
+    Workload workload = *spec->workload;
     BlockCost block[NUM_BLOCK_KINDS] = {0};
     StageCost cost = {0};
 
+    workload.recipe = recipe_with_gradients(workload.recipe, gradient, gradient);
     for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
         ProgramSpec least = *spec;
 
         if (!model_has_blocks(spec->model, (BlockKind)kind))
             continue;
+        least.workload = &workload;
         least.layout.size[AXIS_DP_REPLICATE] = 1;
         least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
         least.sharding = &sharding;
@@ -328,6 +332,24 @@ static guint64 copy_bytes(const Program *program, gint tensor)
     return tensor_copy_bytes(program_tensor(program, (guint)tensor));
 }
 
+/* On the device, of what that segment of a unit's holds of its own. */
+static guint64 buffer_bytes(const Probe *probe, const char *unit, const char *what)
+{
+    const Program *program = probe->program;
+    const guint s = find_segment(probe, unit, what);
+    guint64 bytes = 0;
+
+    for (guint i = 0; s != NO_SEGMENT && i < program_segment(program, s)->num_ops; i++) {
+        const Op *op = &program_segment(program, s)->ops[i];
+
+        for (guint o = 0; o < op->num_operands; o++)
+            if (op->operands[o].access == ACCESS_WRITE &&
+                program_tensor(program, op->operands[o].tensor)->kind == TENSOR_COMMUNICATION)
+                bytes += copy_bytes(program, (gint)op->operands[o].tensor);
+    }
+    return bytes;
+}
+
 static UnitCost unit_cost(const Probe *probe, guint index)
 {
     const Program *program = probe->program;
@@ -342,6 +364,9 @@ static UnitCost unit_cost(const Probe *probe, guint index)
                             : 0,
         .gathered_bytes = copy_bytes(program, unit->gathered),
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),
+        .cast_bytes = buffer_bytes(probe, unit->name, ".gather"),
+        .reduced_bytes = buffer_bytes(probe, unit->name, ".reduce.add"),
+        .fetched_bytes = buffer_bytes(probe, unit->name, ".fetch"),
         .gather = sums_of(probe, unit->name, ".gather"),
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),

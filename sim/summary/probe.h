@@ -48,6 +48,9 @@ typedef struct {
     guint64 state_bytes;                    /* parameters, gradients, master, moments */
     guint64 beside_bytes;                   /* what another framework keeps beside them */
     guint64 gathered_bytes, gradient_bytes; /* a whole copy, where the unit is sharded */
+    guint64 cast_bytes, reduced_bytes; /* what a gather holds of its own, and a reduction that adds
+                                          to others, where there are any between first and last */
+    guint64 fetched_bytes;             /* what an update works on and another tier keeps */
     SegmentSums gather, update_gather, norm, update, amax;
     SegmentSums reduce_first, reduce_add, reduce_last; /* of micro-batches; in place: the last */
     guint gathers;                                     /* of a micro-batch, where it is not kept */

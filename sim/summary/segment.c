@@ -14,11 +14,14 @@ static const char *stream_purpose(const Program *program, const Op *op)
                : "";
 }
 
-static gboolean touches_whole_weights(const Program *program, const Op *op)
+static gboolean touches_whole_copy(const Program *program, const Op *op)
 {
-    for (guint o = 0; o < op->num_operands; o++)
-        if (program_tensor(program, op->operands[o].tensor)->kind == TENSOR_GATHERED)
+    for (guint o = 0; o < op->num_operands; o++) {
+        const TensorKind kind = program_tensor(program, op->operands[o].tensor)->kind;
+
+        if (kind == TENSOR_GATHERED || kind == TENSOR_UNIT_GRADIENT)
             return TRUE;
+    }
     return FALSE;
 }
 
@@ -40,7 +43,7 @@ static void add_op(SegmentSums *sums, const Program *program, guint32 files, con
         sums->experts_s += seconds;
     } else if (g_str_has_suffix(purpose, "shard") || g_str_has_suffix(purpose, "data")) {
         sums->shard_s += seconds;
-        sums->shard_moves_s += touches_whole_weights(program, op) ? seconds : 0;
+        sums->shard_moves_s += touches_whole_copy(program, op) ? seconds : 0;
         sums->data_s += strcmp(purpose, "data") == 0 ? seconds : 0;
     }
 }

@@ -20,7 +20,8 @@ typedef struct {
     double all_s;
     double moving_s;      /* on streams of communication */
     double shard_s;       /* on the stream of the group that shards, or that has the same data */
-    double shard_moves_s; /* of that, what fills a unit's whole weights: without casts before */
+    double shard_moves_s; /* of that, what fills a unit's whole weights or reads its whole
+                             gradients: without casts before, sums and casts behind */
     double data_s;        /* of shard_s, on the latter */
     double replicate_s;   /* on that of the replicas */
     double experts_s;     /* on that of ranks that share experts */

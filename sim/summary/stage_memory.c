@@ -5,6 +5,7 @@
 /* What the units' whole weights and whole gradients take while a block of them is at work. */
 typedef struct {
     guint64 weights, gradients;
+    guint64 at_head; /* of the weights, those that are there beside the head too */
 } UnitRings;
 
 /* As pass_shard() counts copies: a last block that is kept needs none of its own where its backward
@@ -27,32 +28,100 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
+static UnitRings rings_of(const Stage *stage, BlockUnits of, Strategy strategy)
+{
+    const guint units = stage_num_units(stage, of, strategy);
+
+    if (units == 0)
+        return (UnitRings){0};
+    const UnitCost *unit = stage_unit(stage, of, strategy);
+    return (UnitRings){.weights = gathered_copies(stage, of, strategy) * unit->gathered_bytes,
+                       .gradients = MIN(units, 2) * unit->gradient_bytes};
+}
+
+/* Some blocks compute all again, others nothing. */
+static gboolean has_both_lots(const Stage *stage)
+{
+    const guint *most = stage->shape->most_of_lot;
+
+    return most[LOT_FIRST] > 0 && most[LOT_REST] > 0;
+}
+
+/* A pipeline that has been full for long: what its first and last micro-batches do otherwise is not
+ * all there is. */
+static gboolean is_settled(const Stage *stage)
+{
+    return stage->micro_batches > 2 * stage->spec->layout.size[AXIS_PP];
+}
+
+/* With several blocks or micro-batches, all rings are there all the time: nothing waits for what
+ * another block's gather or reduction left behind.  Experts that are computed again do. */
+static gboolean rings_stay(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+
+    if (has_both_lots(stage))
+        return FALSE;
+    if (shape->uniform)
+        return shape->most_layers > 1 || stage->micro_batches > 1;
+    return (is_settled(stage) || (shape->place == STAGE_ONLY && stage->micro_batches > 1)) &&
+           shape->layers > 1 &&
+           (shape->of_kind.of[BLOCK_SPARSE] == 0 ||
+            stage->spec->schedule.recompute != RECOMPUTE_FULL);
+}
+
+/* Of blocks of several kinds or strategies.  Whole gradients: of the strategy that most have;
+ * beside the head it is also known of weights that they stay for the step, or are that one's. */
+static UnitRings mixed_rings(const Stage *stage)
+{
+    const guint *units = stage->shape->units;
+    UnitRings all = {0};
+    guint most = 0;
+
+    for (guint s = 1; s < NUM_STRATEGIES; s++)
+        most = units[s] > units[most] ? s : most;
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
+            const UnitRings rings = rings_of(stage, (BlockUnits)u, (Strategy)s);
+
+            all.weights += rings.weights;
+            all.gradients += s == most ? rings.gradients : 0;
+            all.at_head += s == most || s == STRATEGY_SHARD_GRAD_OP ? rings.weights : 0;
+        }
+    return all;
+}
+
 /* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
  * several strategies, it is not said which: those of the strategy that takes least. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
-    const guint *lots = stage->shape->most_of_lot;
-    const gboolean least =
-        !stage->shape->uniform && lots[LOT_FIRST] > 0 && lots[LOT_REST] > 0 && of == UNITS_DENSE;
-    UnitRings rings = {0, 0};
+    const gboolean least = !stage->shape->uniform && has_both_lots(stage) && of == UNITS_DENSE;
+    UnitRings rings = {0};
     gboolean found = FALSE;
 
+    if (!stage->shape->uniform && rings_stay(stage))
+        return mixed_rings(stage);
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
-        const guint units = stage_num_units(stage, of, (Strategy)s);
-
-        if (units == 0)
+        if (stage_num_units(stage, of, (Strategy)s) == 0)
             continue;
-        const UnitCost *block = stage_unit(stage, of, (Strategy)s);
-        const guint64 weights = gathered_copies(stage, of, (Strategy)s) * block->gathered_bytes;
-        const guint64 gradients = MIN(units, 2) * block->gradient_bytes;
-        const gboolean is_more = weights + gradients > rings.weights + rings.gradients;
+        const UnitRings one = rings_of(stage, of, (Strategy)s);
 
-        if (!found || is_more != least)
-            rings = (UnitRings){weights, gradients};
+        if (!found || (one.weights + one.gradients > rings.weights + rings.gradients) != least)
+            rings = one;
         found = TRUE;
     }
+    if (stage->shape->uniform &&
+        (!has_both_lots(stage) || stage->shape->units[STRATEGY_SHARD_GRAD_OP] > 0 ||
+         stage->shape->kept->len > 0))
+        rings.at_head = rings.weights;
     return rings;
+}
+
+static guint64 most_beside(const SegmentPeak *peak)
+{
+    return MAX(MAX(peak->bytes[0][0], peak->bytes[0][1]),
+               MAX(peak->bytes[1][0], peak->bytes[1][1]));
 }
 
 static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
@@ -157,21 +226,110 @@ static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRin
            (rings->two[at.lot] ? MAX(saved, left) : saved + left);
 }
 
-/* The root's weights stay over all micro-batches; its gradients from the head to the embedding. */
-static guint64 root_beside_blocks(const Stage *stage)
+/* What the reduction of a block holds that adds to those before, beside blocks and head.  Of a
+ * stage's only block it is over before the next micro-batch's backward. */
+static guint64 block_reduced(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
-    const UnitCost *root = stage_root(stage);
-    guint64 bytes = 0;
 
-    if (root == NULL || shape->most_layers < 2)
+    if (!shape->uniform || has_both_lots(stage) ||
+        (shape->place == STAGE_ONLY && shape->layers < 2))
         return 0;
-    if (shape->root_strategy == STRATEGY_SHARD_GRAD_OP &&
-        (shape->place == STAGE_FIRST ? stage->flow->refills : stage->micro_batches > 1))
-        bytes += root->gathered_bytes;
-    if (shape->place == STAGE_ONLY)
-        bytes += root->gradient_bytes;
-    return bytes;
+    return stage_block(stage, shape->first_strategy)->reduced_bytes;
+}
+
+/* What gathers of blocks hold of their own, where they go on beside all work. */
+static guint64 gather_bytes(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+
+    if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
+        shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage))
+        return 0;
+    return stage_block(stage, shape->first_strategy)->cast_bytes;
+}
+
+/* An update's last copies out go on beside the next step's work, until something else comes in
+ * behind them. */
+static guint64 fetched_bytes(const Stage *stage)
+{
+    const StageShape *shape = stage->shape;
+    const Offload *offload = &stage->spec->sharding->offload;
+    const UnitCost *root = stage_root(stage);
+
+    if (!shape->uniform || offload->optimizer == TIER_DEVICE || offload->parameters != TIER_DEVICE)
+        return 0;
+    return MIN(shape->layers, 2) * stage_block(stage, shape->first_strategy)->fetched_bytes +
+           (root == NULL ? 0 : root->fetched_bytes);
+}
+
+/* The root's whole weights beside blocks in backward: those that stay for the step, and those that
+ * are gathered for another micro-batch, as no wait says that blocks are done before. */
+static gboolean root_is_whole(const Stage *stage)
+{
+    const gboolean stays = stage->shape->root_strategy == STRATEGY_SHARD_GRAD_OP;
+    const ScheduleKind kind = stage->spec->schedule.kind;
+
+    if (stage->micro_batches < 2 || ((has_both_lots(stage) || !stage->shape->uniform) && !stays))
+        return FALSE;
+    switch (stage->shape->place) {
+    case STAGE_ONLY:
+        return TRUE;
+    case STAGE_FIRST:
+        return stage->flow->refills && (kind != SCHEDULE_INTERLEAVED || is_settled(stage));
+    case STAGE_LAST:
+        return stays || kind == SCHEDULE_GPIPE;
+    case STAGE_MIDDLE:
+    default:
+        return FALSE;
+    }
+}
+
+/* Where some blocks compute all again, others nothing: what is sure of any of them. */
+static guint64 root_beside_both_lots(const Stage *stage)
+{
+    const UnitCost *root = stage_root(stage);
+
+    if (stage->shape->most_layers < 2)
+        return 0;
+    return (root_is_whole(stage) ? root->gathered_bytes : 0) +
+           (stage->shape->place == STAGE_ONLY ? root->gradient_bytes : 0);
+}
+
+/* Of the root, and of reductions, which are on one stream: one at a time.  The root's gradients are
+ * there from the head on; in a first stage, from another micro-batch. */
+static guint64 root_beside_blocks(const Stage *stage)
+{
+    const StagePlace place = stage->shape->place;
+    const gboolean settled = is_settled(stage);
+    const UnitCost *root = stage_root(stage);
+    guint64 weights = 0, gradients = 0, reduced = block_reduced(stage);
+
+    if (stage->spec->schedule.kind == SCHEDULE_INTERLEAVED && !settled)
+        return 0;
+    if (root == NULL)
+        return reduced;
+    if (has_both_lots(stage))
+        return root_beside_both_lots(stage);
+    if (root_is_whole(stage))
+        weights = root->gathered_bytes;
+    if (place != STAGE_FIRST || stage->micro_batches > 1)
+        gradients = root->gradient_bytes;
+    if (place != STAGE_LAST)
+        reduced = MAX(reduced, root->reduced_bytes);
+    return gradients +
+           (place == STAGE_FIRST && !settled ? MAX(weights, reduced) : weights + reduced);
+}
+
+/* Gathers of blocks, or of a root that is whole again: on one stream. */
+static guint64 gather_beside_blocks(const Stage *stage)
+{
+    const guint64 bytes = gather_bytes(stage);
+
+    if (bytes == 0 || !root_is_whole(stage) ||
+        stage->shape->root_strategy == STRATEGY_SHARD_GRAD_OP)
+        return bytes;
+    return MAX(bytes, stage_root(stage)->cast_bytes);
 }
 
 /* Whole weights of the other unit of blocks with experts, while those are at work: they stay for
@@ -181,32 +339,65 @@ static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first
     const Strategy strategy = stage->shape->first_strategy;
     const gboolean again = first_backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
 
-    if (kind != BLOCK_SPARSE || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
+    if (kind != BLOCK_SPARSE || rings_stay(stage) || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
         return 0;
     return gathered_copies(stage, UNITS_SPARSE, strategy) *
            stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
 }
 
-/* From a pass's second block on, the gradients of the one before are still being reduced; the first
- * blocks of a chunk come last. */
+static guint64 work_peak(const Stage *stage, const SegmentPeak *peak, const UnitRings *units)
+{
+    return rings_stay(stage) ? most_beside(peak) + units->weights + units->gradients
+                             : most(peak, units);
+}
+
+/* What is received lies beside what is at work; with gpipe all forwards come first. */
+static guint64 inbox_bytes(const Stage *stage)
+{
+    const StagePlace place = stage->shape->place;
+    const ScheduleKind kind = stage->spec->schedule.kind;
+    gboolean beside =
+        kind != SCHEDULE_GPIPE && stage->micro_batches > (place == STAGE_LAST ? 1 : 2);
+
+    if (kind == SCHEDULE_INTERLEAVED)
+        beside = is_settled(stage) && !(place == STAGE_FIRST && root_is_whole(stage));
+    return beside ? stage->flow->inboxes * stage->cost->ring.inbox : 0;
+}
+
+/* While any block is at work, what another micro-batch saved is there. */
+static gboolean others_are_saved(const Stage *stage)
+{
+    return stage->flow->in_flight > 1 && is_settled(stage) && !has_both_lots(stage);
+}
+
+/* Where some blocks compute all again: from a pass's second block on, the gradients of the one
+ * before are still being reduced; the first blocks of a chunk come last. */
+static SegmentPeak with_reduction(const Stage *stage, AtWork at, SegmentPeak peak)
+{
+    if (!stage->shape->uniform ||
+        (at.lot == LOT_FIRST ? stage->shape->most_layers : stage->shape->most_of_lot[LOT_REST]) < 2)
+        return peak;
+    for (guint w = 0; w < 2; w++)
+        peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
+    return peak;
+}
+
 static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                               const UnitRings *units)
 {
     const PassCost *backward = &stage_lot_cost(stage, at.lot)->block[at.kind].backward;
-    const StageShape *shape = stage->shape;
-    const gboolean is_first = at.lot == LOT_FIRST;
-    const guint64 alive =
-        rings->residual + rings->gradient + beside_experts(stage, at.kind, is_first);
-    const gboolean reduced =
-        shape->uniform && (is_first ? shape->most_layers : shape->most_of_lot[LOT_REST]) > 1;
-    SegmentPeak peak = backward->peak;
+    const guint64 beside =
+        rings->residual + rings->gradient + beside_experts(stage, at.kind, at.lot == LOT_FIRST) +
+        root_beside_blocks(stage) + inbox_bytes(stage) + gather_beside_blocks(stage);
+    const SegmentPeak peak = with_reduction(stage, at, backward->peak);
+    const guint64 alone = work_peak(stage, &backward->alone_peak, units);
 
-    if (rings->alone[at.kind][at.lot])
-        return alive + most(&backward->alone_peak, units);
-    for (guint w = 0; w < 2 && reduced; w++)
-        peak.bytes[w][1] = MAX(peak.bytes[w][0], peak.bytes[w][1]);
-    return alive + between_passes(stage, at, rings) + most(&peak, units) +
-           root_beside_blocks(stage);
+    if (!rings->alone[at.kind][at.lot])
+        return beside + between_passes(stage, at, rings) + work_peak(stage, &peak, units);
+    if (!others_are_saved(stage))
+        return beside + alone;
+    return beside +
+           MAX(alone, saved_bytes(stage, rings, at.kind, at.lot) + work_peak(stage, &peak, units));
 }
 
 static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
@@ -220,7 +411,23 @@ static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRing
     return alive + saved_bytes(stage, rings, at.kind, at.lot) + most(&forward->peak, units);
 }
 
-/* Between forward and backward: blocks that stay gathered are there. */
+/* The head with what other micro-batches have in flight.  Where the stage has the embedding too,
+ * the first write of gradients waits for the root's reduction, and so for the blocks' before it. */
+static guint64 head_beside_others(const Stage *stage, const ActivationRings *rings,
+                                  const UnitRings *units)
+{
+    const SegmentPeak *peak = &stage->cost->head.peak;
+    const guint64 before = MAX(peak->bytes[0][0], peak->bytes[1][0]);
+    const guint64 after = MAX(peak->bytes[0][1], peak->bytes[1][1]);
+    const guint64 gradients = stage->shape->uniform ? units->gradients : 0;
+    const guint64 reduced = block_reduced(stage);
+    const guint64 root_reduced = stage_root(stage)->reduced_bytes;
+
+    if (stage->shape->place == STAGE_ONLY)
+        return MAX(before + gradients + MAX(reduced, root_reduced), after + root_reduced);
+    return MAX(before, after) + gradients + reduced + rings->gradient + inbox_bytes(stage);
+}
+
 static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, const UnitRings *units)
 {
     const StageShape *shape = stage->shape;
@@ -228,16 +435,18 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     if (!stage_has_head(shape))
         return 0;
     const UnitCost *root = stage_root(stage);
-    const UnitRings of_root = {root->gathered_bytes, root->gradient_bytes};
-    const gboolean stay =
-        shape->uniform && (shape->units[STRATEGY_SHARD_GRAD_OP] > 0 || shape->kept->len > 0);
-    guint64 saved = 0;
+    const UnitRings of_root = {.weights = root->gathered_bytes, .gradients = root->gradient_bytes};
+    guint64 bytes = rings->residual + units->at_head + gather_bytes(stage);
 
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
-            saved += rings->saved[k][lot];
-    return rings->residual + saved + (stay ? units->weights : 0) +
-           most(&stage->cost->head.peak, &of_root);
+            bytes += rings->saved[k][lot];
+    if (stage->micro_batches == 1 || has_both_lots(stage))
+        return bytes + most(&stage->cost->head.peak, &of_root);
+    if (stage->flow->backward_apart > 1)
+        bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
+                 (shape->most_of_lot[LOT_FIRST] > 0 ? rings->again_kept : 0);
+    return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
 }
 
 static guint64 work_bytes(const Stage *stage, AtWork at, const ActivationRings *rings)
@@ -249,7 +458,7 @@ static guint64 work_bytes(const Stage *stage, AtWork at, const ActivationRings *
     const guint64 forward = forward_bytes(stage, at, rings, &units);
     const guint64 head = head_bytes(stage, rings, &units);
 
-    return MAX(backward, MAX(forward, head));
+    return MAX(backward, MAX(forward, head)) + fetched_bytes(stage);
 }
 
 guint64 stage_floor_bytes(const Stage *stage)

@@ -139,7 +139,16 @@ static double least_reduce_s(const Stage *stage, const UnitCost *unit)
     return stage->micro_batches > 2 ? MIN(least, unit->reduce_add.shard_s) : least;
 }
 
-/* Reduced after each pass: of two copies of whole gradients the one is written that was reduced. */
+/* Of whichever micro-batch: what comes behind the reading of whole gradients. */
+static double behind_reduce_s(const Stage *stage, const UnitCost *unit)
+{
+    const SegmentSums *least = stage->micro_batches > 1 ? &unit->reduce_first : &unit->reduce_last;
+
+    return least->shard_s - least->shard_moves_s;
+}
+
+/* Reduced after each pass: of two copies of whole gradients the one is written that was reduced,
+ * or rather read. */
 static double reduced_pass_s(const Stage *stage, const SegmentPath *path, guint layers)
 {
     enum { COPIES = 2 };
@@ -148,7 +157,7 @@ static double reduced_pass_s(const Stage *stage, const SegmentPath *path, guint 
     if (!stage->shape->uniform || unit->gradient_bytes == 0 || layers <= COPIES)
         return 0;
     return path->gradients_until_s + path->gradients_tail_s +
-           (layers - COPIES) * least_reduce_s(stage, unit);
+           (layers - COPIES) * least_reduce_s(stage, unit) - behind_reduce_s(stage, unit);
 }
 
 static guint all_of(const BlockCounts *layers)

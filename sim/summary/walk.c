@@ -131,8 +131,8 @@ static double root_weights_s(Clocks *clocks, gboolean for_head)
 static double reduce(const Walk *walk, Clocks *clocks, const UnitCost *unit, guint micro_batch,
                      double at_s)
 {
-    const double read_s =
-        walk->micro_batches == 1 ? unit->reduce_last.shard_s : unit->reduce_first.shard_s;
+    const double read_s = walk->micro_batches == 1 ? unit->reduce_last.shard_moves_s
+                                                   : unit->reduce_first.shard_moves_s;
     const gboolean last = micro_batch + 1 == walk->micro_batches;
     const SegmentSums *sums = last               ? &unit->reduce_last
                               : micro_batch == 0 ? &unit->reduce_first

@@ -105,17 +105,20 @@ START_TEST(accumulate_adds)
 {
     g_auto(CudaCase) c = loop_case(_i);
     const guint64 n = counts[_i / 4];
-    const DType dtype = loop_dtype(_i);
-    Array *src = case_noise(&c, dtype, n), *dst = case_noise(&c, dtype, n);
-    Array *sum = case_output(&c, dtype, n);
-    double *want = case_values(&c, n);
+    const DType from = loop_dtype(_i), types[] = {DTYPE_FP32, DTYPE_BF16};
 
-    for (guint64 i = 0; i < n; i++)
-        want[i] = src->was[i] + dst->was[i];
-    cuda_accumulate(dtype, n, src->p, dst->p, sum->p, c.stream);
-    cuda_accumulate(dtype, n, src->p, dst->p, dst->p, c.stream);
-    array_check(&c, sum, want, 1e-14, BF16_ROUNDED);
-    array_check(&c, dst, want, 1e-14, BF16_ROUNDED);
+    for (guint to = 0; to < G_N_ELEMENTS(types); to++) {
+        Array *src = case_noise(&c, from, n), *dst = case_noise(&c, types[to], n);
+        Array *sum = case_output(&c, types[to], n);
+        double *want = case_values(&c, n);
+
+        for (guint64 i = 0; i < n; i++)
+            want[i] = src->was[i] + dst->was[i];
+        cuda_accumulate(from, types[to], n, src->p, dst->p, sum->p, c.stream);
+        cuda_accumulate(from, types[to], n, src->p, dst->p, dst->p, c.stream);
+        array_check(&c, sum, want, 1e-14, BF16_ROUNDED);
+        array_check(&c, dst, want, 1e-14, BF16_ROUNDED);
+    }
 }
 END_TEST
 

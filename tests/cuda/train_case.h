@@ -23,6 +23,7 @@ typedef struct {
     ContextKind context;
     Recompute recompute;
     gboolean sequence, flat, unsharded, bf16;
+    gboolean fp32_gradients, fp32_reductions; /* beside bf16 */
     Offload offload;
     gboolean codes;    /* gathers fp8 */
     gboolean as_graph; /* one of those that graphs are tried with */
@@ -93,6 +94,14 @@ static inline void train_test_close(TrainTest *test)
     model_free(test->model);
 }
 
+static inline const Recipe *train_recipe(const TrainLayout *of)
+{
+    if (!of->bf16)
+        return &recipe_fp32;
+    return recipe_with_gradients(&recipe_zero, of->fp32_gradients ? DTYPE_FP32 : DTYPE_BF16,
+                                 of->fp32_reductions ? DTYPE_FP32 : DTYPE_BF16);
+}
+
 static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *of,
                                      DeviceKind device, TrainParts *parts)
 {
@@ -100,8 +109,7 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
     const guint micro_batches = MAX(of->micro_batches, 1);
 
     *parts = (TrainParts){
-        .workload = {TRAIN_BATCH, TRAIN_SEQ, of->bf16 ? &recipe_zero : &recipe_fp32,
-                     OPTIMIZER_ADAMW},
+        .workload = {TRAIN_BATCH, TRAIN_SEQ, train_recipe(of), OPTIMIZER_ADAMW},
         .sharding = {.strategy = of->strategy,
                      .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
                      .prefetch = 1,
@@ -144,6 +152,8 @@ static inline void train_reference(const TrainTest *test, const TrainLayout *of,
     const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}},
                                .strategy = of->codes ? STRATEGY_FULL_SHARD : STRATEGY_NO_SHARD,
                                .bf16 = of->bf16,
+                               .fp32_gradients = of->fp32_gradients,
+                               .fp32_reductions = of->fp32_reductions,
                                .codes = of->codes,
                                .gpt2 = of->gpt2};
     const LayoutTask task = train_task(test);

@@ -102,10 +102,12 @@ for fix in dp_shard dp_shard= dp_shard=0 dp_shard=-1 dp_shard=x dp_shard=2,dp_sh
     form=round accumulate=never prefetch=-1 prefetch=x live_units=0 prefetch=2,live_units=1 \
     keep=everything keep=layers.x keep=layers.3-1 unit=root unit=unifrm unit=root:x unit=layers.0:no_shard:x \
     micro_batch=0 recompute=some strategy=x schedule=x virtual_stages=0 stages=3:x stages= \
-    context=ulysses sequence=maybe; do
+    context=ulysses sequence=maybe gradient_dtype=fp31 reduce_dtype=bf16 reduce_dtype=fp8; do
     search --fix "$fix"
-    grep -qE 'must be|allowed: |needs at least' "$tmp/stderr" || complain "--fix $fix: not what is allowed"
+    grep -qE 'must be|allowed: |needs at least|takes' "$tmp/stderr" || complain "--fix $fix: not what is allowed"
 done
+search --precision fp16 --fix reduce_dtype=bf16
+search --precision bf16 --fix gradient_dtype=fp16
 refused 2 fsdp-plan search --model "$model" -o "$tmp/in/empty_folder"
 refused 2 fsdp-plan search --model "$model" -o "$tmp/in/missing/plan"
 search --db "$tmp/in/foreign.db"

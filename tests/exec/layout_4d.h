@@ -47,13 +47,21 @@ static const Strategy wide_strategies[] = {STRATEGY_NO_SHARD, STRATEGY_SHARD_OPT
  * rounding alone moves a norm of these tiny models by some percent. */
 static const struct {
     const Recipe *recipe;
+    DType gradient, reduce;
     Optimizer optimizer;
     double lr, clip_norm, loss_tolerance, norm_tolerance;
 } wide_trainings[] = {
-    {&recipe_fp32, OPTIMIZER_SGD, 0.1, 0, 1e-5, 1e-5},
-    {&recipe_fp32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
-    {&recipe_zero, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-2, 1e-1},
+    {&recipe_fp32, DTYPE_FP32, DTYPE_FP32, OPTIMIZER_SGD, 0.1, 0, 1e-5, 1e-5},
+    {&recipe_fp32, DTYPE_FP32, DTYPE_FP32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
+    {&recipe_zero, DTYPE_BF16, DTYPE_BF16, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-2, 1e-1},
+    {&recipe_zero, DTYPE_FP32, DTYPE_BF16, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-2, 1e-1},
 };
+
+static inline const Recipe *wide_recipe(guint training)
+{
+    return recipe_with_gradients(wide_trainings[training].recipe, wide_trainings[training].gradient,
+                                 wide_trainings[training].reduce);
+}
 
 static const struct {
     guint num;
@@ -145,7 +153,7 @@ static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *mod
 
     if (ranks % others != 0 || WIDE_BATCH % (data_ranks * micro_batches) != 0)
         return FALSE;
-    *parts = (WideParts){.workload = {WIDE_BATCH, WIDE_SEQ, wide_trainings[training].recipe,
+    *parts = (WideParts){.workload = {WIDE_BATCH, WIDE_SEQ, wide_recipe(training),
                                       wide_trainings[training].optimizer},
                          .sharding = wide_sharding(wide)};
     *spec = (ProgramSpec){
@@ -188,6 +196,7 @@ static inline char *wide_text(const Wide *wide, const ProgramSpec *spec)
     g_autofree char *recompute =
         schedule_recompute_text(&spec->schedule, spec->layout.size[AXIS_PP]);
     const guint training = wide->level[WIDE_TRAINING];
+    g_autofree char *recipe = recipe_text(wide_recipe(training));
 
     return g_strdup_printf(
         "model %u, %s, %s %s, %s v%u%s, %u x %u, recompute %s%s%s%s, %s %s, accumulate %s, "
@@ -198,8 +207,8 @@ static inline char *wide_text(const Wide *wide, const ProgramSpec *spec)
         spec->schedule.micro_batches, spec->schedule.micro_batch, recompute,
         spec->layout.size[AXIS_TP] > 1 && spec->sequence_parallel ? ", sequence" : "",
         spec->layout.size[AXIS_CP] > 1 ? ", " : "",
-        spec->layout.size[AXIS_CP] > 1 ? context_kind_name(spec->context) : "",
-        wide_trainings[training].recipe->name, optimizer_name(wide_trainings[training].optimizer),
+        spec->layout.size[AXIS_CP] > 1 ? context_kind_name(spec->context) : "", recipe,
+        optimizer_name(wide_trainings[training].optimizer),
         spec->sharding->accumulate_sharded ? "sharded" : "unsharded", wide->level[WIDE_UNITS],
         wide->level[WIDE_ORDER]);
 }

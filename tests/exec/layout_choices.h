@@ -59,15 +59,24 @@ static const guint choice_micro_batches[] = {1, 2, 4};
  * In bf16 rounding alone moves this model's norm of step 7 by 1.5%, and its losses by 2e-4. */
 static const struct {
     const Recipe *recipe;
+    DType gradient, reduce;
     Optimizer optimizer;
     double lr, clip_norm, loss_tolerance, tolerance;
 } choice_trainings[] = {
-    {&recipe_fp32, OPTIMIZER_SGD, 0.1, 0, 1e-5, 1e-5},
-    {&recipe_fp32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
-    {&recipe_zero, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
-    {&recipe_fsdp2, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
-    {&recipe_megatron, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_fp32, DTYPE_FP32, DTYPE_FP32, OPTIMIZER_SGD, 0.1, 0, 1e-5, 1e-5},
+    {&recipe_fp32, DTYPE_FP32, DTYPE_FP32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-4, 1e-4},
+    {&recipe_zero, DTYPE_BF16, DTYPE_BF16, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_zero, DTYPE_BF16, DTYPE_FP32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_fsdp2, DTYPE_FP32, DTYPE_BF16, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
+    {&recipe_megatron, DTYPE_FP32, DTYPE_FP32, OPTIMIZER_ADAMW, 0.003, 1.0, 1e-3, 4e-2},
 };
+
+static inline const Recipe *choice_recipe(guint training)
+{
+    return recipe_with_gradients(choice_trainings[training].recipe,
+                                 choice_trainings[training].gradient,
+                                 choice_trainings[training].reduce);
+}
 
 static const struct {
     guint prefetch, live_units;
@@ -143,7 +152,7 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
     choice_meshes(ranks, meshes);
     const ChoiceMesh *mesh = &meshes[c->level[FACTOR_MESH]];
     *parts = (ChoiceParts){
-        .workload = {CHOICE_BATCH, CHOICE_SEQ, choice_trainings[training].recipe,
+        .workload = {CHOICE_BATCH, CHOICE_SEQ, choice_recipe(training),
                      choice_trainings[training].optimizer},
         .sharding =
             {
@@ -195,12 +204,12 @@ static inline char *choice_text(const Choices *c, guint ranks)
     const Schedule schedule = {.recompute = choice_recomputes[again].kind,
                                .recompute_layers = choice_recomputes[again].layers};
     g_autofree char *recompute = schedule_recompute_text(&schedule, 1);
+    g_autofree char *recipe = recipe_text(choice_recipe(training));
     return g_strdup_printf(
         "%s %ux%u %s, %u micro-batches, %s %s, %s, accumulate %s, recompute %s, order %u, units %u",
         strategy_name(mesh->strategy), mesh->replicate, mesh->shard,
         form_name((Form)c->level[FACTOR_FORM]),
-        choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]],
-        choice_trainings[training].recipe->name,
+        choice_micro_batches[c->level[FACTOR_MICRO_BATCHES]], recipe,
         optimizer_name(choice_trainings[training].optimizer), choice_models[c->level[FACTOR_MODEL]],
         c->level[FACTOR_ACCUMULATE] == 0 ? "sharded" : "unsharded", recompute,
         c->level[FACTOR_ORDER], c->level[FACTOR_UNITS]);

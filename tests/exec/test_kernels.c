@@ -527,15 +527,16 @@ START_TEST(accumulate_adds_in_fp32)
     KernelCase c = kernel_case(OP_ACCUMULATE, dtypes[_i % 2], (OpSizes){.elements = 2500});
     g_autofree double *want = g_new(double, 2500);
 
+    c.op.dtype_out = dtypes[_i / 2 % 2];
     case_add(&c, ACCESS_READ, c.op.dtype, 2500);
-    if (_i / 2 == 0) {
-        case_add(&c, ACCESS_UPDATE, c.op.dtype, 2500);
+    if (_i / 4 == 0) {
+        case_add(&c, ACCESS_UPDATE, c.op.dtype_out, 2500);
     } else {
-        case_add(&c, ACCESS_WRITE, c.op.dtype, 2500);
-        case_add(&c, ACCESS_READ, c.op.dtype, 2500);
+        case_add(&c, ACCESS_WRITE, c.op.dtype_out, 2500);
+        case_add(&c, ACCESS_READ, c.op.dtype_out, 2500);
     }
     for (guint64 i = 0; i < 2500; i++)
-        want[i] = case_get(&c, 0, i) + case_get(&c, _i / 2 == 0 ? 1 : 2, i);
+        want[i] = case_get(&c, 0, i) + case_get(&c, _i / 4 == 0 ? 1 : 2, i);
     case_check_threads(&c);
     case_run(&c, 1);
     case_check(&c, 1, want, 0, 1);
@@ -645,7 +646,7 @@ static void add_elementwise(TCase *tcase)
     tcase_add_loop_test(tcase, embed_backward_adds_rows_to_their_tokens_and_zeroes_the_others, 0,
                         2);
     tcase_add_test(tcase, a_frequent_token_keeps_its_gradient_in_bf16);
-    tcase_add_loop_test(tcase, accumulate_adds_in_fp32, 0, 4);
+    tcase_add_loop_test(tcase, accumulate_adds_in_fp32, 0, 8);
     tcase_add_test(tcase, cast_rounds_to_nearest_even);
     tcase_add_test(tcase, a_cast_there_and_back_changes_nothing_that_bf16_holds);
     tcase_add_test(tcase, a_device_says_what_multiplies_for_it);

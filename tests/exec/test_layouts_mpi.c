@@ -77,7 +77,8 @@ static Reference make_reference(guint model, guint training)
 {
     const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
     const LayoutTask task = task_of(training);
-    const gboolean sharded = choice_trainings[training].recipe == &recipe_fsdp2;
+    const gboolean sharded =
+        choice_trainings[training].recipe->stored != choice_trainings[training].recipe->compute;
     const Choices choices = {
         .level = {[FACTOR_MESH] = sharded ? 3 : 0, [FACTOR_TRAINING] = training}};
     g_autoptr(GError) error = NULL;

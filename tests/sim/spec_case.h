@@ -141,6 +141,7 @@ static inline char *case_text(const Case *from)
 {
     g_autofree char *recompute =
         schedule_recompute_text(&from->schedule, from->layout.size[AXIS_PP]);
+    g_autofree char *recipe = recipe_text(from->workload.recipe);
 
     return g_strdup_printf(
         "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
@@ -153,12 +154,12 @@ static inline char *case_text(const Case *from)
         schedule_virtual_stages(&from->schedule), from->schedule.micro_batch,
         from->workload.seq_len, strategy_name(from->sharding.strategy),
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
-        from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches, recompute,
-        from->workload.recipe->name, dtype_name(from->workload.recipe->precision),
-        from->sharding.gather_fp8 ? ", gathered" : "", optimizer_name(from->workload.optimizer),
-        tier_name(from->sharding.offload.optimizer), tier_name(from->sharding.offload.parameters),
-        from->sharding.keep_root, from->sharding.keep_last, from->sharding.prefetch,
-        from->sharding.live_units, from->sharding.accumulate_sharded, from->sharding.num_overrides);
+        from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches, recompute, recipe,
+        dtype_name(from->workload.recipe->precision), from->sharding.gather_fp8 ? ", gathered" : "",
+        optimizer_name(from->workload.optimizer), tier_name(from->sharding.offload.optimizer),
+        tier_name(from->sharding.offload.parameters), from->sharding.keep_root,
+        from->sharding.keep_last, from->sharding.prefetch, from->sharding.live_units,
+        from->sharding.accumulate_sharded, from->sharding.num_overrides);
 }
 
 #define CASE_MEMORIES                                                                              \
@@ -240,7 +241,7 @@ static inline void draw_stages(GRand *random, Case *made, guint16 *layers)
 static const guint16 case_recompute_layers[][4] = {
     {1, 0, 2, 1}, {2, 2, 2, 2}, {1, 1, 1, 1}, {0, 3, 1, 0}, {4, 2, 0, 9}};
 
-/* Every name in every precision that it has. */
+/* Every name in every precision that it has; half of all with any accumulators and reductions. */
 static inline const Recipe *draw_recipe(GRand *random)
 {
     static const Recipe *const names[] = {&recipe_zero, &recipe_fsdp2, &recipe_megatron,
@@ -249,7 +250,13 @@ static inline const Recipe *draw_recipe(GRand *random)
     const Recipe *name = names[draw(random, G_N_ELEMENTS(names) - 1)];
     const Recipe *recipe = recipe_with_precision(name, precisions[draw(random, 2)]);
 
-    return recipe == NULL ? name : recipe;
+    if (recipe == NULL)
+        recipe = name;
+    const DType gradients[] = {recipe->compute, DTYPE_FP32};
+    if (draw(random, 1) == 0)
+        return recipe;
+    const DType gradient = gradients[draw(random, 1)], reduce = gradients[draw(random, 1)];
+    return recipe_with_gradients(recipe, gradient, reduce);
 }
 
 /* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data

@@ -195,11 +195,75 @@ START_TEST(torchtitan_in_8_bits_and_what_is_noted)
                                                    "[parallelism]\n"
                                                    "tensor_parallel_degree = 1\n");
 
-    ck_assert_ptr_eq(config->recipe, recipe_with_precision(&recipe_fsdp2, DTYPE_FP8));
+    ck_assert_ptr_eq(config->recipe,
+                     recipe_with_gradients(recipe_with_precision(&recipe_fsdp2, DTYPE_FP8),
+                                           DTYPE_FP32, DTYPE_BF16));
     ck_assert(config->gather_fp8);
-    ck_assert_uint_eq(config->notes->len, 1);
-    ck_assert_str_eq(g_ptr_array_index(config->notes, 0),
-                     "training.mixed_precision_reduce = bfloat16: priced with reduction in fp32");
+    ck_assert_uint_eq(config->notes->len, 0);
+}
+END_TEST
+
+/* What frameworks say of gradients, and accumulators and reductions that it makes. */
+static const struct {
+    const char *name, *text;
+    const Recipe *of;
+    DType precision, gradient, reduce;
+    const char *note;
+} gradient_texts[] = {
+    {"a.toml",
+     "[parallelism]\ntensor_parallel_degree = 1\n[training]\nmixed_precision_reduce = "
+     "\"float32\"\n",
+     &recipe_fsdp2, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32, NULL},
+    {"a.toml",
+     "[parallelism]\ntensor_parallel_degree = 1\n[training]\nmixed_precision_reduce = "
+     "\"bfloat16\"\n",
+     &recipe_fsdp2, DTYPE_BF16, DTYPE_FP32, DTYPE_BF16, NULL},
+    {"a.toml",
+     "[parallelism]\ntensor_parallel_degree = 1\n[training]\nmixed_precision_reduce = "
+     "\"float16\"\n",
+     &recipe_fsdp2, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32,
+     "training.mixed_precision_reduce = float16: priced with fp32"},
+    {"a.json", "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}}", &recipe_zero, DTYPE_BF16,
+     DTYPE_BF16, DTYPE_BF16, NULL},
+    {"a.json",
+     "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}, \"data_types\": "
+     "{\"grad_accum_dtype\": \"fp32\"}}",
+     &recipe_zero, DTYPE_BF16, DTYPE_FP32, DTYPE_BF16, NULL},
+    {"a.json",
+     "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}, \"communication_data_type\": "
+     "\"fp32\"}",
+     &recipe_zero, DTYPE_BF16, DTYPE_BF16, DTYPE_FP32, NULL},
+    {"a.json",
+     "{\"train_batch_size\": 8, \"fp16\": {\"enabled\": true}, \"communication_data_type\": "
+     "\"bf16\"}",
+     &recipe_zero, DTYPE_FP16, DTYPE_FP16, DTYPE_FP16,
+     "communication_data_type = bf16: priced with fp16"},
+    {"a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\n", &recipe_fsdp2, DTYPE_BF16,
+     DTYPE_FP32, DTYPE_BF16, NULL},
+    {"a.yaml", "distributed_type: FSDP\nmixed_precision: fp16\n", &recipe_fsdp2, DTYPE_FP16,
+     DTYPE_FP32, DTYPE_FP16, NULL},
+    {"a.yaml", "distributed_type: FSDP\nmixed_precision: 'no'\n", &recipe_fp32, DTYPE_FP32,
+     DTYPE_FP32, DTYPE_FP32, NULL},
+    {"a.sh", "--bf16 --micro-batch-size 1", &recipe_megatron, DTYPE_BF16, DTYPE_FP32, DTYPE_FP32,
+     NULL},
+    {"a.sh", "--micro-batch-size 1 --bf16 --grad-reduce-in-bf16", &recipe_zero, DTYPE_BF16,
+     DTYPE_BF16, DTYPE_BF16, NULL},
+    {"a.sh", "--fp16 --micro-batch-size 1", &recipe_zero, DTYPE_FP16, DTYPE_FP16, DTYPE_FP16, NULL},
+    {"a.sh", "--micro-batch-size 1 --fp16 --accumulate-allreduce-grads-in-fp32", &recipe_megatron,
+     DTYPE_FP16, DTYPE_FP32, DTYPE_FP32, NULL},
+};
+
+START_TEST(types_of_gradients_are_read)
+{
+    g_autoptr(Config) config = config_of(gradient_texts[_i].name, gradient_texts[_i].text);
+    const Recipe *recipe =
+        recipe_with_precision(gradient_texts[_i].of, gradient_texts[_i].precision);
+
+    ck_assert_ptr_eq(config->recipe, recipe_with_gradients(recipe, gradient_texts[_i].gradient,
+                                                           gradient_texts[_i].reduce));
+    ck_assert_uint_eq(config->notes->len, gradient_texts[_i].note != NULL);
+    if (gradient_texts[_i].note != NULL)
+        ck_assert_str_eq(g_ptr_array_index(config->notes, 0), gradient_texts[_i].note);
 }
 END_TEST
 
@@ -348,7 +412,8 @@ START_TEST(accelerate_and_axolotl)
     ck_assert_uint_eq(fsdp->gpus, 8);
     ck_assert_int_eq(fsdp->strategy, STRATEGY_SHARD_GRAD_OP);
     ck_assert_int_eq(fsdp->recompute, RECOMPUTE_FULL);
-    ck_assert_ptr_eq(fsdp->recipe, &recipe_fsdp2);
+    ck_assert_ptr_eq(fsdp->recipe, recipe_with_gradients(&recipe_fsdp2, DTYPE_FP32, DTYPE_BF16));
+    ck_assert_ptr_eq(axolotl->recipe, fsdp->recipe);
     check_axes(axolotl, 1, 1, 4, 1, 2);
     ck_assert_int_eq(axolotl->strategy, STRATEGY_FULL_SHARD);
     ck_assert_uint_eq(axolotl->seq_len, 500000);
@@ -595,6 +660,7 @@ int main(void)
     tcase_add_test(syntax, options_are_found_in_arrays_strings_and_behind_variables);
     tcase_add_test(frameworks, torchtitan_before_and_after_its_names_changed);
     tcase_add_test(frameworks, torchtitan_in_8_bits_and_what_is_noted);
+    tcase_add_loop_test(frameworks, types_of_gradients_are_read, 0, G_N_ELEMENTS(gradient_texts));
     tcase_add_test(frameworks, megatron_in_a_script_and_in_yaml);
     tcase_add_test(frameworks, fp8_gathers_are_those_of_sharded_blocks);
     tcase_add_test(frameworks, experts_are_divided_among_as_many_ranks);

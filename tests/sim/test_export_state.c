@@ -182,6 +182,79 @@ START_TEST(fp16_is_written_where_it_exists)
 }
 END_TEST
 
+/* Where accumulators or reductions are not the recipe's: the words, or what is refused. */
+static const struct {
+    const char *framework;
+    const Recipe *recipe;
+    DType gradient, reduce;
+    const char *written[3], *not [3];
+    const char *refusal;
+} gradients[] = {
+    {"torchtitan",
+     &recipe_fsdp2,
+     DTYPE_FP32,
+     DTYPE_BF16,
+     {"mixed_precision_param = \"bfloat16\"\nmixed_precision_reduce = \"bfloat16\"\n",
+      "# mixed_precision_reduce: its type names float32 alone"},
+     {NULL},
+     NULL},
+    {"torchtitan", &recipe_fsdp2, DTYPE_BF16, DTYPE_FP32, {NULL}, {NULL}, "gradient_dtype = bf16"},
+    {"megatron",
+     &recipe_zero,
+     DTYPE_FP32,
+     DTYPE_FP32,
+     {"--bf16\n"},
+     {"--grad-reduce-in-bf16"},
+     NULL},
+    {"megatron",
+     &recipe_megatron,
+     DTYPE_BF16,
+     DTYPE_BF16,
+     {"--bf16\n--grad-reduce-in-bf16\n"},
+     {NULL},
+     NULL},
+    {"megatron", &recipe_zero, DTYPE_FP32, DTYPE_BF16, {NULL}, {NULL}, "gradient_dtype = fp32"},
+    {"deepspeed",
+     &recipe_zero,
+     DTYPE_FP32,
+     DTYPE_BF16,
+     {"\"grad_accum_dtype\" : \"fp32\"", "\"communication_data_type\" : \"bf16\""},
+     {NULL},
+     NULL},
+    {"deepspeed",
+     &recipe_megatron,
+     DTYPE_BF16,
+     DTYPE_FP32,
+     {"\"grad_accum_dtype\" : \"bf16\"", "\"communication_data_type\" : \"fp32\""},
+     {NULL},
+     NULL},
+    {"accelerate",
+     &recipe_fsdp2,
+     DTYPE_FP32,
+     DTYPE_BF16,
+     {"mixed_precision: bf16\n"},
+     {"reduce_dtype"},
+     NULL},
+    {"accelerate", &recipe_fsdp2, DTYPE_BF16, DTYPE_BF16, {NULL}, {NULL}, "gradient_dtype = bf16"},
+};
+
+START_TEST(types_of_gradients_are_written_or_refused)
+{
+    g_autoptr(Plan) plan = make_plan(
+        recipe_with_gradients(gradients[_i].recipe, gradients[_i].gradient, gradients[_i].reduce));
+    g_autofree char *refusal = NULL;
+    g_autofree char *text = export_or_refusal(plan, gradients[_i].framework, &refusal);
+
+    if (gradients[_i].refusal != NULL) {
+        ck_assert_ptr_nonnull(strstr(refusal, gradients[_i].refusal));
+        return;
+    }
+    ck_assert_msg(text != NULL, "%s", refusal);
+    check_words(text, gradients[_i].written, 3, TRUE);
+    check_words(text, gradients[_i].not, 3, FALSE);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("export of state and fp16");
@@ -194,6 +267,8 @@ int main(void)
     tcase_add_loop_test(tcase, megatrons_optimiser_on_the_host_keeps_the_types_of_the_recipe, 0,
                         G_N_ELEMENTS(on_the_host));
     tcase_add_loop_test(tcase, fp16_is_written_where_it_exists, 0, G_N_ELEMENTS(halves));
+    tcase_add_loop_test(tcase, types_of_gradients_are_written_or_refused, 0,
+                        G_N_ELEMENTS(gradients));
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

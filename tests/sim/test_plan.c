@@ -258,7 +258,7 @@ static const struct {
     {"workload.seq_len", "0 1073741825"},
     {"workload.precision", "\"fp32\" \"fp12\" \"int32\""},
     {"sharding.gather_dtype", "\"fp32\" \"fp16\" \"\""},
-    {"workload.recipe", "\"fp32\" \"megatron\""},
+    {"workload.recipe", "\"fp32\" \"fsdp\""},
     {"workload.optimizer", "\"adam\""},
     {"layout.dp_replicate", "0 3 -2"},
     {"layout.dp_shard", "0 3"},
@@ -270,8 +270,8 @@ static const struct {
     {"sharding.prefetch", "-1 2 1025"},
     {"sharding.live_units", "0 1 1025"},
     {"sharding.accumulate", "\"whole\" \"\""},
-    {"sharding.gradient_dtype", "\"fp32\""},
-    {"sharding.reduce_dtype", "\"fp32\""},
+    {"sharding.gradient_dtype", "\"fp16\" \"fp8\" \"int32\" \"\""},
+    {"sharding.reduce_dtype", "\"fp16\" \"fp64\" \"fp31\" \"\""},
     {"tensor_parallel.sequence", "0"},
     {"context_parallel.kind", "\"ulysses\""},
     {"schedule.name", "\"gpipe\""},
@@ -449,10 +449,19 @@ static void change(Case *one, guint choice)
     case 20:
         one->device = DEVICE_CUDA;
         break;
+    case 21:
+        one->workload.recipe = recipe_with_gradients(&recipe_zero, DTYPE_FP32, DTYPE_BF16);
+        break;
+    case 22:
+        one->workload.recipe = recipe_with_gradients(&recipe_zero, DTYPE_BF16, DTYPE_FP32);
+        break;
+    case 23:
+        one->workload.recipe = recipe_with_gradients(&recipe_zero, DTYPE_FP32, DTYPE_FP32);
+        break;
     }
 }
 
-enum { CHOICES = 21 };
+enum { CHOICES = 24 };
 
 START_TEST(every_choice_changes_the_hash_and_the_same_choice_does_not)
 {

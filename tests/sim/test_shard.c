@@ -389,7 +389,7 @@ static void add_unit_traffic(const Case *from, guint unit, Traffic *traffic)
     const guint ranks = from->layout.size[AXIS_DP_SHARD];
     const guint64 replicas = from->layout.size[AXIS_DP_REPLICATE];
     const guint64 chunk = (ranks - 1) * hand_shard(&shapes, ranks, s->form);
-    const guint64 gradient = strcmp(from->workload.recipe->name, "zero") == 0 ? 2 : 4;
+    const guint64 gradient = from->workload.recipe->reduce == DTYPE_FP32 ? 4 : 2;
     const gboolean fp8 = s->gather_fp8 && unit > 0 && strategy > STRATEGY_SHARD_OPTIMIZER;
     const guint64 gathered = from->workload.recipe == &recipe_fp32 ? 4 : fp8 ? 1 : 2;
     guint gathers = micro_batches * (hand_kept(s, unit, layers) ? 1 : 2), reductions = 1;

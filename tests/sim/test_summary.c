@@ -20,7 +20,7 @@ static guint layouts_of_a_group(void)
 }
 
 /* On GPUs; on CPUs with cores for both threads of a rank; on CPUs without. */
-static SimulateContext draw_context(GRand *random, Case *from, Topology **topology)
+static SimulateContext draw_context(GRand *random, const Case *from, Topology **topology)
 {
     const guint world = layout_world(&from->layout);
 
@@ -130,21 +130,26 @@ static void compare_drawn(GRand *random, Model *model)
     compare(&one, &context);
 }
 
+static CaseShape draw_shape(GRand *random)
+{
+    return (CaseShape){
+        .vocab = 256 + draw(random, 600),
+        .hidden = 24 * (1 + draw(random, 3)),
+        .ffn = 8 + draw(random, 200),
+        .layers = 1 + draw(random, 9),
+        .heads = 4,
+        .kv_heads = 1u << draw(random, 2),
+        .tied = draw(random, 1) == 1,
+    };
+}
+
 /* Random models too: a bound that holds for one shape only would drop the best of another. */
 START_TEST(state_and_volume_are_exact_and_the_bounds_hold)
 {
     g_autoptr(GRand) random = g_rand_new_with_seed(81 + (guint)_i);
 
     for (guint i = 0; i < layouts_of_a_group(); i++) {
-        const CaseShape shape = {
-            .vocab = 256 + draw(random, 600),
-            .hidden = 24 * (1 + draw(random, 3)),
-            .ffn = 8 + draw(random, 200),
-            .layers = 1 + draw(random, 9),
-            .heads = 4,
-            .kv_heads = 1u << draw(random, 2),
-            .tied = draw(random, 1) == 1,
-        };
+        const CaseShape shape = draw_shape(random);
         g_autoptr(Model) model = case_model(&shape);
 
         compare_drawn(random, model);
@@ -348,6 +353,104 @@ START_TEST(the_bounds_hold_for_other_frameworks)
 }
 END_TEST
 
+/* Kinds of choices by what makes the bound's rules hold or fail. */
+typedef enum {
+    KIND_ONE_STAGE,
+    KIND_1F1B,
+    KIND_GPIPE,
+    KIND_INTERLEAVED,
+    KIND_ZB_H1,
+    KIND_SOME_RECOMPUTED, /* some blocks compute again what others keep */
+    KIND_OVERRIDES,       /* units of several strategies */
+    NUM_KINDS
+} ChoiceKind;
+
+/* Percent of stages of which the bound is within 1% of the program's peak, and how far it is below
+ * in the mean, in percent, of 27,500 of the draw below: @measured.  What is asked of the few here
+ * leaves room for chance.  Copies in which reductions have another type are in no bound, and such
+ * choices not among these.  The rest is what only waits tell: which copies' last uses are known to
+ * be over where a chunk has few blocks, few micro-batches, or blocks that differ. */
+static const struct {
+    const char *name;
+    double measured, least;
+    double measured_mean, most_mean;
+} kinds[NUM_KINDS] = {
+    [KIND_ONE_STAGE] = {"one stage", 93, 89, 0.2, 0.5},
+    [KIND_1F1B] = {"1f1b", 83, 70, 0.6, 1.3},
+    [KIND_GPIPE] = {"gpipe", 87, 75, 0.5, 1.2},
+    [KIND_INTERLEAVED] = {"interleaved", 83, 65, 0.6, 1.5},
+    [KIND_ZB_H1] = {"zb_h1", 79, 65, 1.6, 3.5},
+    [KIND_SOME_RECOMPUTED] = {"some blocks recomputed", 82, 75, 0.9, 1.6},
+    [KIND_OVERRIDES] = {"overrides", 72, 64, 1.8, 3},
+};
+
+static ChoiceKind kind_of(const Case *one)
+{
+    static const ChoiceKind of_schedule[NUM_SCHEDULES] = {[SCHEDULE_1F1B] = KIND_1F1B,
+                                                          [SCHEDULE_GPIPE] = KIND_GPIPE,
+                                                          [SCHEDULE_INTERLEAVED] = KIND_INTERLEAVED,
+                                                          [SCHEDULE_ZB_H1] = KIND_ZB_H1};
+
+    if (one->sharding.num_overrides > 0)
+        return KIND_OVERRIDES;
+    if (one->schedule.recompute_layers != NULL)
+        return KIND_SOME_RECOMPUTED;
+    return one->layout.size[AXIS_PP] == 1 ? KIND_ONE_STAGE : of_schedule[one->schedule.kind];
+}
+
+/* Of one kind's stages. */
+typedef struct {
+    guint stages, within;
+    double below; /* percent, in all */
+} Distance;
+
+static void measure_distance(const Case *one, const SimulateContext *context, Distance *distance)
+{
+    const ProgramSpec spec = case_spec(one);
+    g_autoptr(Summariser) summariser = summariser_new(context, NULL);
+    g_autoptr(ProgramSet) set = case_compile(one);
+
+    for (guint c = 0; c < set->num_classes; c++) {
+        const double peak = (double)program_memory(set->classes[c]).live_peak;
+        const double floor_bytes = (double)summarise_stage(summariser, &spec, c).floor_bytes;
+        const double below = 100 * (peak - floor_bytes) / peak;
+
+        distance->stages++;
+        distance->within += below <= 1 && below >= -1;
+        distance->below += below;
+    }
+}
+
+START_TEST(the_memory_bound_is_within_1_percent_of_the_peak)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(681);
+    Distance distances[NUM_KINDS] = {0};
+
+    for (guint i = 0; i < 4 * layouts_of_a_group(); i++) {
+        const CaseShape shape = draw_shape(random);
+        g_autoptr(Model) model = case_model(&shape);
+        g_autoptr(Topology) topology = NULL;
+        guint16 stages[MAX_CHUNKS];
+        const Case one = draw_case(random, model, stages);
+        const SimulateContext context = draw_context(random, &one, &topology);
+
+        if (one.workload.recipe->gradient == one.workload.recipe->reduce)
+            measure_distance(&one, &context, &distances[kind_of(&one)]);
+    }
+    for (guint k = 0; k < NUM_KINDS; k++) {
+        const Distance *distance = &distances[k];
+        const double within = 100.0 * distance->within / distance->stages;
+        const double below = distance->below / distance->stages;
+
+        ck_assert_msg(within >= kinds[k].least && below <= kinds[k].most_mean,
+                      "%s: %.1f%% of %u stages within 1%% (%.0f%% of many), mean %.2f%% below "
+                      "(%.1f%%)",
+                      kinds[k].name, within, distance->stages, kinds[k].measured, below,
+                      kinds[k].measured_mean);
+    }
+}
+END_TEST
+
 START_TEST(the_memory_bound_is_not_far_below_the_arena)
 {
     const CaseShape shape = {
@@ -409,6 +512,7 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
+    tcase_add_test(tcase, the_memory_bound_is_within_1_percent_of_the_peak);
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
