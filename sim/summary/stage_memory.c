@@ -285,8 +285,14 @@ static gboolean root_is_whole(const Stage *stage)
     }
 }
 
-/* Where some blocks compute all again, others nothing: what is sure of any of them. */
-static guint64 root_beside_both_lots(const Stage *stage)
+/* Which of other micro-batches' is there depends on which blocks are where. */
+static gboolean depends_on_blocks(const Stage *stage)
+{
+    return has_both_lots(stage) || (!stage->shape->uniform && !is_settled(stage));
+}
+
+/* What is sure even so. */
+static guint64 root_beside_any_blocks(const Stage *stage)
 {
     const UnitCost *root = stage_root(stage);
 
@@ -306,11 +312,14 @@ static guint64 root_beside_blocks(const Stage *stage)
     guint64 weights = 0, gradients = 0, reduced = block_reduced(stage);
 
     if (stage->spec->schedule.kind == SCHEDULE_INTERLEAVED && !settled)
-        return 0;
+        return root != NULL && stage->shape->uniform && !has_both_lots(stage) &&
+                       stage->micro_batches >= stage->spec->layout.size[AXIS_PP]
+                   ? root->gradient_bytes
+                   : 0;
     if (root == NULL)
         return reduced;
-    if (has_both_lots(stage))
-        return root_beside_both_lots(stage);
+    if (depends_on_blocks(stage))
+        return root_beside_any_blocks(stage);
     if (root_is_whole(stage))
         weights = root->gathered_bytes;
     if (place != STAGE_FIRST || stage->micro_batches > 1)
@@ -441,7 +450,7 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
             bytes += rings->saved[k][lot];
-    if (stage->micro_batches == 1 || has_both_lots(stage))
+    if (stage->micro_batches == 1 || depends_on_blocks(stage))
         return bytes + most(&stage->cost->head.peak, &of_root);
     if (stage->flow->backward_apart > 1)
         bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
