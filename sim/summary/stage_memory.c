@@ -238,13 +238,14 @@ static guint64 block_reduced(const Stage *stage)
     return stage_block(stage, shape->first_strategy)->reduced_bytes;
 }
 
-/* What gathers of blocks hold of their own, where they go on beside all work. */
+/* What gathers of blocks hold of their own, where they go on beside all work: not all are kept. */
 static guint64 gather_bytes(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
 
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
-        shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage))
+        shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
+        shape->kept_units[shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
 }
