@@ -245,6 +245,7 @@ static guint64 gather_bytes(const Stage *stage)
 
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
         shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
+        (shape->place != STAGE_ONLY && !is_settled(stage)) ||
         shape->kept_units[shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
@@ -277,7 +278,8 @@ static gboolean root_is_whole(const Stage *stage)
     case STAGE_ONLY:
         return TRUE;
     case STAGE_FIRST:
-        return stage->flow->refills && (kind != SCHEDULE_INTERLEAVED || is_settled(stage));
+        return stage->flow->refills &&
+               (is_settled(stage) || (stays && kind != SCHEDULE_INTERLEAVED));
     case STAGE_LAST:
         return stays || kind == SCHEDULE_GPIPE;
     case STAGE_MIDDLE:
