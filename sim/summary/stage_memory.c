@@ -238,13 +238,15 @@ static guint64 block_reduced(const Stage *stage)
     return stage_block(stage, shape->first_strategy)->reduced_bytes;
 }
 
-/* What gathers of blocks hold of their own, where they go on beside all work. */
+/* What gathers of blocks hold of their own, where they go on beside all work: not all are kept. */
 static guint64 gather_bytes(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
 
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
-        shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage))
+        shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
+        (shape->place != STAGE_ONLY && !is_settled(stage)) ||
+        shape->kept_units[shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
 }
@@ -276,7 +278,8 @@ static gboolean root_is_whole(const Stage *stage)
     case STAGE_ONLY:
         return TRUE;
     case STAGE_FIRST:
-        return stage->flow->refills && (kind != SCHEDULE_INTERLEAVED || is_settled(stage));
+        return stage->flow->refills &&
+               (is_settled(stage) || (stays && kind != SCHEDULE_INTERLEAVED));
     case STAGE_LAST:
         return stays || kind == SCHEDULE_GPIPE;
     case STAGE_MIDDLE:
@@ -285,8 +288,14 @@ static gboolean root_is_whole(const Stage *stage)
     }
 }
 
-/* Where some blocks compute all again, others nothing: what is sure of any of them. */
-static guint64 root_beside_both_lots(const Stage *stage)
+/* Which of other micro-batches' is there depends on which blocks are where. */
+static gboolean depends_on_blocks(const Stage *stage)
+{
+    return has_both_lots(stage) || (!stage->shape->uniform && !is_settled(stage));
+}
+
+/* What is sure even so. */
+static guint64 root_beside_any_blocks(const Stage *stage)
 {
     const UnitCost *root = stage_root(stage);
 
@@ -306,11 +315,14 @@ static guint64 root_beside_blocks(const Stage *stage)
     guint64 weights = 0, gradients = 0, reduced = block_reduced(stage);
 
     if (stage->spec->schedule.kind == SCHEDULE_INTERLEAVED && !settled)
-        return 0;
+        return root != NULL && stage->shape->uniform && !has_both_lots(stage) &&
+                       stage->micro_batches >= stage->spec->layout.size[AXIS_PP]
+                   ? root->gradient_bytes
+                   : 0;
     if (root == NULL)
         return reduced;
-    if (has_both_lots(stage))
-        return root_beside_both_lots(stage);
+    if (depends_on_blocks(stage))
+        return root_beside_any_blocks(stage);
     if (root_is_whole(stage))
         weights = root->gathered_bytes;
     if (place != STAGE_FIRST || stage->micro_batches > 1)
@@ -441,7 +453,7 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
             bytes += rings->saved[k][lot];
-    if (stage->micro_batches == 1 || has_both_lots(stage))
+    if (stage->micro_batches == 1 || depends_on_blocks(stage))
         return bytes + most(&stage->cost->head.peak, &of_root);
     if (stage->flow->backward_apart > 1)
         bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
