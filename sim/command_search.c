@@ -179,6 +179,12 @@ static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, G
     return plan->reasons->len == 0 ? 0 : 1;
 }
 
+/* Else they are rows of a table. */
+static gboolean writes_plans(const PlanOptions *options)
+{
+    return options->json || options->output != NULL || options->db != NULL;
+}
+
 static int run(int argc, char **argv, gboolean estimate, GError **error)
 {
     PlanOptions options = {0};
@@ -186,9 +192,11 @@ static int run(int argc, char **argv, gboolean estimate, GError **error)
     int status = 2;
 
     if (plan_options_parse(&options, estimate, &argc, &argv, error) &&
-        plan_inputs_load(&inputs, &options, estimate, error))
+        plan_inputs_load(&inputs, &options, estimate, error)) {
+        inputs.request.briefly = !estimate && !writes_plans(&options);
         status = estimate ? show_estimate(&inputs, &options, error)
                           : show_search(&inputs, &options, error);
+    }
     plan_inputs_clear(&inputs);
     plan_options_clear(&options);
     return status;

@@ -7,7 +7,7 @@
 /* Copies of a ring, or runs of copies: the one that was given back first is taken first, so that
  * the next user waits as little as possible. */
 typedef struct {
-    GQueue free;
+    Fifo free;
     guint taken; /* most at a time */
 } Pool;
 
@@ -16,26 +16,36 @@ typedef struct {
     guint run[NUM_RINGS];
 } Flight;
 
+/* What a segment says of one of its transfers. */
+typedef struct {
+    gboolean send, gradient;
+    guint peer, chunk;
+    gint micro_batch_shift, shift;
+} ExchangePart;
+
+typedef struct {
+    guint num, segment;
+    ExchangePart parts[MAX_OPERANDS];
+} ExchangeShape;
+
 typedef struct {
     Builder *builder;
     Pool pools[NUM_RINGS];
-    Flight *flights;    /* by virtual stage x micro-batch */
-    GHashTable *shapes; /* of exchanges -> segment + 1 */
-    gboolean *reads;    /* by segment of a unit: whether it reads its unit's weights */
+    Flight *flights; /* by virtual stage x micro-batch */
+    GArray *shapes;  /* ExchangeShape: those that there are segments of */
+    gboolean *reads; /* by segment of a unit: whether it reads its unit's weights */
 } Step;
 
 static void pool_take(Step *step, Flight *flight, Ring ring)
 {
     Pool *pool = &step->pools[ring];
 
-    flight->run[ring] = g_queue_is_empty(&pool->free)
-                            ? pool->taken++
-                            : GPOINTER_TO_UINT(g_queue_pop_head(&pool->free));
+    flight->run[ring] = fifo_is_empty(&pool->free) ? pool->taken++ : fifo_pop(&pool->free);
 }
 
 static void pool_give(Step *step, const Flight *flight, Ring ring)
 {
-    g_queue_push_tail(&step->pools[ring].free, GUINT_TO_POINTER(flight->run[ring]));
+    fifo_push(&step->pools[ring].free, flight->run[ring]);
 }
 
 static Flight *flight_of(const Step *step, guint chunk, guint micro_batch)
@@ -357,24 +367,35 @@ static guint build_exchange(Builder *builder, const Exchange *exchange)
     return segment;
 }
 
-/* Exchanges that differ only in what their calls bind share a segment. */
+static gboolean shape_equal(const ExchangeShape *a, const ExchangeShape *b)
+{
+    return a->num == b->num && memcmp(a->parts, b->parts, a->num * sizeof a->parts[0]) == 0;
+}
+
+/* Exchanges that differ only in what their calls bind share a segment.  The one before is most
+ * likely the same. */
 static guint exchange_segment(Step *step, const Exchange *exchange)
 {
-    g_autoptr(GString) shape = g_string_new(NULL);
+    ExchangeShape shape = {.num = exchange->num};
 
     for (guint i = 0; i < exchange->num; i++) {
         const Transfer *transfer = &exchange->transfers[i];
 
-        g_string_append_printf(shape, "%d%d %u %u %d %d;", transfer->send, transfer->gradient,
-                               transfer->peer, message_chunk(step->builder, transfer),
-                               micro_batch_shift(exchange, i), shift_of(exchange, i));
+        shape.parts[i] = (ExchangePart){
+            .send = transfer->send,
+            .gradient = transfer->gradient,
+            .peer = transfer->peer,
+            .chunk = message_chunk(step->builder, transfer),
+            .micro_batch_shift = micro_batch_shift(exchange, i),
+            .shift = shift_of(exchange, i),
+        };
     }
-    guint segment = GPOINTER_TO_UINT(g_hash_table_lookup(step->shapes, shape->str));
-    if (segment == 0) {
-        segment = build_exchange(step->builder, exchange) + 1;
-        g_hash_table_insert(step->shapes, g_strdup(shape->str), GUINT_TO_POINTER(segment));
-    }
-    return segment - 1;
+    for (guint i = step->shapes->len; i-- > 0;)
+        if (shape_equal(&g_array_index(step->shapes, ExchangeShape, i), &shape))
+            return g_array_index(step->shapes, ExchangeShape, i).segment;
+    shape.segment = build_exchange(step->builder, exchange);
+    g_array_append_val(step->shapes, shape);
+    return shape.segment;
 }
 
 static void add_exchange(Step *step, const Action *action)
@@ -468,12 +489,12 @@ void build_step(Builder *builder)
     const Schedule *schedule = &builder->spec->schedule;
     const gsize flights = (gsize)schedule_virtual_stages(schedule) * schedule->micro_batches;
     g_autofree Flight *in_flight = g_new0(Flight, flights);
-    g_autoptr(GHashTable) shapes = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);
+    g_autoptr(GArray) shapes = g_array_new(FALSE, FALSE, sizeof(ExchangeShape));
     g_autofree gboolean *reads = g_new(gboolean, builder->program->segments->len);
     Step step = {.builder = builder, .flights = in_flight, .shapes = shapes, .reads = reads};
 
     for (guint r = 0; r < NUM_RINGS; r++)
-        g_queue_init(&step.pools[r].free);
+        fifo_init(&step.pools[r].free);
     for (guint s = 0; s < builder->program->segments->len; s++)
         reads[s] = reads_weights(builder->program, program_segment(builder->program, s));
     add_count_valid(builder);
@@ -481,5 +502,5 @@ void build_step(Builder *builder)
         add_action(&step, &g_array_index(builder->timetable->actions, Action, i));
     count_copies(&step);
     for (guint r = 0; r < NUM_RINGS; r++)
-        g_queue_clear(&step.pools[r].free);
+        fifo_clear(&step.pools[r].free);
 }

@@ -29,6 +29,37 @@ typedef enum {
     NUM_RINGS
 } Ring;
 
+/* Copies that are free, in the order in which they became so: the first one is taken first. */
+typedef struct {
+    GArray *all; /* guint: all that ever came */
+    guint next;
+} Fifo;
+
+static inline void fifo_init(Fifo *fifo)
+{
+    *fifo = (Fifo){.all = g_array_new(FALSE, FALSE, sizeof(guint))};
+}
+
+static inline void fifo_clear(Fifo *fifo)
+{
+    g_array_unref(fifo->all);
+}
+
+static inline gboolean fifo_is_empty(const Fifo *fifo)
+{
+    return fifo->next == fifo->all->len;
+}
+
+static inline void fifo_push(Fifo *fifo, guint copy)
+{
+    g_array_append_val(fifo->all, copy);
+}
+
+static inline guint fifo_pop(Fifo *fifo)
+{
+    return g_array_index(fifo->all, guint, fifo->next++);
+}
+
 /* A call before gathered copies and waits are assigned. */
 typedef struct {
     DraftKind kind;

@@ -2,6 +2,7 @@
 
 #include "sim/layout/tensor_parallel.h"
 #include "sim/program/builder.h"
+#include "sim/program/pattern.h"
 #include "sim/program/place.h"
 
 #include <string.h>
@@ -176,14 +177,15 @@ static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *pur
 }
 
 /* All passes but the last. */
-static Builder build_unordered(const ProgramSpec *spec, guint stage, const Timetable *timetables)
+static Builder build_unordered(const ProgramSpec *spec, guint stage,
+                               const SharedTimetables *timetables)
 {
     Builder builder = {
         .spec = spec,
         .program = program_new(),
         .drafts = g_array_new(FALSE, FALSE, sizeof(Draft)),
         .stage = stage,
-        .timetable = &timetables[stage],
+        .timetable = shared_timetable(timetables, stage),
     };
 
     build_plain(&builder);
@@ -202,7 +204,7 @@ void builder_clear(Builder *builder)
     g_free(builder->classes);
 }
 
-static Program *build(const ProgramSpec *spec, guint stage, const Timetable *timetables)
+static Program *build(const ProgramSpec *spec, guint stage, const SharedTimetables *timetables)
 {
     Builder builder = build_unordered(spec, stage, timetables);
 
@@ -213,12 +215,10 @@ static Program *build(const ProgramSpec *spec, guint stage, const Timetable *tim
 
 Program *program_build_unplaced(const ProgramSpec *spec, guint stage)
 {
-    const guint pp = spec->layout.size[AXIS_PP];
-    Timetable *timetables = timetables_new(&spec->schedule, pp);
-    Program *program = build(spec, stage, timetables);
+    g_autoptr(SharedTimetables) timetables =
+        patterns_timetables(spec->patterns, &spec->schedule, spec->layout.size[AXIS_PP]);
 
-    timetables_free(timetables, pp);
-    return program;
+    return build(spec, stage, timetables);
 }
 
 Program *program_build(const ProgramSpec *spec, guint stage)
@@ -239,7 +239,8 @@ Sketch *program_sketch(const ProgramSpec *spec, guint stage)
     ProgramSpec listed = *spec;
 
     listed.schedule.micro_batches = micro_batches - more;
-    Timetable *timetables = timetables_new(&listed.schedule, pp);
+    g_autoptr(SharedTimetables) timetables =
+        patterns_timetables(spec->patterns, &listed.schedule, pp);
     Builder builder = build_unordered(&listed, stage, timetables);
     Sketch *sketch = g_new0(Sketch, 1);
 
@@ -252,7 +253,6 @@ Sketch *program_sketch(const ProgramSpec *spec, guint stage)
     }
     g_array_index(builder.program->spaces, Space, builder.micro_batch_space).count = micro_batches;
     builder_clear(&builder);
-    timetables_free(timetables, pp);
     return sketch;
 }
 
@@ -271,13 +271,13 @@ ProgramSet *program_compile_around(const ProgramSpec *spec, guint known, Program
 {
     const guint pp = spec->layout.size[AXIS_PP];
     ProgramSet *set = program_set_new(layout_world(&spec->layout));
-    Timetable *timetables = timetables_new(&spec->schedule, pp);
+    g_autoptr(SharedTimetables) timetables =
+        patterns_timetables(spec->patterns, &spec->schedule, pp);
     g_autoptr(GHashTable) purposes_made = g_hash_table_new(g_str_hash, g_str_equal);
 
     for (guint stage = 0; stage < pp; stage++)
         program_set_add_class(
             set, program != NULL && stage == known ? program : build(spec, stage, timetables));
-    timetables_free(timetables, pp);
     for (guint rank = 0; rank < set->num_ranks; rank++)
         program_set_assign(set, rank, rank / (set->num_ranks / pp)); /* pp is outermost */
     for (guint c = 0; c < set->num_classes; c++) {

@@ -16,8 +16,10 @@ Happens *happens_new(const Program *program, guint steps)
     happens->position = g_new(guint32, instances);
     happens->stream = g_new(guint8, instances);
     happens->clock = g_new0(guint32, instances);
-    happens->clocks = g_array_sized_new(FALSE, TRUE, happens->num_streams * sizeof(guint32), 64);
-    g_array_set_size(happens->clocks, 1);
+    happens->room = num_calls + 1;
+    happens->clocks = g_new(guint32, (gsize)happens->room * happens->num_streams);
+    happens->num_clocks = 1;
+    memset(happens->clocks, 0, happens->num_streams * sizeof(guint32));
     guint64 instance = 0;
     for (guint s = 0; s < steps; s++) {
         for (guint c = 0; c < num_calls; c++) {
@@ -43,13 +45,13 @@ void happens_free(Happens *happens)
     g_free(happens->position);
     g_free(happens->stream);
     g_free(happens->clock);
-    g_array_unref(happens->clocks);
+    g_free(happens->clocks);
     g_free(happens);
 }
 
 static guint32 *clock_at(const Happens *happens, guint clock)
 {
-    return (guint32 *)(gpointer)happens->clocks->data + (gsize)clock * happens->num_streams;
+    return happens->clocks + (gsize)clock * happens->num_streams;
 }
 
 void happens_begin(Happens *happens, guint64 instance)
@@ -64,10 +66,15 @@ void happens_begin(Happens *happens, guint64 instance)
 /* That of an instance, for itself alone. */
 static guint32 *own_clock(Happens *happens, guint64 instance)
 {
-    const guint shared = happens->clock[instance], added = happens->clocks->len;
+    const guint shared = happens->clock[instance], added = happens->num_clocks;
 
     if (happens->newest_clock != instance + 1) {
-        g_array_set_size(happens->clocks, added + 1);
+        if (added == happens->room) {
+            happens->room *= 2;
+            happens->clocks =
+                g_renew(guint32, happens->clocks, (gsize)happens->room * happens->num_streams);
+        }
+        happens->num_clocks++;
         memcpy(clock_at(happens, added), clock_at(happens, shared),
                happens->num_streams * sizeof(guint32));
         happens->clock[instance] = added;

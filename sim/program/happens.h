@@ -12,8 +12,9 @@ typedef struct {
     guint32 per_step[MAX_STREAMS]; /* by stream: its ops of one repetition */
     guint32 *position;             /* by instance: ordinal on its stream, from 1 */
     guint8 *stream;                /* by instance */
-    GArray *clocks; /* guint32 by stream: the last position known to be done; that of the own
-                       stream, which follows from the order, is not kept up */
+    guint32 *clocks;        /* rows by stream: the last position known to be done; that of the own
+                               stream, which follows from the order, is not kept up */
+    guint num_clocks, room; /* rows; that there is room for */
     guint32 *clock; /* by instance: which of those; ops that learn nothing have that before them */
     guint64 newest_clock;        /* one past the instance that has the last of them */
     guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
@@ -36,8 +37,7 @@ static inline guint32 happens_known(const Happens *happens, guint64 instance, gu
 {
     if (stream == happens->stream[instance])
         return happens->position[instance] - 1;
-    return ((const guint32 *)(gpointer)happens->clocks
-                ->data)[(gsize)happens->clock[instance] * happens->num_streams + stream];
+    return happens->clocks[(gsize)happens->clock[instance] * happens->num_streams + stream];
 }
 
 /* TRUE when @a is done before @b starts; FALSE for a == b. */

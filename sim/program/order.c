@@ -5,27 +5,15 @@
 
 /* ---- prefetch and rings ---- */
 
-/* Copies of a ring that are free, the one that was freed first at the head. */
-typedef struct {
-    GQueue free;
-} Slots;
-
 typedef struct {
     Builder *builder;
-    Slots *slots;     /* by unit class */
+    Fifo *slots;      /* by unit class: copies of its ring that are free */
     guint *slot;      /* by unit: its gathered copy */
     guint *gradients; /* by unit class: gradient copies opened so far */
     guint *gradient;  /* by unit: its whole gradient's copy */
     gboolean *alive;  /* by unit: gathered and not yet released */
     gboolean *issued; /* by draft: a gather that has moved ahead already */
 } Orderer;
-
-static void slots_fill(Slots *slots, guint count)
-{
-    g_queue_init(&slots->free);
-    for (guint i = 0; i < count; i++)
-        g_queue_push_tail(&slots->free, GUINT_TO_POINTER(i));
-}
 
 static guint class_of(const Orderer *orderer, guint unit)
 {
@@ -66,13 +54,13 @@ static void emit_call(Orderer *orderer, const Draft *draft)
 static gboolean issue_gather(Orderer *orderer, guint i)
 {
     const Draft *draft = builder_draft(orderer->builder, i);
-    Slots *slots = &orderer->slots[class_of(orderer, draft->unit)];
+    Fifo *slots = &orderer->slots[class_of(orderer, draft->unit)];
 
     if (orderer->issued[i])
         return TRUE;
-    if (orderer->alive[draft->unit] || g_queue_is_empty(&slots->free))
+    if (orderer->alive[draft->unit] || fifo_is_empty(slots))
         return FALSE;
-    orderer->slot[draft->unit] = GPOINTER_TO_UINT(g_queue_pop_head(&slots->free));
+    orderer->slot[draft->unit] = fifo_pop(slots);
     orderer->issued[i] = orderer->alive[draft->unit] = TRUE;
     emit_call(orderer, draft);
     return TRUE;
@@ -122,8 +110,7 @@ static void order_draft(Orderer *orderer, guint i)
         open_gradient(orderer, draft);
     emit_call(orderer, draft);
     if (draft->releases) {
-        g_queue_push_tail(&orderer->slots[class_of(orderer, draft->unit)].free,
-                          GUINT_TO_POINTER(orderer->slot[draft->unit]));
+        fifo_push(&orderer->slots[class_of(orderer, draft->unit)], orderer->slot[draft->unit]);
         orderer->alive[draft->unit] = FALSE;
     }
 }
@@ -146,7 +133,7 @@ void pass_order(Builder *builder)
 {
     Program *program = builder->program;
     const guint num_classes = program->units->len, num_units = program->unit_refs->len;
-    g_autofree Slots *slots = g_new0(Slots, num_classes);
+    g_autofree Fifo *slots = g_new0(Fifo, num_classes);
     g_autofree guint *slot = g_new0(guint, num_units);
     g_autofree guint *gradient = g_new0(guint, num_units);
     g_autofree guint *gradients = g_new0(guint, num_classes);
@@ -154,15 +141,19 @@ void pass_order(Builder *builder)
     g_autofree gboolean *issued = g_new0(gboolean, builder->drafts->len);
     Orderer orderer = {builder, slots, slot, gradients, gradient, alive, issued};
 
-    for (guint i = 0; i < num_classes; i++)
-        if (program_unit(program, i)->gathered != NO_TENSOR)
-            slots_fill(
-                &slots[i],
-                g_array_index(program->spaces, Space, builder->classes[i].gathered_space).count);
+    call_list_reserve(&program->step, builder->drafts->len);
+    for (guint i = 0; i < num_classes; i++) {
+        const guint space = builder->classes[i].gathered_space;
+        const gboolean gathers = program_unit(program, i)->gathered != NO_TENSOR;
+
+        fifo_init(&slots[i]);
+        for (guint s = 0; gathers && s < g_array_index(program->spaces, Space, space).count; s++)
+            fifo_push(&slots[i], s);
+    }
     for (guint i = 0; i < builder->drafts->len; i++)
         order_draft(&orderer, i);
     for (guint i = 0; i < num_classes; i++)
-        g_queue_clear(&slots[i].free);
+        fifo_clear(&slots[i]);
     add_waits(builder);
 }
 
@@ -187,13 +178,24 @@ typedef struct {
     guint space;
 } Copies;
 
+/* A wait, and the next one of its call; as one past its place among all of them, 0 for none. */
+typedef struct {
+    Wait wait;
+    guint next;
+} Listed;
+
+typedef struct {
+    guint first, last;
+} Ends;
+
 typedef struct {
     Program *program;
     Happens *happens;
     Copies *copies; /* by tensor */
     Touch *touches; /* by tensor copy */
     Event *readers; /* by tensor copy and stream, where its bit is set */
-    GArray **waits; /* by call: Wait */
+    GArray *waits;  /* Listed */
+    Ends *ends;     /* by call */
     guint step;
 } Waiter;
 
@@ -214,11 +216,24 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
     }
     while (happens->first_op[low + 1] <= within) /* calls without ops share a start */
         low++;
-    const Wait wait = {
-        .call = low, .op = (guint)(within - happens->first_op[low]), .before = op, .back = back};
-    if (waiter->waits[call] == NULL)
-        waiter->waits[call] = g_array_new(FALSE, FALSE, sizeof(Wait));
-    g_array_append_val(waiter->waits[call], wait);
+    const Listed added = {
+        {.call = low, .op = (guint)(within - happens->first_op[low]), .before = op, .back = back},
+        0};
+    g_array_append_val(waiter->waits, added);
+    Ends *ends = &waiter->ends[call];
+    if (ends->last == 0)
+        ends->first = waiter->waits->len;
+    else
+        g_array_index(waiter->waits, Listed, ends->last - 1).next = waiter->waits->len;
+    ends->last = waiter->waits->len;
+}
+
+/* The first wait of @call, or with @listed the next one; NULL: no more. */
+static const Listed *next_wait(const Waiter *waiter, guint call, const Listed *listed)
+{
+    const guint next = listed == NULL ? waiter->ends[call].first : listed->next;
+
+    return next == 0 ? NULL : &g_array_index(waiter->waits, Listed, next - 1);
 }
 
 static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
@@ -266,16 +281,15 @@ static void record(Waiter *waiter, const Event *own, guint copy, Access access)
 static void begin_op(Waiter *waiter, guint c, guint i, const Op *op, guint64 instance)
 {
     Happens *happens = waiter->happens;
-    const GArray *waits = waiter->waits[c];
+    const Listed *listed = NULL;
 
     happens_begin(happens, instance);
     for (guint w = 0; w < op->num_waits; w++)
         happens_join(happens, instance, instance - i + op->waits[w]);
-    for (guint w = 0; waits != NULL && w < waits->len; w++) {
-        const Wait *wait = &g_array_index(waits, Wait, w);
+    while ((listed = next_wait(waiter, c, listed)) != NULL) {
         guint64 event;
 
-        if (wait->before == i && happens_event(happens, wait, waiter->step, &event))
+        if (listed->wait.before == i && happens_event(happens, &listed->wait, waiter->step, &event))
             happens_join(happens, instance, event);
     }
 }
@@ -325,11 +339,10 @@ static void store_waits(Waiter *waiter)
     CallList *step = &waiter->program->step;
 
     for (guint c = 0; c < step->calls->len; c++) {
-        if (waiter->waits[c] == NULL)
-            continue;
-        for (guint w = 0; w < waiter->waits[c]->len; w++)
-            call_list_wait(step, c, g_array_index(waiter->waits[c], Wait, w));
-        g_array_unref(waiter->waits[c]);
+        const Listed *listed = NULL;
+
+        while ((listed = next_wait(waiter, c, listed)) != NULL)
+            call_list_wait(step, c, listed->wait);
     }
 }
 
@@ -342,8 +355,9 @@ void order_add_waits(Program *program)
     g_autofree Copies *copies = count_copies(program, &total);
     g_autofree Touch *touches = g_new0(Touch, total);
     g_autofree Event *readers = g_new(Event, total * program->streams->len);
-    g_autofree GArray **waits = g_new0(GArray *, num_calls);
-    Waiter waiter = {program, happens, copies, touches, readers, waits, 0};
+    g_autoptr(GArray) waits = g_array_sized_new(FALSE, FALSE, sizeof(Listed), num_calls);
+    g_autofree Ends *ends = g_new0(Ends, num_calls);
+    Waiter waiter = {program, happens, copies, touches, readers, waits, ends, 0};
 
     for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
         for (guint c = 0; c < num_calls; c++) {

@@ -3,21 +3,43 @@
 #include <pthread.h>
 #include <string.h>
 
+/* Numbers, on their way in where there is room for them. */
+typedef struct {
+    guint32 *numbers;
+    guint num;
+} Key;
+
 /* Whole keys are compared: a sum of them could be that of another one. */
 struct Pattern {
-    gint users;  /* atomic */
-    GArray *key; /* guint32 */
-    guint hash;  /* of it */
+    gint users; /* atomic */
+    Key key;
+    guint hash; /* of it */
     pthread_mutex_t mutex;
     guint *num_waits;   /* by call; NULL: not known yet */
     Wait *waits;        /* call after call */
     guint64 *conflicts; /* NULL: not known yet */
 };
 
+/* What timetables depend on. */
+typedef struct {
+    ScheduleKind kind;
+    guint micro_batches, virtual_stages, pp;
+} TimetablesKey;
+
+struct SharedTimetables {
+    gint users; /* atomic */
+    TimetablesKey key;
+    Timetable *all; /* by stage */
+};
+
+enum { KEPT_TIMETABLES = 4 }; /* plans that are priced after one another are mostly of those */
+
 /* (GLib's mutex would look like a race to TSan.) */
 struct Patterns {
     pthread_mutex_t mutex;
-    GHashTable *all; /* Pattern, a set */
+    SharedTimetables *timetables[KEPT_TIMETABLES]; /* or NULL */
+    guint next_timetables;                         /* which of those is replaced next */
+    GHashTable *all;                               /* Pattern, a set */
     gsize key_bytes; /* of all; what is known of them takes about as much again */
 };
 
@@ -26,12 +48,12 @@ static const gsize MOST_KEY_BYTES = 16u << 20;
 
 /* ---- keys ---- */
 
-static void add(GArray *key, guint32 number)
+static void add(Key *key, guint32 number)
 {
-    g_array_append_val(key, number);
+    key->numbers[key->num++] = number;
 }
 
-static void add_tensors(GArray *key, const Program *program)
+static void add_tensors(Key *key, const Program *program)
 {
     add(key, program->streams->len);
     add(key, program->tensors->len);
@@ -44,7 +66,7 @@ static void add_tensors(GArray *key, const Program *program)
         add(key, g_array_index(program->spaces, Space, s).count);
 }
 
-static void add_op(GArray *key, const Op *op)
+static void add_op(Key *key, const Op *op)
 {
     add(key, op->stream);
     add(key, (guint32)op->predicate);
@@ -60,7 +82,7 @@ static void add_op(GArray *key, const Op *op)
     }
 }
 
-static void add_segments(GArray *key, const Program *program)
+static void add_segments(Key *key, const Program *program)
 {
     add(key, program->segments->len);
     for (guint s = 0; s < program->segments->len; s++) {
@@ -72,7 +94,7 @@ static void add_segments(GArray *key, const Program *program)
     }
 }
 
-static void add_calls(GArray *key, const Program *program, const CallList *list)
+static void add_calls(Key *key, const Program *program, const CallList *list)
 {
     add(key, list->calls->len);
     for (guint c = 0; c < list->calls->len; c++) {
@@ -84,27 +106,37 @@ static void add_calls(GArray *key, const Program *program, const CallList *list)
     }
 }
 
-/* All that order_add_waits() and lifetimes_init() look at. */
-static GArray *key_of(const Program *program)
+/* No key has more numbers. */
+static guint most_numbers(const Program *program)
 {
-    GArray *key =
-        g_array_sized_new(FALSE, FALSE, sizeof(guint32),
-                          program->step.calls->len * (1 + program->spaces->len / 2) + 4096);
+    const guint calls =
+        program->prologue.calls->len + program->step.calls->len + program->epilogue.calls->len;
+    guint most = 16 + 2 * program->tensors->len + program->spaces->len;
 
+    for (guint s = 0; s < program->segments->len; s++)
+        most += 1 + program_segment(program, s)->num_ops * (4 + MAX_OP_WAITS + 4 * MAX_OPERANDS);
+    return most + calls * (1 + program->spaces->len / 2);
+}
+
+/* All that order_add_waits() and lifetimes_init() look at. */
+static void key_init(Key *key, const Program *program)
+{
+    key->numbers = g_new(guint32, most_numbers(program));
+    key->num = 0;
     add_tensors(key, program);
     add_segments(key, program);
     add_calls(key, program, &program->prologue);
     add_calls(key, program, &program->step);
     add_calls(key, program, &program->epilogue);
-    return key;
+    key->numbers = g_renew(guint32, key->numbers, key->num);
 }
 
-static guint key_hash(const GArray *key)
+static guint key_hash(const Key *key)
 {
     guint64 hash = 0;
 
-    for (guint i = 0; i < key->len; i++)
-        hash = (hash ^ g_array_index(key, guint32, i)) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15) + i;
+    for (guint i = 0; i < key->num; i++)
+        hash = (hash ^ key->numbers[i]) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15) + i;
     return (guint)(hash >> 32);
 }
 
@@ -115,10 +147,10 @@ static guint pattern_hash(gconstpointer pattern)
 
 static gboolean pattern_equal(gconstpointer a, gconstpointer b)
 {
-    const GArray *left = ((const Pattern *)a)->key, *right = ((const Pattern *)b)->key;
+    const Key *left = &((const Pattern *)a)->key, *right = &((const Pattern *)b)->key;
 
-    return left->len == right->len &&
-           memcmp(left->data, right->data, left->len * sizeof(guint32)) == 0;
+    return left->num == right->num &&
+           memcmp(left->numbers, right->numbers, left->num * sizeof(guint32)) == 0;
 }
 
 /* ---- patterns ---- */
@@ -128,8 +160,8 @@ static Pattern *pattern_new(const Program *program)
     Pattern *pattern = g_new0(Pattern, 1);
 
     pattern->users = 1;
-    pattern->key = key_of(program);
-    pattern->hash = key_hash(pattern->key);
+    key_init(&pattern->key, program);
+    pattern->hash = key_hash(&pattern->key);
     pthread_mutex_init(&pattern->mutex, NULL);
     return pattern;
 }
@@ -144,7 +176,7 @@ void pattern_unref(Pattern *pattern)
 {
     if (pattern == NULL || !g_atomic_int_dec_and_test(&pattern->users))
         return;
-    g_array_unref(pattern->key);
+    g_free(pattern->key.numbers);
     pthread_mutex_destroy(&pattern->mutex);
     g_free(pattern->num_waits);
     g_free(pattern->waits);
@@ -167,6 +199,8 @@ void patterns_free(Patterns *patterns)
     if (patterns == NULL)
         return;
     g_hash_table_unref(patterns->all);
+    for (guint i = 0; i < KEPT_TIMETABLES; i++)
+        shared_timetables_unref(patterns->timetables[i]);
     pthread_mutex_destroy(&patterns->mutex);
     g_free(patterns);
 }
@@ -179,7 +213,7 @@ Pattern *patterns_find(Patterns *patterns, const Program *program)
     Pattern *found = g_hash_table_lookup(patterns->all, made);
 
     if (found == NULL) {
-        const gsize bytes = made->key->len * sizeof(guint32);
+        const gsize bytes = made->key.num * sizeof(guint32);
 
         if (patterns->key_bytes + bytes > MOST_KEY_BYTES) {
             g_hash_table_remove_all(patterns->all);
@@ -192,6 +226,75 @@ Pattern *patterns_find(Patterns *patterns, const Program *program)
     pattern_ref(found);
     pthread_mutex_unlock(&patterns->mutex);
     pattern_unref(made);
+    return found;
+}
+
+/* ---- timetables ---- */
+
+const Timetable *shared_timetable(const SharedTimetables *timetables, guint stage)
+{
+    g_assert(stage < timetables->key.pp);
+    return &timetables->all[stage];
+}
+
+void shared_timetables_unref(SharedTimetables *timetables)
+{
+    if (timetables == NULL || !g_atomic_int_dec_and_test(&timetables->users))
+        return;
+    timetables_free(timetables->all, timetables->key.pp);
+    g_free(timetables);
+}
+
+static SharedTimetables *find_timetables(const Patterns *patterns, const TimetablesKey *key)
+{
+    for (guint i = 0; i < KEPT_TIMETABLES; i++) {
+        SharedTimetables *kept = patterns->timetables[i];
+
+        if (kept == NULL || kept->key.kind != key->kind ||
+            kept->key.micro_batches != key->micro_batches ||
+            kept->key.virtual_stages != key->virtual_stages || kept->key.pp != key->pp)
+            continue;
+        g_atomic_int_inc(&kept->users);
+        return kept;
+    }
+    return NULL;
+}
+
+/* Those of the most passes are not worth their memory. */
+static void keep_timetables(Patterns *patterns, SharedTimetables *timetables)
+{
+    enum { MOST_PASSES = 1 << 15 };
+    const TimetablesKey *key = &timetables->key;
+    SharedTimetables **kept = &patterns->timetables[patterns->next_timetables];
+
+    if ((guint64)key->pp * key->virtual_stages * key->micro_batches > MOST_PASSES)
+        return;
+    shared_timetables_unref(*kept);
+    *kept = timetables;
+    g_atomic_int_inc(&timetables->users);
+    patterns->next_timetables = (patterns->next_timetables + 1) % KEPT_TIMETABLES;
+}
+
+SharedTimetables *patterns_timetables(Patterns *patterns, const Schedule *schedule, guint pp)
+{
+    const TimetablesKey key = {schedule->kind, schedule->micro_batches,
+                               schedule_virtual_stages(schedule), pp};
+    SharedTimetables *found = NULL;
+
+    if (patterns != NULL) {
+        pthread_mutex_lock(&patterns->mutex);
+        found = find_timetables(patterns, &key);
+        pthread_mutex_unlock(&patterns->mutex);
+    }
+    if (found != NULL)
+        return found;
+    found = g_new(SharedTimetables, 1);
+    *found = (SharedTimetables){1, key, timetables_new(schedule, pp)};
+    if (patterns != NULL) {
+        pthread_mutex_lock(&patterns->mutex);
+        keep_timetables(patterns, found);
+        pthread_mutex_unlock(&patterns->mutex);
+    }
     return found;
 }
 

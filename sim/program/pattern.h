@@ -2,6 +2,7 @@
  * tensors conflict.  Search compiles many of those: layouts whose data axes differ. */
 #pragma once
 
+#include "sim/layout/pipeline.h"
 #include "sim/program/program.h"
 
 /* Shared by threads. */
@@ -10,6 +11,14 @@ typedef struct Patterns Patterns;
 Patterns *patterns_new(void);
 void patterns_free(Patterns *patterns);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Patterns, patterns_free)
+
+/* The timetables of a schedule, which many of them share; the caller's.  @patterns may be NULL. */
+typedef struct SharedTimetables SharedTimetables;
+
+SharedTimetables *patterns_timetables(Patterns *patterns, const Schedule *schedule, guint pp);
+const Timetable *shared_timetable(const SharedTimetables *timetables, guint stage);
+void shared_timetables_unref(SharedTimetables *timetables);
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(SharedTimetables, shared_timetables_unref)
 
 /* The pattern of @program, whose calls are in order and wait for nothing yet; the caller's. */
 Pattern *patterns_find(Patterns *patterns, const Program *program);

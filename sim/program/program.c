@@ -210,6 +210,13 @@ void op_add_operand(Op *op, guint tensor, Access access, gint shift, gint param)
         (Operand){.tensor = tensor, .access = access, .shift = shift, .param = param};
 }
 
+void call_list_reserve(CallList *list, guint num)
+{
+    g_assert(list->calls->len == 0);
+    g_array_unref(list->calls);
+    list->calls = g_array_sized_new(FALSE, TRUE, sizeof(Call), num);
+}
+
 guint call_list_add(CallList *list, guint segment, guint unit, guint micro_batch)
 {
     const Call call = {

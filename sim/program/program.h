@@ -186,6 +186,7 @@ guint program_add_stream(Program *program, const char *name, StreamKind kind, gu
 guint program_add_segment(Program *program, const char *name); /* empty */
 Op *segment_add_op(Program *program, guint segment, OpKind kind, guint stream, DType dtype);
 void op_add_operand(Op *op, guint tensor, Access access, gint shift, gint param);
+void call_list_reserve(CallList *list, guint num); /* room for so many calls, before the first */
 guint call_list_add(CallList *list, guint segment, guint unit,
                     guint micro_batch);                     /* all indices 0 */
 void call_list_wait(CallList *list, guint call, Wait wait); /* call after call */

@@ -323,19 +323,25 @@ static double bubble_fraction(const Plan *plan, const ProgramSet *set)
 }
 
 /* What runs: of placed programs that have not grown. */
-static void store_programs(Plan *plan, const ProgramSet *set)
+static void store_programs(Plan *plan, const ProgramSet *set, gboolean briefly)
 {
     g_free(plan->hash);
-    plan->hash = program_set_hash(set);
+    plan->hash = briefly ? NULL : program_set_hash(set);
     find_arenas(set, plan->arena_bytes);
 }
 
 /* All that the placed programs of the whole step say. */
-static gboolean conclude(Plan *plan, const ProgramSet *set, const Priced *priced)
+static gboolean conclude(Plan *plan, const ProgramSet *set, Priced *priced, gboolean briefly)
 {
-    plan->ops = program_num_ops(set->classes[priced->stage]);
+    Program *program = set->classes[priced->stage];
+
+    plan->ops = program_num_ops(program);
+    if (briefly && !is_foreign(plan) && predict(plan, priced)) /* others' total is of the terms */
+        return TRUE;
+    price_peak(plan, program, priced);
     const gboolean fits = predict(plan, priced);
-    plan->prediction.bubble_fraction = bubble_fraction(plan, set);
+    if (!briefly)
+        plan->prediction.bubble_fraction = bubble_fraction(plan, set);
     return fits;
 }
 
@@ -347,7 +353,7 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
     check_tiers(plan, arena_bytes, problems);
 }
 
-gboolean plan_price(Plan *plan)
+static gboolean price_all(Plan *plan, gboolean briefly)
 {
     const SimulateContext context = plan_context(plan);
     const ProgramSpec spec = plan_spec(plan);
@@ -355,15 +361,34 @@ gboolean plan_price(Plan *plan)
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
 
     place_programs(set);
-    store_programs(plan, set);
+    store_programs(plan, set, briefly);
     simulate_stages(&context, &spec, set, times);
     store_stages(plan, times, set->num_classes);
     grow_programs(plan, set);
     if (is_foreign(plan))
         place_programs(set);
     Priced priced = price_largest(plan, set, times);
-    price_peak(plan, set->classes[priced.stage], &priced);
-    return conclude(plan, set, &priced);
+    return conclude(plan, set, &priced, briefly);
+}
+
+gboolean plan_price(Plan *plan)
+{
+    return price_all(plan, FALSE);
+}
+
+gboolean plan_price_briefly(Plan *plan)
+{
+    return price_all(plan, TRUE);
+}
+
+double plan_bubble_fraction(const Plan *plan)
+{
+    const ProgramSpec spec = plan_spec(plan);
+
+    if (plan->layout.size[AXIS_PP] == 1)
+        return 0;
+    g_autoptr(ProgramSet) set = program_compile_unplaced(&spec);
+    return bubble_fraction(plan, set);
 }
 
 /* ---- steady micro-batches ---- */
@@ -578,9 +603,8 @@ PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
     if (result == PRICE_FITS && is_foreign(plan)) {
         predict(plan, &priced);
     } else if (result == PRICE_FITS) {
-        price_peak(plan, set->classes[priced.stage], &priced);
-        store_programs(plan, set);
-        conclude(plan, set, &priced);
+        store_programs(plan, set, below->briefly);
+        conclude(plan, set, &priced, below->briefly);
     }
     return result;
 }

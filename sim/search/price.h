@@ -29,6 +29,13 @@ void plan_check_tiers(const Plan *plan, const ProgramSet *set, GPtrArray *proble
  * much and which term is the largest.  The plan must be legal.  Returns whether it fits. */
 gboolean plan_price(Plan *plan);
 
+/* The same without what a row of a table doesn't show and takes long: hash, bubble, and of memory
+ * the terms and the moment. */
+gboolean plan_price_briefly(Plan *plan);
+
+/* The bubble_fraction of a plan that was priced briefly. */
+double plan_bubble_fraction(const Plan *plan);
+
 /* The same, of many micro-batches by straight lines as plan_price_below() says: without the
  * program's hash and sizes and the bubble. */
 gboolean plan_price_quickly(Plan *plan);
@@ -54,6 +61,7 @@ typedef struct {
     double limit_s;    /* no more seconds a step */
     guint stage;       /* whose memory to look at first */
     gboolean explains; /* of a plan that is too large, the largest term */
+    gboolean briefly;  /* plan_price_briefly() is enough */
 } PriceLimit;
 
 /* The same for a plan among many, of which only those that fit and take no more than the limit are
@@ -63,6 +71,6 @@ typedef struct {
  * Of many micro-batches not every one is listed: those between the first and the last are alike, so
  * time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
  * through 2 pp and one or, interleaved, pp more).  The program's hash and sizes and, of memory, the
- * terms are then left: plan_price() the plans that are kept, where the hash is empty.  Else nothing
- * is left to be priced. */
+ * terms are then left: plan_price() the plans that are kept, where ops is 0.  Else nothing is left
+ * to be priced. */
 PriceResult plan_price_below(Plan *plan, const PriceLimit *limit);

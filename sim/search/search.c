@@ -153,6 +153,7 @@ static void price_candidate(gpointer data, guint i, guint worker)
                        : batch->limit * candidate->global_batch * (1 + 1e-12),
         .stage = candidate->stage,
         .explains = batch->explains,
+        .briefly = batch->request->briefly,
     };
 
     batch->plans[i] = plan_new();
@@ -304,11 +305,14 @@ static gint by_plan_key(gconstpointer a, gconstpointer b, gpointer request)
 
 static void price_plan(gpointer data, guint i, guint worker)
 {
-    Plan *plan = g_ptr_array_index((GPtrArray *)data, i);
+    const Search *all = data;
+    Plan *plan = g_ptr_array_index(all->result->plans, i);
 
     (void)worker;
     own(plan);
-    if (plan->hash == NULL)
+    if (plan->ops == 0 && all->request->briefly)
+        plan_price_briefly(plan);
+    else if (plan->ops == 0)
         plan_price(plan);
     plan->patterns = NULL;
 }
@@ -319,7 +323,7 @@ static void price_listed(Search *search, const Candidates *found)
 {
     GPtrArray *plans = search->result->plans;
 
-    parallel_run(plans->len, price_plan, plans);
+    parallel_run(plans->len, price_plan, search);
     g_ptr_array_set_free_func(plans, (GDestroyNotify)plan_free);
     for (guint i = plans->len; i-- > 0;) {
         const Plan *plan = g_ptr_array_index(plans, i);

@@ -37,6 +37,7 @@ typedef struct {
                                 @sharding has no overrides */
     guint top;
     SortKey sort;
+    gboolean briefly;           /* plans are shown as rows of a table: plan_price_briefly() */
     const Framework *framework; /* that predictions are for; NULL = fsdp-run */
 } SearchRequest;
 

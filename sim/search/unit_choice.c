@@ -243,18 +243,19 @@ static gboolean improve(Refiner *refiner)
 }
 
 /* Takes the sharding if the whole step, every micro-batch of it, is as short as that. */
-static void take(Plan *plan, const Sharding *sharding, double wanted_s)
+static void take(Plan *plan, const Sharding *sharding, double wanted_s, gboolean briefly)
 {
     const Sharding alike = plan->sharding;
     const double alike_s = plan->prediction.step_seconds;
+    gboolean (*price)(Plan *) = briefly ? plan_price_briefly : plan_price;
 
     plan->sharding = *sharding;
-    if (plan_price(plan) && plan->prediction.step_seconds <= wanted_s) {
+    if (price(plan) && plan->prediction.step_seconds <= wanted_s) {
         plan->alike_s = alike_s;
         return;
     }
     plan->sharding = alike;
-    plan_price(plan);
+    price(plan);
 }
 
 /* ---- what can be gained ---- */
@@ -324,6 +325,7 @@ static double most_saved_s(const Plan *plan, const UnitSavings *savings, StageBl
 enum { AT_ONCE = 2 };
 
 typedef struct {
+    const SearchRequest *request;
     GPtrArray *plans;
     guint first;
     double wanted_s;        /* of a sequence: what is short enough to be taken */
@@ -353,19 +355,29 @@ static void refine(const Refine *all, Plan *plan, Summariser *summariser)
         if (!improve(&refiner))
             break;
     if (refiner.step_s <= wanted_s)
-        take(plan, &refiner.sharding, wanted_s);
+        take(plan, &refiner.sharding, wanted_s, all->request->briefly);
 }
 
-/* Whether something could be gained at all: units are sharded, and with no communication that is
- * not hidden the step would be the shortest. */
-static gboolean is_open(const Refine *all, const Plan *plan)
+/* Whether the step would be the shortest with no communication that is not hidden, but for a bubble
+ * of that part of it. */
+static gboolean could_be_shortest(const Refine *all, const Plan *plan, double bubble)
 {
     const Prediction *p = &plan->prediction;
-    const double saved_s = p->exposed_communication_seconds - p->bubble_fraction * p->step_seconds;
+    const double saved_s = p->exposed_communication_seconds - bubble * p->step_seconds;
 
-    return plan->sharding.strategy != STRATEGY_NO_SHARD && plan->model->experts.count == 0 &&
-           layout_shard_ranks(&plan->layout) > 1 &&
-           p->step_seconds - saved_s < all->wanted_s * plan->workload.global_batch;
+    return p->step_seconds - saved_s < all->wanted_s * plan->workload.global_batch;
+}
+
+/* Whether something could be gained at all: units are sharded, and without communication the step
+ * would be the shortest. */
+static gboolean is_open(const Refine *all, const Plan *plan)
+{
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD || plan->model->experts.count > 0 ||
+        layout_shard_ranks(&plan->layout) == 1 || !could_be_shortest(all, plan, 0))
+        return FALSE;
+    return could_be_shortest(all, plan,
+                             all->request->briefly ? plan_bubble_fraction(plan)
+                                                   : plan->prediction.bubble_fraction);
 }
 
 static void refine_plan(gpointer data, guint i, guint worker)
@@ -412,7 +424,7 @@ void unit_choice_refine(const SearchRequest *request, const Candidates *found, G
     g_autoptr(GPtrArray) summarisers =
         g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
     const guint num = num_refined(plans);
-    Refine all = {.plans = plans, .summarisers = summarisers};
+    Refine all = {.request = request, .plans = plans, .summarisers = summarisers};
 
     if (!request->searches_units || request->strategy >= 0 || request->sort == SORT_MEMORY ||
         request->sharding.num_overrides > 0 || framework_is_foreign(request->framework))

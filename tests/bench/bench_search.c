@@ -32,6 +32,7 @@ static SearchRequest make_request(const Model *model, const Topology *topology, 
                      .keep_last = TRUE,
                      .accumulate_sharded = TRUE},
         .top = 10,
+        .briefly = TRUE, /* as the command's table */
     };
 }
 

@@ -189,6 +189,50 @@ START_TEST(the_same_request_gives_the_same_plans)
 }
 END_TEST
 
+/* Leaves of @plan what a row of a table shows. */
+static void strip(Plan *plan)
+{
+    Prediction *p = &plan->prediction;
+
+    g_clear_pointer(&plan->hash, g_free);
+    p->bubble_fraction = 0;
+    memset(p->memory_bytes, 0, sizeof p->memory_bytes);
+    memset(p->moment, 0, sizeof p->moment);
+}
+
+/* On GPUs that all fit on, and of a memory of which some are refused. */
+START_TEST(a_table_shows_what_whole_plans_say)
+{
+    g_autoptr(Model) model = case_model(&small);
+    g_autoptr(Topology) topology = case_gpu_topology(4, _i < 2 ? 80000 : 3534, 20);
+    SearchRequest request = request_of(model, topology, 4);
+
+    request.global_batch = _i % 2 == 0 ? 16 : 64; /* of 64 not every micro-batch is listed */
+    request.searches_units = TRUE;
+    g_autoptr(SearchResult) whole = search(&request);
+    request.briefly = TRUE;
+    g_autoptr(SearchResult) rows = search(&request);
+    ck_assert_uint_gt(rows->plans->len, 0);
+    ck_assert_uint_eq(whole->plans->len, rows->plans->len);
+    ck_assert_uint_eq(whole->feasible, rows->feasible);
+    ck_assert_mem_eq(whole->rejected, rows->rejected, sizeof whole->rejected);
+    ck_assert_str_eq(whole->example[VERDICT_SLOWER], rows->example[VERDICT_SLOWER]);
+    if (whole->example[VERDICT_MEMORY] != NULL)
+        ck_assert_str_eq(whole->example[VERDICT_MEMORY], rows->example[VERDICT_MEMORY]);
+    for (guint i = 0; i < whole->plans->len; i++) {
+        Plan *plan = g_ptr_array_index(whole->plans, i), *row = g_ptr_array_index(rows->plans, i);
+
+        ck_assert(plan->hash != NULL && row->hash == NULL);
+        if (plan->prediction.bubble_fraction > 0)
+            ck_assert_double_eq(plan_bubble_fraction(row), plan->prediction.bubble_fraction);
+        strip(plan);
+        strip(row);
+        g_autofree char *a = plan_print(plan), *b = plan_print(row);
+        ck_assert_str_eq(a, b);
+    }
+}
+END_TEST
+
 START_TEST(the_list_is_as_long_as_asked_for_and_sorted)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -483,6 +527,7 @@ int main(void)
     tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
                         G_N_ELEMENTS(gpu_counts));
     tcase_add_test(tcase, the_same_request_gives_the_same_plans);
+    tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);
     tcase_add_test(tcase, the_list_is_as_long_as_asked_for_and_sorted);
     tcase_add_test(tcase, what_is_fixed_is_not_searched);
     tcase_add_test(tcase, a_batch_that_no_layout_divides_is_refused_with_an_example);
