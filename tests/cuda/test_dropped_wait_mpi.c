@@ -179,11 +179,11 @@ static gboolean drop_nth(ProgramSet *set, const WaitKind *kind, guint nth)
     return dropped;
 }
 
-/* The first of a kind that nothing else makes needless: what the proofs say without it.  FALSE:
- * there is none. */
+/* The first of a kind, from @nth on, that nothing else makes needless: what the proofs say without
+ * it.  FALSE: there is none. */
 static gboolean find_needed(const ProgramSpec *spec, const WaitKind *kind, guint *nth)
 {
-    for (*nth = 0;; (*nth)++) {
+    for (;; (*nth)++) {
         g_autoptr(ProgramSet) set = program_compile(spec);
 
         if (!drop_nth(set, kind, *nth))
@@ -224,6 +224,21 @@ static gboolean is_found(const ProgramSpec *spec, const WaitKind *kind, guint nt
     return ok && found != 0;
 }
 
+/* Drops one wait of a kind; FALSE: none is needed.  Of those for the step before one must be found,
+ * whichever: the host, which waits for all that computes, also keeps what that has waited for. */
+static gboolean try_kind(const ProgramSpec *spec, const WaitKind *kind,
+                         const double want[TRAIN_STEPS], gboolean *found)
+{
+    gboolean tried = FALSE;
+
+    *found = FALSE;
+    for (guint nth = 0; !*found && (!tried || kind->back) && find_needed(spec, kind, &nth); nth++) {
+        tried = TRUE;
+        *found = is_found(spec, kind, nth, want);
+    }
+    return tried;
+}
+
 static void say(const TrainLayout *of, const WaitKind *kind, const char *what)
 {
     if (under_test.rank == 0)
@@ -241,7 +256,7 @@ START_TEST(a_program_without_one_of_its_waits_is_found)
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autoptr(GArray) kinds = kinds_of(set);
     double want[TRAIN_STEPS];
-    guint tried = 0, missed = 0, nth;
+    guint tried = 0, missed = 0;
 
     if (only != NULL && strcmp(only, of->name) != 0)
         return;
@@ -251,9 +266,10 @@ START_TEST(a_program_without_one_of_its_waits_is_found)
         /* One of each layout, and not always the first kind. */
         const WaitKind *kind = &g_array_index(kinds, WaitKind, (k + (guint)_i) % kinds->len);
 
-        if (is_kept_by_the_host(kind) || !find_needed(&spec, kind, &nth))
+        gboolean found;
+
+        if (is_kept_by_the_host(kind) || !try_kind(&spec, kind, want, &found))
             continue;
-        const gboolean found = is_found(&spec, kind, nth, want);
         say(of, kind, found ? "found" : "not found");
         tried++;
         missed += found ? 0 : 1;
