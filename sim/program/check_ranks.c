@@ -385,7 +385,7 @@ static void add_wait_edges(RankCheck *check, GArray *edges, guint class_index)
                 const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w);
                 guint64 event;
 
-                if (happens_event(happens, wait, s, &event))
+                if (wait->before < segment->num_ops && happens_event(happens, wait, s, &event))
                     add_edge(check, edges, base + event, base + start + wait->before);
             }
         }
