@@ -2,6 +2,7 @@
 
 #include "sim/cost/collective.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -350,12 +351,10 @@ static double add_reduced(Known *known, const ProgramSpec *spec, const char *pur
     return seconds;
 }
 
-static void add_scalar(Known *known, const ProgramSpec *spec, const char *purpose, ScalarCost *cost,
-                       gboolean of_norm)
+static double add_scalar(Known *known, const ProgramSpec *spec, const char *purpose,
+                         ScalarCost *cost)
 {
-    const double seconds = add_reduced(known, spec, purpose, 1, DTYPE_FP64, cost);
-
-    cost->norm_s = of_norm ? seconds : 0;
+    return add_reduced(known, spec, purpose, 1, DTYPE_FP64, cost);
 }
 
 static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
@@ -368,22 +367,26 @@ static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
     return FALSE;
 }
 
-/* As pass_shard() and pass_optimizer() add them.  With several stages only the last one is known to
- * come after all else. */
+/* As pass_shard() and pass_optimizer() add them.  With several stages only a sum of the norm is
+ * known to come after all else; where whole and sharded units have one each, a stage need not end
+ * with its slower one. */
 static ScalarCost scalar_cost(Known *known, const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP];
     const gboolean alone = pp == 1 && spec->layout.size[AXIS_TP] == 1;
-    ScalarCost cost = {0};
+    ScalarCost cost = {.norm_s = INFINITY};
 
     if (program_has_scales(spec))
         add_reduced(known, spec, alone ? "shard" : "norm", program_scales(spec), DTYPE_FP32, &cost);
-    add_scalar(known, spec, "data", &cost, FALSE);
-    add_scalar(known, spec, pp == 1 ? "data" : "loss", &cost, FALSE);
-    if (any_unit(spec, FALSE) && !alone)
-        add_scalar(known, spec, "model", &cost, TRUE);
-    if (any_unit(spec, TRUE))
-        add_scalar(known, spec, alone ? "shard" : "norm", &cost, TRUE);
+    add_scalar(known, spec, "data", &cost);
+    add_scalar(known, spec, pp == 1 ? "data" : "loss", &cost);
+    if (any_unit(spec, FALSE))
+        cost.norm_s = alone ? 0 : add_scalar(known, spec, "model", &cost);
+    if (any_unit(spec, TRUE)) {
+        const double seconds = add_scalar(known, spec, alone ? "shard" : "norm", &cost);
+
+        cost.norm_s = MIN(cost.norm_s, seconds);
+    }
     if (pp > 1)
         cost.all_s = 0;
     return cost;
