@@ -55,8 +55,7 @@ static gboolean is_settled(const Stage *stage)
 }
 
 /* With several blocks or micro-batches, all rings are there all the time: nothing waits for what
- * another block's gather or reduction left behind.  Experts that are computed again do, and units
- * of several kinds of which one may be alive. */
+ * another block's gather or reduction left behind.  Units of blocks with experts do. */
 static gboolean rings_stay(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
@@ -66,9 +65,7 @@ static gboolean rings_stay(const Stage *stage)
     if (shape->uniform)
         return shape->most_layers > 1 || stage->micro_batches > 1;
     return (is_settled(stage) || (shape->place == STAGE_ONLY && stage->micro_batches > 1)) &&
-           shape->layers > 1 && stage->spec->sharding->live_units > 1 &&
-           (shape->of_kind.of[BLOCK_SPARSE] == 0 ||
-            stage->spec->schedule.recompute != RECOMPUTE_FULL);
+           shape->layers > 1 && shape->of_kind.of[BLOCK_SPARSE] == 0;
 }
 
 /* Of blocks of several kinds or strategies.  Whole gradients: of the strategy that most have;

@@ -351,6 +351,9 @@ START_TEST(fp8_products_and_gathers_are_told_and_read_back)
     g_autoptr(Plan) plan = plan_of_model("llama-3.1-8b", framework);
 
     plan->workload.recipe = recipe_with_precision(plan->workload.recipe, DTYPE_FP8);
+    if (strcmp(framework, "accelerate") == 0) /* its file has no word for another reduction */
+        plan->workload.recipe =
+            recipe_with_gradients(plan->workload.recipe, DTYPE_FP32, DTYPE_BF16);
     for (gint gathers = 0; gathers <= 1; gathers++) {
         g_autofree char *refusal = NULL;
         g_autoptr(GError) error = NULL;
