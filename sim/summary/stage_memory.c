@@ -68,8 +68,9 @@ static gboolean rings_stay(const Stage *stage)
            shape->layers > 1 && shape->of_kind.of[BLOCK_SPARSE] == 0;
 }
 
-/* Of blocks of several kinds or strategies.  Whole gradients: of the strategy that most have;
- * beside the head it is also known of weights that they stay for the step, or are that one's. */
+/* Of blocks of several strategies, none with experts.  Whole gradients: of the strategy that most
+ * have; beside the head it is also known of weights that they stay for the step, or are that one's.
+ */
 static UnitRings mixed_rings(const Stage *stage)
 {
     const guint *units = stage->shape->units;
@@ -78,14 +79,13 @@ static UnitRings mixed_rings(const Stage *stage)
 
     for (guint s = 1; s < NUM_STRATEGIES; s++)
         most = units[s] > units[most] ? s : most;
-    for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const UnitRings rings = rings_of(stage, (BlockUnits)u, (Strategy)s);
+    for (guint s = 0; s < NUM_STRATEGIES; s++) {
+        const UnitRings rings = rings_of(stage, UNITS_DENSE, (Strategy)s);
 
-            all.weights += rings.weights;
-            all.gradients += s == most ? rings.gradients : 0;
-            all.at_head += s == most || s == STRATEGY_SHARD_GRAD_OP ? rings.weights : 0;
-        }
+        all.weights += rings.weights;
+        all.gradients += s == most ? rings.gradients : 0;
+        all.at_head += s == most || s == STRATEGY_SHARD_GRAD_OP ? rings.weights : 0;
+    }
     return all;
 }
 

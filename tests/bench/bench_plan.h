@@ -1,9 +1,33 @@
-/* The plan that benchmarks run: small-10m in fp32 on one rank. */
+/* What benchmarks search, and the plan that they run: small-10m in fp32 on one rank. */
 #pragma once
 
 #include "sim/base/data_dirs.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
+
+/* All is chosen that a search can choose, in bf16; both are borrowed. */
+static inline SearchRequest bench_request(const Model *model, const Topology *topology, guint gpus,
+                                          guint batch)
+{
+    return (SearchRequest){
+        .model = model,
+        .topology = topology,
+        .gpus = gpus,
+        .global_batch = batch,
+        .recipe = &recipe_zero,
+        .strategy = -1,
+        .recompute = -1,
+        .schedule = -1,
+        .context = -1,
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1,
+                     .live_units = 2,
+                     .keep_root = TRUE,
+                     .keep_last = TRUE,
+                     .accumulate_sharded = TRUE},
+        .top = 10,
+    };
+}
 
 /* One micro-batch a step; @topology is borrowed. */
 static inline Plan *bench_plan(const Topology *topology, guint batch, guint seq, Tier optimizer,

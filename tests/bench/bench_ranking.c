@@ -1,9 +1,9 @@
 /* What bounds are worth: the first hundred candidates of five workloads in the order of their
  * bounds, beside what simulation says of each. */
 #include "sim/backtest/score.h"
-#include "sim/base/data_dirs.h"
 #include "sim/base/parallel.h"
 #include "sim/search/candidates.h"
+#include "tests/bench/bench_plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,25 +88,9 @@ static void bench_workload(guint i)
 
     if (model == NULL || topology == NULL)
         g_error("%s", error->message);
-    const SearchRequest request = {
-        .model = model,
-        .topology = topology,
-        .gpus = workloads[i].gpus,
-        .seq_len = workloads[i].seq_len,
-        .global_batch = workloads[i].batch,
-        .recipe = &recipe_zero,
-        .strategy = -1,
-        .recompute = -1,
-        .schedule = -1,
-        .context = -1,
-        .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
-        .top = 10,
-    };
+    SearchRequest request = bench_request(model, topology, workloads[i].gpus, workloads[i].batch);
+
+    request.seq_len = workloads[i].seq_len;
     g_autoptr(Candidates) found = candidates_find(&request, request.gpus);
     GArray *listed = found->listed;
 

@@ -1,9 +1,9 @@
 /* Layouts priced a second on one core: from summaries, and compiled, placed and simulated. */
 #include "tests/bench/bench.h"
 
-#include "sim/base/data_dirs.h"
 #include "sim/search/candidates.h"
 #include "sim/summary/summary.h"
+#include "tests/bench/bench_plan.h"
 
 #include <stdlib.h>
 
@@ -11,30 +11,6 @@
 #include <time.h>
 
 enum { RUNS = 5 };
-
-static SearchRequest make_request(const Model *model, const Topology *topology, guint gpus,
-                                  guint batch)
-{
-    return (SearchRequest){
-        .model = model,
-        .topology = topology,
-        .gpus = gpus,
-        .global_batch = batch,
-        .recipe = &recipe_zero,
-        .strategy = -1,
-        .recompute = -1,
-        .schedule = -1,
-        .context = -1,
-        .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
-        .top = 10,
-        .briefly = TRUE, /* as the command's table */
-    };
-}
 
 /* Of all threads: other work on the machine doesn't count. */
 static double cpu_s(void)
@@ -91,7 +67,9 @@ static void bench_model(const char *name, guint gpus, guint batch, guint runs)
 
     if (model == NULL || topology == NULL)
         g_error("%s", error->message);
-    const SearchRequest request = make_request(model, topology, gpus, batch);
+    SearchRequest request = bench_request(model, topology, gpus, batch);
+
+    request.briefly = TRUE; /* as the command's table */
     for (guint i = 0; i < runs; i++) {
         const double start = cpu_s();
         g_autoptr(SearchResult) result = search(&request);
