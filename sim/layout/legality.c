@@ -165,10 +165,6 @@ static Verdict check_token_parallel(const Choice *choice, char **reason)
     if (tp > 1 && !choice->sequence_parallel)
         return refuse(reason, VERDICT_TENSOR, "tp = %u: %s needs sequence parallelism", tp,
                       latent ? "latent attention" : "a mixture of experts");
-    if (choice->schedule->kind == SCHEDULE_ZB_H1)
-        return refuse(reason, VERDICT_PIPELINE,
-                      "schedule zb_h1 is not there for %s: its backward for weights comes at once",
-                      latent ? "latent attention" : "a mixture of experts");
     return VERDICT_OK;
 }
 

@@ -187,6 +187,27 @@ static void add_units(Builder *builder)
                                               .store = -1};
 }
 
+guint builder_saved_space(const Builder *builder, Until until, gboolean again)
+{
+    static const struct {
+        Ring saved, kept, again_kept;
+    } rings[NUM_LOTS][2] = {
+        [LOT_FIRST] = {{RING_SAVED, RING_KEPT, RING_AGAIN_KEPT},
+                       {RING_SPARSE, RING_SPARSE_KEPT, RING_SPARSE_AGAIN_KEPT}},
+        [LOT_REST] = {{RING_REST_SAVED, RING_REST_KEPT, NUM_RINGS},
+                      {RING_REST_SPARSE, RING_REST_SPARSE_KEPT, NUM_RINGS}},
+    };
+    const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
+    const guint kind = builder->is_sparse ? 1 : 0;
+
+    g_assert(!again || builder->lot == LOT_FIRST);
+    if (again && !kept)
+        return builder->ring_space[RING_AGAIN];
+    return builder->ring_space[again  ? rings[builder->lot][kind].again_kept
+                               : kept ? rings[builder->lot][kind].kept
+                                      : rings[builder->lot][kind].saved];
+}
+
 /* Copies are counted once the step is laid out. */
 static void add_rings(Builder *builder)
 {
@@ -200,27 +221,39 @@ static void add_rings(Builder *builder)
         [RING_GRADIENT] = "gradient",
         [RING_INBOX] = "inbox",
         [RING_SPARSE] = "sparse_saved",
+        [RING_SPARSE_KEPT] = "sparse_kept",
+        [RING_SPARSE_AGAIN_KEPT] = "sparse_again_kept",
+        [RING_SPARSE_WEIGHTS] = "sparse_weights",
         [RING_REST_SAVED] = "rest_saved",
         [RING_REST_KEPT] = "rest_kept",
-        [RING_REST_SPARSE] = "rest_sparse_saved",
         [RING_REST_WEIGHTS] = "rest_weights",
+        [RING_REST_SPARSE] = "rest_sparse_saved",
+        [RING_REST_SPARSE_KEPT] = "rest_sparse_kept",
+        [RING_REST_SPARSE_WEIGHTS] = "rest_sparse_weights",
     };
     const gboolean saves = builder->recompute != RECOMPUTE_FULL;
     const gboolean again = builder->recompute != RECOMPUTE_NONE;
+    const gboolean splits = builder->splits_backward;
+    const guint *dense = builder->most_dense, *sparse = builder->most_sparse;
     const gboolean used[NUM_RINGS] = {
         [RING_RESIDUAL] = TRUE,
-        [RING_SAVED] = saves && builder->most_dense[LOT_FIRST] > 0,
-        [RING_SPARSE] = saves && builder->most_sparse[LOT_FIRST] > 0,
-        [RING_KEPT] = builder->splits_backward && saves,
+        [RING_SAVED] = saves && dense[LOT_FIRST] > 0,
+        [RING_KEPT] = splits && saves && dense[LOT_FIRST] > 0,
         [RING_AGAIN] = again,
-        [RING_AGAIN_KEPT] = builder->splits_backward && again,
-        [RING_WEIGHTS] = builder->splits_backward,
+        [RING_AGAIN_KEPT] = splits && again && dense[LOT_FIRST] > 0,
+        [RING_WEIGHTS] = splits && dense[LOT_FIRST] > 0,
         [RING_GRADIENT] = TRUE,
         [RING_INBOX] = builder->pp > 1,
-        [RING_REST_SAVED] = builder->most_dense[LOT_REST] > 0,
-        [RING_REST_KEPT] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
-        [RING_REST_SPARSE] = builder->most_sparse[LOT_REST] > 0,
-        [RING_REST_WEIGHTS] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
+        [RING_SPARSE] = saves && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_KEPT] = splits && saves && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_AGAIN_KEPT] = splits && again && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_WEIGHTS] = splits && sparse[LOT_FIRST] > 0,
+        [RING_REST_SAVED] = dense[LOT_REST] > 0,
+        [RING_REST_KEPT] = splits && dense[LOT_REST] > 0,
+        [RING_REST_WEIGHTS] = splits && dense[LOT_REST] > 0,
+        [RING_REST_SPARSE] = sparse[LOT_REST] > 0,
+        [RING_REST_SPARSE_KEPT] = splits && sparse[LOT_REST] > 0,
+        [RING_REST_SPARSE_WEIGHTS] = splits && sparse[LOT_REST] > 0,
     };
 
     for (guint r = 0; r < NUM_RINGS; r++)

@@ -59,30 +59,34 @@ static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
     t->dreturned = alone ? t->drows : add_routed(builder, "dreturned", NO_SPACE);
 }
 
-void build_experts(Builder *builder, ExpertTensors *t, guint saved)
+/* @kept: what the weights' backward reads too, which may come later; then it finds h as it was, and
+ * the gradients of what the router and the experts gave. */
+void build_experts(Builder *builder, ExpertTensors *t, guint saved, guint kept)
 {
     const Experts *experts = &builder->local.experts;
     const guint64 hidden = builder->local.hidden, ffn = experts->ffn;
     const guint64 routes = routed_rows(builder), rows = expert_rows(builder);
+    const guint weights = builder_weights_space(builder);
 
     *t = (ExpertTensors){
         .logits = emit_local_columns(builder, "logits", saved, experts->count),
         .weights = emit_activation_fp32(builder, "route_weights", saved, routes),
         .routes = emit_tensor(builder, "routes", DTYPE_INT32, saved, routes),
-        .rows = add_rows(builder, "expert_rows", saved, hidden),
+        .rows = add_rows(builder, "expert_rows", kept, hidden),
         .row_weights = emit_activation_fp32(builder, "row_weights", saved, rows),
-        .gate = add_rows(builder, "expert_gate", saved, ffn),
-        .up = add_rows(builder, "expert_up", saved, ffn),
+        .gate = add_rows(builder, "expert_gate", kept, ffn),
+        .up = add_rows(builder, "expert_up", kept, ffn),
         .h = add_rows(builder, "expert_h", NO_SPACE, ffn),
         .y = add_rows(builder, "expert_y", NO_SPACE, hidden),
-        .dy = add_rows(builder, "dexpert_y", NO_SPACE, hidden),
+        .dy = add_rows(builder, "dexpert_y", weights, hidden),
         .dh = add_rows(builder, "dexpert_h", NO_SPACE, ffn),
         .drows = add_rows(builder, "dexpert_rows", NO_SPACE, hidden),
         .drow_weights = emit_activation_fp32(builder, "drow_weights", NO_SPACE, rows),
         .dweights = emit_activation_fp32(builder, "droute_weights", NO_SPACE, routes),
-        .dlogits = emit_local_columns(builder, "dlogits", NO_SPACE, experts->count),
+        .dlogits = emit_local_columns(builder, "dlogits", weights, experts->count),
         .dx = emit_local_activation(builder, "drouted", NO_SPACE),
     };
+    t->h_again = builder->splits_backward ? add_rows(builder, "expert_h_kept", weights, ffn) : t->h;
     add_ways(builder, t, saved);
 }
 
@@ -174,7 +178,7 @@ void emit_route(const Emit *to, const ExpertTensors *t, guint x)
     exchange_weights(to, t->weights, t->row_weights);
 }
 
-void emit_route_backward(const Emit *to, const ExpertTensors *t, guint x)
+void emit_route_backward(const Emit *to, const Emit *weights, const ExpertTensors *t, guint x)
 {
     const Linear weight = router(to->builder);
     Op *op = routing_op(to, OP_ROUTE_BACKWARD);
@@ -185,7 +189,7 @@ void emit_route_backward(const Emit *to, const ExpertTensors *t, guint x)
     emit_reads(op, t->routes);
     emit_reads(op, t->logits);
     emit_writes(op, t->dlogits);
-    emit_linear_backward_weight(to, &weight, t->dlogits, x);
+    emit_linear_backward_weight(weights, &weight, t->dlogits, x);
     emit_linear_backward_input(to, &weight, t->dlogits, t->dx, ACCESS_UPDATE);
 }
 
@@ -216,13 +220,13 @@ static Op *activation_op(const Emit *to, OpKind kind)
     return op;
 }
 
-static void activate(const Emit *to, const ExpertTensors *t)
+static void activate(const Emit *to, const ExpertTensors *t, guint h)
 {
     Op *op = activation_op(to, OP_SWIGLU);
 
     emit_reads(op, t->gate);
     emit_reads(op, t->up);
-    emit_writes(op, t->h);
+    emit_writes(op, h);
     emit_reads(op, t->row_weights);
 }
 
@@ -255,14 +259,14 @@ void emit_experts(const Emit *to, const ExpertTensors *t)
     copy_rows(to, t->received, t->rows);
     emit_linear(to, &w.gate, t->rows, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->rows, t->up, ACCESS_WRITE);
-    activate(to, t);
+    activate(to, t, t->h);
     emit_linear(to, &w.down, t->h, t->y, ACCESS_WRITE);
     copy_rows(to, t->y, t->given);
     exchange_rows(to, t->given, t->returned);
     unpermute(to, t->returned, t->routes, next);
 }
 
-void emit_experts_backward(const Emit *to, const ExpertTensors *t)
+void emit_experts_backward(const Emit *to, const Emit *weights, const ExpertTensors *t)
 {
     const ExpertWeights w = expert_weights(to->builder);
     const Operand dx = {.tensor = t->dx, .access = ACCESS_WRITE};
@@ -270,13 +274,13 @@ void emit_experts_backward(const Emit *to, const ExpertTensors *t)
     permute(to, to->builder->residual_gradient, t->routes, t->dsent);
     exchange_rows(to, t->dsent, t->dreceived);
     copy_rows(to, t->dreceived, t->dy);
-    activate(to, t);
-    emit_linear_backward_weight(to, &w.down, t->dy, t->h);
+    activate(to, t, t->h_again);
+    emit_linear_backward_weight(weights, &w.down, t->dy, t->h_again);
     emit_linear_backward_input(to, &w.down, t->dy, t->dh, ACCESS_WRITE);
     activate_backward(to, t);
     exchange_weights(to, t->drow_weights, t->dweights);
-    emit_linear_backward_weight(to, &w.gate, t->gate, t->rows);
-    emit_linear_backward_weight(to, &w.up, t->up, t->rows);
+    emit_linear_backward_weight(weights, &w.gate, t->gate, t->rows);
+    emit_linear_backward_weight(weights, &w.up, t->up, t->rows);
     emit_linear_backward_input(to, &w.gate, t->gate, t->drows, ACCESS_WRITE);
     emit_linear_backward_input(to, &w.up, t->up, t->drows, ACCESS_UPDATE);
     copy_rows(to, t->drows, t->dgiven);

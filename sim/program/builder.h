@@ -21,11 +21,16 @@ typedef enum {
     RING_WEIGHTS,    /* what backward for inputs leaves for that for weights, a block */
     RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
     RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
-    RING_SPARSE,     /* RING_SAVED of blocks with experts */
+    RING_SPARSE,     /* RING_SAVED of blocks with experts; and so on */
+    RING_SPARSE_KEPT,
+    RING_SPARSE_AGAIN_KEPT,
+    RING_SPARSE_WEIGHTS,
     RING_REST_SAVED, /* the same of LOT_REST */
     RING_REST_KEPT,
-    RING_REST_SPARSE,
     RING_REST_WEIGHTS,
+    RING_REST_SPARSE,
+    RING_REST_SPARSE_KEPT,
+    RING_REST_SPARSE_WEIGHTS,
     NUM_RINGS
 } Ring;
 
@@ -168,10 +173,21 @@ static inline Draft *builder_draft(const Builder *builder, guint i)
     return &g_array_index(builder->drafts, Draft, i);
 }
 
-/* What backward for inputs leaves for that for weights, of the blocks whose tensors are added. */
+/* Where a tensor of the blocks whose tensors are added lives that forward leaves, or that is
+ * computed @again, by who reads it last. */
+typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
+
+guint builder_saved_space(const Builder *builder, Until until, gboolean again);
+
+/* What backward for inputs leaves for that for weights, of the same blocks. */
 static inline guint builder_weights_space(const Builder *builder)
 {
-    return builder->ring_space[builder->lot == LOT_REST ? RING_REST_WEIGHTS : RING_WEIGHTS];
+    static const Ring rings[NUM_LOTS][2] = {
+        [LOT_FIRST] = {RING_WEIGHTS, RING_SPARSE_WEIGHTS},
+        [LOT_REST] = {RING_REST_WEIGHTS, RING_REST_SPARSE_WEIGHTS},
+    };
+
+    return builder->ring_space[rings[builder->lot][builder->is_sparse ? 1 : 0]];
 }
 
 /* Of block @within of a chunk: where the same is computed again of all of a stage's, LOT_FIRST;

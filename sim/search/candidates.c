@@ -10,9 +10,6 @@ static gboolean is_schedule_offered(const SearchRequest *request, guint pp, Sche
 {
     if (request->schedule >= 0)
         return request->schedule == (gint)kind;
-    if (kind == SCHEDULE_ZB_H1 &&
-        (request->model->features & (FEATURE_EXPERTS | FEATURE_LATENT)) != 0)
-        return FALSE;
     return pp > 1 || kind == SCHEDULE_1F1B;
 }
 

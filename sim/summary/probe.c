@@ -175,8 +175,9 @@ static guint64 space_bytes(const Program *program, const char *name)
  * @alone the activations of the only copy. */
 static gboolean *counted_spaces(const Program *program, gboolean alone)
 {
-    static const char *const of_a_block[] = {"saved", "sparse_saved", "kept", "again_kept",
-                                             "weights"};
+    static const char *const of_a_block[] = {
+        "saved",        "kept",        "again_kept",        "weights",
+        "sparse_saved", "sparse_kept", "sparse_again_kept", "sparse_weights"};
     gboolean *counted = g_new0(gboolean, program->spaces->len);
 
     counted[find_space(program, "again")] = TRUE;
@@ -226,6 +227,9 @@ static BlockCost dense_cost(const Probe *probe)
         .backward = pass_cost(probe, &backward),
         .weights = block_pass(probe, ".weights"),
         .saved = space_bytes(probe->program, "saved"),
+        .kept = space_bytes(probe->program, "kept"),
+        .again_kept = space_bytes(probe->program, "again_kept"),
+        .left = space_bytes(probe->program, "weights"),
     };
 }
 
@@ -233,11 +237,11 @@ static BlockCost dense_cost(const Probe *probe)
 static BlockCost sparse_cost(const Probe *probe)
 {
     const gboolean again = find_segment(probe, "experts", ".recompute") != NO_SEGMENT;
-    SegmentRun forward = run_new(probe), backward = run_new(probe);
+    SegmentRun forward = run_new(probe), backward = run_new(probe), weights = run_new(probe);
 
     for (guint u = 0; u < probe->program->units->len; u++)
         if (program_unit(probe->program, u)->kind == UNIT_EXPERTS)
-            forward.watched = backward.watched = (gint)u;
+            forward.watched = backward.watched = weights.watched = (gint)u;
     run_add(probe, &forward, "sparse", ".forward");
     run_add(probe, &forward, "experts", ".forward");
     if (again)
@@ -247,10 +251,16 @@ static BlockCost sparse_cost(const Probe *probe)
     if (!again)
         run_add(probe, &backward, "sparse", ".recompute");
     run_add(probe, &backward, "sparse", ".backward");
+    run_add(probe, &weights, "experts", ".weights");
+    run_add(probe, &weights, "sparse", ".weights");
     return (BlockCost){
         .forward = pass_cost(probe, &forward),
         .backward = pass_cost(probe, &backward),
+        .weights = pass_cost(probe, &weights),
         .saved = space_bytes(probe->program, "sparse_saved"),
+        .kept = space_bytes(probe->program, "sparse_kept"),
+        .again_kept = space_bytes(probe->program, "sparse_again_kept"),
+        .left = space_bytes(probe->program, "sparse_weights"),
     };
 }
 
@@ -275,9 +285,6 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
     const Program *program = probe->program;
     StageCost cost = {
         .ring = {.residual = space_bytes(program, "residual"),
-                 .kept = space_bytes(program, "kept"),
-                 .again_kept = space_bytes(program, "again_kept"),
-                 .weights = space_bytes(program, "weights"),
                  .gradient = space_bytes(program, "gradient"),
                  .inbox = space_bytes(program, "inbox")},
         .input = root_cost(probe, "input"),

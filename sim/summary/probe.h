@@ -25,13 +25,13 @@ typedef struct {
 
 /* Bytes of one copy of the rings (builder.h), by what a copy is of. */
 typedef struct {
-    guint64 residual, kept, again_kept, weights, gradient, inbox;
+    guint64 residual, gradient, inbox;
 } RingBytes;
 
 /* Zeros where the model has no such block. */
 typedef struct {
-    PassCost forward, backward, weights; /* backward with what is computed again */
-    guint64 saved;                       /* bytes of one copy of its ring */
+    PassCost forward, backward, weights;   /* backward with what is computed again */
+    guint64 saved, kept, again_kept, left; /* bytes of one copy of its rings; left for weights */
 } BlockCost;
 
 /* Of one micro-batch; absent passes are zeros. */

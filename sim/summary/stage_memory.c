@@ -140,35 +140,32 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
  */
 typedef struct {
     guint64 residual, gradient;
-    guint64 weights[NUM_LOTS];
-    guint64 again_kept; /* of LOT_FIRST */
     /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
-     * alive all the time */
+     * alive all the time; two blocks leave something for their weights' gradients */
     guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
     gboolean alone[NUM_BLOCK_KINDS][NUM_LOTS];
-    gboolean two[NUM_LOTS]; /* blocks leave something for their weights' gradients */
+    gboolean two[NUM_BLOCK_KINDS][NUM_LOTS];
+    guint64 weights[NUM_BLOCK_KINDS][NUM_LOTS];
+    guint64 again_kept[NUM_BLOCK_KINDS]; /* of LOT_FIRST */
 } ActivationRings;
 
 static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
 {
     const StageFlow *flow = stage->flow;
     const StageCost *cost = stage_lot_cost(stage, lot);
-    const guint64 layers = stage->shape->most_of_lot[lot];
-    const gboolean apart = cost->ring.weights + cost->ring.again_kept > 0;
 
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const guint most = stage->shape->most_of[k][lot];
-        const guint64 copies = (guint64)flow->in_flight * most;
+        const BlockCost *block = &cost->block[k];
+        const guint64 most = stage->shape->most_of[k][lot], copies = flow->in_flight * most;
         const gboolean one = most == 1 && stage->shape->least_of[k][lot] == 0; /* of some chunks */
+        const gboolean apart = block->left + block->again_kept > 0;
 
-        rings->saved[k][lot] = copies * cost->block[k].saved;
-        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * layers < 2 ||
-                               (apart && flow->backward_apart * layers < 2);
+        rings->saved[k][lot] = copies * block->saved + flow->until_weights * most * block->kept;
+        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * most < 2 ||
+                               (apart && flow->backward_apart * most < 2);
+        rings->two[k][lot] = apart && flow->backward_apart * most == 2;
+        rings->weights[k][lot] = flow->backward_apart * most * block->left;
     }
-    rings->two[lot] = apart && flow->backward_apart * layers == 2;
-    rings->weights[lot] = flow->backward_apart * layers * cost->ring.weights;
-    /* experts have no backward for weights apart */
-    rings->saved[BLOCK_DENSE][lot] += flow->until_weights * layers * cost->ring.kept;
 }
 
 static ActivationRings activation_rings(const Stage *stage)
@@ -176,13 +173,18 @@ static ActivationRings activation_rings(const Stage *stage)
     const RingBytes *ring = &stage->cost->ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
-    const guint64 first = stage->shape->most_of_lot[LOT_FIRST];
     ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .again_kept = (flow->backward_apart * first + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
     };
 
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const guint64 first = stage->shape->most_of[k][LOT_FIRST];
+
+        if (first > 0)
+            rings.again_kept[k] =
+                (flow->backward_apart * first + 1) * stage->cost->block[k].again_kept;
+    }
     for (guint lot = 0; lot < NUM_LOTS; lot++)
         if (stage->shape->most_of_lot[lot] > 0)
             add_saved(stage, &rings, lot);
@@ -214,14 +216,15 @@ static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRin
 {
     const gboolean is_first = at.lot == LOT_FIRST;
     const guint64 saved = saved_bytes(stage, rings, at.kind, at.lot);
-    guint64 left = rings->weights[at.lot];
+    const guint64 *weights = rings->weights[at.kind];
+    guint64 left = weights[at.lot];
 
     if (is_first)
-        left += rings->again_kept;
+        left += rings->again_kept[at.kind];
     else if (stage->flow->backward_apart > 1)
-        left += rings->weights[LOT_FIRST];
-    return (is_first ? rings->weights[LOT_REST] : 0) +
-           (rings->two[at.lot] ? MAX(saved, left) : saved + left);
+        left += weights[LOT_FIRST];
+    return (is_first ? weights[LOT_REST] : 0) +
+           (rings->two[at.kind][at.lot] ? MAX(saved, left) : saved + left);
 }
 
 /* What the reduction of a block holds that adds to those before, beside blocks and head.  Of a
@@ -453,9 +456,8 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
             bytes += rings->saved[k][lot];
     if (stage->micro_batches == 1 || depends_on_blocks(stage))
         return bytes + most(&stage->cost->head.peak, &of_root);
-    if (stage->flow->backward_apart > 1)
-        bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
-                 (shape->most_of_lot[LOT_FIRST] > 0 ? rings->again_kept : 0);
+    for (guint k = 0; stage->flow->backward_apart > 1 && k < NUM_BLOCK_KINDS; k++)
+        bytes += rings->weights[k][LOT_FIRST] + rings->weights[k][LOT_REST] + rings->again_kept[k];
     return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
 }
 

@@ -215,9 +215,13 @@ static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
                    reduced_pass_s(stage, &path, all_of(layers))));
 }
 
-static double weights_pass_s(const Stage *stage, guint layers)
+static double weights_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    return layers * stage->cost->block[BLOCK_DENSE].weights.path.stream_s;
+    double seconds = 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        seconds += layers->of[k] * stage->cost->block[k].weights.path.stream_s;
+    return seconds;
 }
 
 /* ---- blocks of other stages ---- */
@@ -270,7 +274,7 @@ static double passes_s(const Stage *stage)
 
         micro_batch_s += size->chunks * (forward_pass_s(stage, &size->layers) +
                                          backward_pass_s(stage, &size->layers) +
-                                         weights_pass_s(stage, all_of(&size->layers)));
+                                         weights_pass_s(stage, &size->layers));
     }
     if (stage_has_embedding(shape))
         micro_batch_s += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
@@ -355,7 +359,7 @@ static double late_reductions_s(const Stage *stage, gboolean root_last)
     const UnitCost *unit =
         stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
     const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
-    const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
+    const double hidden_s = apart ? weights_pass_s(stage, &shape->first_of_kind)
                                   : backward_pass_s(stage, &shape->first_of_kind);
     const double chain = path.gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
 
@@ -406,7 +410,7 @@ static double back_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
     const double before = shape->stage;
-    const double weights = weights_pass_s(first, first->shape->first_layers);
+    const double weights = weights_pass_s(first, &first->shape->first_of_kind);
 
     const BlockCounts blocks = schedule_has_rest(&stage->spec->schedule)
                                    ? blocks_before(stage->spec, shape->layers_before)
@@ -421,7 +425,7 @@ static double put_off_s(const Stage *stage)
 {
     const guint most = MIN(stage->micro_batches, stage->spec->layout.size[AXIS_PP]);
 
-    return most * weights_pass_s(stage, stage->shape->layers);
+    return most * weights_pass_s(stage, &stage->shape->of_kind);
 }
 
 /* Of what is gathered for each pass, all but what had free copies waits for the first pass's first

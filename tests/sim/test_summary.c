@@ -235,14 +235,31 @@ START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 }
 END_TEST
 
+static const guint16 few_recomputed[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 0, 2}, {0, 2, 1}};
+
+/* All that is recomputed, of lists or not, of one to three micro-batches. */
+static void compare_split(Model *model, gboolean of_lists)
+{
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
+
+    for (guint i = 0; i < (of_lists ? G_N_ELEMENTS(few_recomputed) : 1) * NUM_RECOMPUTES * 3; i++) {
+        Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 2, 1 + i % 3);
+
+        one.device = DEVICE_CUDA;
+        one.layout.size[AXIS_PP] = 3;
+        one.schedule.kind = SCHEDULE_ZB_H1;
+        one.schedule.recompute = (Recompute)(i / 3 % NUM_RECOMPUTES);
+        one.schedule.recompute_layers = of_lists ? few_recomputed[i / (3 * NUM_RECOMPUTES)] : NULL;
+        sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+        compare(&one, &context);
+    }
+}
+
 /* One or two blocks of a kind: what one leaves for its weights' gradients is not there while all of
  * the others is saved. */
 START_TEST(they_hold_where_a_split_backward_has_few_blocks)
 {
-    static const guint16 lists[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 0, 2}, {0, 2, 1}};
-    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
-    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
-
     for (guint layers = 1; layers <= 4; layers++) {
         const CaseShape shape = {.vocab = 300,
                                  .hidden = 48,
@@ -252,18 +269,17 @@ START_TEST(they_hold_where_a_split_backward_has_few_blocks)
                                  .kv_heads = 2};
         g_autoptr(Model) model = case_model(&shape);
 
-        for (guint i = 0; i < G_N_ELEMENTS(lists) * NUM_RECOMPUTES * 3; i++) {
-            Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 2, 1 + i % 3);
-
-            one.device = DEVICE_CUDA;
-            one.layout.size[AXIS_PP] = 3;
-            one.schedule.kind = SCHEDULE_ZB_H1;
-            one.schedule.recompute = (Recompute)(i / 3 % NUM_RECOMPUTES);
-            one.schedule.recompute_layers = _i == 0 ? NULL : lists[i / (3 * NUM_RECOMPUTES)];
-            sharding_normalise(&one.sharding, &one.layout, &one.schedule);
-            compare(&one, &context);
-        }
+        compare_split(model, _i == 1);
     }
+}
+END_TEST
+
+START_TEST(they_hold_where_a_split_backward_has_few_blocks_with_experts)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+
+    compare_split(model, FALSE);
+    compare_split(model, TRUE);
 }
 END_TEST
 
@@ -504,6 +520,8 @@ int main(void)
     tcase_add_loop_test(tcase, state_and_volume_are_exact_and_the_bounds_hold, 0, GROUPS);
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks, 0, 2);
+    tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks_with_experts, 0,
+                        G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, they_hold_where_units_and_recomputed_layers_are_cut_in_two_places, 0,
                         2);
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
