@@ -54,7 +54,7 @@ static gboolean fix_keep(SearchRequest *request, const char *value, GError **err
         } else {
             return fail(error, ERROR_INPUT,
                         "--fix: keep = \"%s\": must be none, or root, last, layers.N, layers.N-M "
-                        "joined by +",
+                        "(or experts or rest in place of layers) joined by +",
                         value);
         }
     }
@@ -96,8 +96,8 @@ static gboolean fix_unit(SearchRequest *request, const char *value, GError **err
     if (g_strv_length(parts) != 2 || sharding->num_overrides == MAX_UNIT_OVERRIDES ||
         !unit_override_parse(parts[0], unit) || !strategy_from_name(parts[1], &strategy))
         return fail(error, ERROR_INPUT,
-                    "--fix: unit = \"%s\": must be uniform, or root, layers.N or layers.N-M, a "
-                    "colon, and a strategy (at most %d of them)",
+                    "--fix: unit = \"%s\": must be uniform, or " UNIT_TEXTS ", a colon, and a "
+                    "strategy (at most %d of them)",
                     value, MAX_UNIT_OVERRIDES);
     unit->strategy = (gint)strategy;
     sharding->num_overrides++;

@@ -29,19 +29,19 @@ static Form unit_form(const Builder *builder, UnitKind kind)
 }
 
 /* Sharding divides experts among the ranks of the tp group too. */
-static guint expert_copies(const Builder *builder)
+static guint expert_copies(const Builder *builder, Strategy strategy)
 {
-    return builder->spec->sharding->strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
+    return strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
 }
 
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks)
 {
     UnitMap *map = unit_map_new(builder->params[kind], ranks, unit_form(builder, kind));
 
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies =
             kind == UNIT_EXPERTS
-                ? expert_copies(builder)
+                ? expert_copies(builder, strategy)
                 : tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
     if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
         map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
@@ -59,7 +59,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
         .kind = kind,
         .strategy = strategy,
         .count = 0,
-        .map = builder_unit_map(builder, kind, 1),
+        .map = builder_unit_map(builder, kind, strategy, 1),
         .param_names = g_new0(char *, params->len + 1),
         .parameter = NO_TENSOR,
         .gathered = NO_TENSOR,
@@ -139,8 +139,10 @@ static void add_block_ref(Builder *builder, guint block, UnitKind kind)
 
     if (is_on_stage(builder, block) &&
         (kind == UNIT_BLOCK || model_is_sparse(builder->spec->model, block))) {
+        const guint unit = (kind == UNIT_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+
         ref.unit_class =
-            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, block + 1));
+            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, unit));
         ref.index = program_unit(program, ref.unit_class)->count++;
     }
     g_array_append_val(program->unit_refs, ref);

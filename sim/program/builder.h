@@ -154,8 +154,7 @@ void pass_order(Builder *builder);
  * have no waits yet. */
 void order_add_waits(Program *program);
 
-/* Units are numbered: the root, blocks, and behind them the experts of each block; experts have
- * the strategy of their block. */
+/* Units are numbered: the root, blocks, and right behind them the experts of each block. */
 static inline guint builder_experts_unit(const Builder *builder, guint block_unit)
 {
     return builder->spec->model->layers + block_unit;
@@ -166,6 +165,14 @@ static inline guint builder_block_unit(const Builder *builder, guint unit)
     const guint layers = builder->spec->model->layers;
 
     return unit > layers ? unit - layers : unit;
+}
+
+/* As sharding.h numbers them. */
+static inline guint builder_sharding_unit(const Builder *builder, guint unit)
+{
+    const guint layers = builder->spec->model->layers;
+
+    return unit > layers ? EXPERTS_UNITS + unit - layers : unit;
 }
 
 static inline Draft *builder_draft(const Builder *builder, guint i)
@@ -214,4 +221,4 @@ Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const c
 guint builder_stream(Builder *builder, const char *purpose, const char *direction);
 
 /* The map of a unit of this class over @ranks, of this tensor-parallel rank's part. */
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks);
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks);

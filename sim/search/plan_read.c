@@ -208,7 +208,7 @@ static gboolean read_override(Sharding *sharding, const JsonText *json, guint i,
         !json_optional_bool(json, keep_field, &keep, error))
         return FALSE;
     if (!unit_override_parse(range, unit))
-        return bad_name(json, unit_field, range, "root, layers.N or layers.N-M", error);
+        return bad_name(json, unit_field, range, UNIT_TEXTS, error);
     if (strategy != NULL && !strategy_from_name(strategy, &value))
         return bad_name(json, strategy_field, strategy,
                         "no_shard, shard_optimizer, shard_grad_op or full_shard", error);

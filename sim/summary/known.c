@@ -36,6 +36,7 @@ struct Known {
     SimulateContext context;
     Shared *shared;
     Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
+    GHashTable *overrides; /* GBytes -> their number, from 1 */
 };
 
 typedef struct {
@@ -172,6 +173,8 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     table_init(&known->timetables, timetables_clear);
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
+    known->overrides =
+        g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, NULL);
     return known;
 }
 
@@ -187,6 +190,7 @@ void known_free(Known *known)
     table_clear(&known->timetables);
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
+    g_hash_table_unref(known->overrides);
     shared_unref(known->shared);
     g_free(known);
 }
@@ -246,12 +250,31 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     return table_add(&known->shards, &key, cost);
 }
 
+/* The same overrides have the same number; none have 0. */
+static guint overrides_number(Known *known, const Sharding *sharding)
+{
+    const guint num = sharding->num_overrides;
+
+    if (num == 0)
+        return 0;
+    GBytes *bytes = g_bytes_new(sharding->overrides, num * sizeof sharding->overrides[0]);
+    guint number = GPOINTER_TO_UINT(g_hash_table_lookup(known->overrides, bytes));
+
+    if (number == 0) {
+        number = g_hash_table_size(known->overrides) + 1;
+        g_hash_table_insert(known->overrides, g_steal_pointer(&bytes), GUINT_TO_POINTER(number));
+    }
+    g_clear_pointer(&bytes, g_bytes_unref);
+    return number;
+}
+
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage)
 {
     const Schedule *schedule = &spec->schedule;
     const Key key = {{stage, spec->layout.size[AXIS_PP], schedule_virtual_stages(schedule),
                       spec->sharding->strategy,
-                      schedule_has_rest(schedule) ? 1u + schedule->recompute_layers[stage] : 0}};
+                      schedule_has_rest(schedule) ? 1u + schedule->recompute_layers[stage] : 0,
+                      overrides_number(known, spec->sharding)}};
     StageShape *shape = table_find(&known->shapes, &key);
 
     return shape != NULL ? shape : table_add(&known->shapes, &key, stage_shape_new(spec, stage));
@@ -359,11 +382,17 @@ static double add_scalar(Known *known, const ProgramSpec *spec, const char *purp
 
 static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
 {
-    const guint units = spec->sharding->num_overrides == 0 ? 1 : spec->model->layers + 1;
+    const Model *model = spec->model;
+    const guint units = spec->sharding->num_overrides == 0 ? 1 : model->layers + 1;
 
-    for (guint u = 0; u < units; u++)
-        if ((sharding_unit_strategy(spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+    for (guint u = 0; u < units; u++) {
+        const guint experts =
+            u > ROOT_UNIT && model_is_sparse(model, u - 1) ? EXPERTS_UNITS + u : u;
+
+        if ((sharding_unit_strategy(spec->sharding, u) != STRATEGY_NO_SHARD) == sharded ||
+            (sharding_unit_strategy(spec->sharding, experts) != STRATEGY_NO_SHARD) == sharded)
             return TRUE;
+    }
     return FALSE;
 }
 

@@ -19,9 +19,6 @@ typedef struct {
 
 Stage stage_of(Known *known, const ProgramSpec *spec, guint stage);
 
-/* Units of the stage's blocks: of a block with experts two. */
-typedef enum { UNITS_DENSE, UNITS_SPARSE, UNITS_EXPERTS, NUM_BLOCK_UNITS } BlockUnits;
-
 static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, Strategy strategy)
 {
     const ShardCost *shard = stage->shards[strategy];
@@ -31,9 +28,11 @@ static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, S
                : &shard->block[units == UNITS_SPARSE ? BLOCK_SPARSE : BLOCK_DENSE];
 }
 
-/* How many the stage has under a strategy, and how many of them are kept. */
-guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy);
-guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy);
+/* How many the stage has under a strategy. */
+static inline guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy)
+{
+    return stage->shape->units[units][strategy];
+}
 
 /* A block's passes; forward and backward for weights are the same in both lots. */
 static inline const StageCost *stage_lot_cost(const Stage *stage, guint lot)

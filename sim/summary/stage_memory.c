@@ -16,14 +16,16 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     const guint units = stage_num_units(stage, of, strategy);
     const gboolean at_once = stage->spec->schedule.kind == SCHEDULE_1F1B;
     const Sharding *sharding = stage->spec->sharding;
-    const guint last = stage->spec->model->layers;
-    guint kept = stage_num_kept(stage, of, strategy);
+    const Model *model = stage->spec->model;
+    const guint last = model->layers + (of == UNITS_EXPERTS ? EXPERTS_UNITS : 0);
+    guint kept = shape->kept_units[of][strategy];
 
     if (strategy == STRATEGY_SHARD_GRAD_OP)
         return units;
     if (at_once && stage_has_head(shape) && kept > 0 &&
+        model_is_sparse(model, model->layers - 1) == (of != UNITS_DENSE) &&
         sharding_unit_strategy(sharding, last) == strategy &&
-        sharding_unit_kept(sharding, last, last))
+        sharding_unit_kept(sharding, last, model->layers))
         kept--;
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
@@ -73,7 +75,7 @@ static gboolean rings_stay(const Stage *stage)
  */
 static UnitRings mixed_rings(const Stage *stage)
 {
-    const guint *units = stage->shape->units;
+    const guint *units = stage->shape->units[UNITS_DENSE];
     UnitRings all = {0};
     guint most = 0;
 
@@ -94,7 +96,8 @@ static UnitRings mixed_rings(const Stage *stage)
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
-    const gboolean least = !stage->shape->uniform && has_both_lots(stage) && of == UNITS_DENSE;
+    const gboolean same = of == UNITS_DENSE ? stage->shape->uniform : stage->shape->alike;
+    const gboolean least = !same && has_both_lots(stage);
     UnitRings rings = {0};
     gboolean found = FALSE;
 
@@ -110,7 +113,7 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         found = TRUE;
     }
     if (stage->shape->uniform &&
-        (!has_both_lots(stage) || stage->shape->units[STRATEGY_SHARD_GRAD_OP] > 0 ||
+        (!has_both_lots(stage) || stage_num_units(stage, UNITS_DENSE, STRATEGY_SHARD_GRAD_OP) > 0 ||
          stage->shape->kept->len > 0))
         rings.at_head = rings.weights;
     return rings;
@@ -247,7 +250,7 @@ static guint64 gather_bytes(const Stage *stage)
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
         shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
         (shape->place != STAGE_ONLY && !is_settled(stage)) ||
-        shape->kept_units[shape->first_strategy] == shape->layers)
+        shape->kept_units[UNITS_DENSE][shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
 }
@@ -352,7 +355,8 @@ static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first
     const Strategy strategy = stage->shape->first_strategy;
     const gboolean again = first_backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
 
-    if (kind != BLOCK_SPARSE || rings_stay(stage) || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
+    if (kind != BLOCK_SPARSE || !stage->shape->alike || rings_stay(stage) ||
+        !(strategy == STRATEGY_SHARD_GRAD_OP || again))
         return 0;
     return gathered_copies(stage, UNITS_SPARSE, strategy) *
            stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;

@@ -121,7 +121,8 @@ static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const guint kept = shape->kept_units[strategy]; /* not gathered, and with copies of their own */
+    const guint kept =
+        shape->kept_units[UNITS_DENSE][strategy]; /* not gathered, and with copies of their own */
     const guint ready = stage->spec->sharding->live_units + 2 * kept;
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP || layers <= ready)
@@ -391,14 +392,12 @@ static double first_block_reduce_s(const Stage *stage)
 static double end_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
-    const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
     const gboolean root_last = stage_has_embedding(shape) && !apart;
     const double last_s =
         root_last ? stage_root(stage)->reduce_last.all_s : first_block_reduce_s(stage);
 
-    if ((!shape->uniform && !sparse) ||
-        (root_last && shape->root_strategy != shape->first_strategy))
+    if (!shape->alike || (root_last && shape->root_strategy != shape->first_strategy))
         return stage->scalars->norm_s;
     return MAX(last_s, late_reductions_s(stage, root_last)) + norms_s(stage, root_last) +
            stage->scalars->norm_s;
@@ -441,7 +440,8 @@ static double gathers_s(const Stage *stage)
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
     const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
-    const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
+    const double ready =
+        stage->spec->sharding->live_units + shape->kept_units[UNITS_DENSE][strategy];
     return forward->weights_until_s + backward.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
 }

@@ -443,8 +443,8 @@ static void clocks_init(const Walk *walk, guint s, const Timetable *table)
     clocks->gradient_s = clocks->received_s + flights;
     clocks->backward_end_s = clocks->gradient_s + flights;
     clocks->open = g_new0(guint, shape->layers);
-    slots_init(&clocks->weights,
-               walk->spec->sharding->live_units + shape->kept_units[shape->first_strategy]);
+    slots_init(&clocks->weights, walk->spec->sharding->live_units +
+                                     shape->kept_units[UNITS_DENSE][shape->first_strategy]);
     slots_init(&clocks->gradients, MIN(shape->layers, 2));
     update(clocks);
 }

@@ -259,6 +259,16 @@ static inline const Recipe *draw_recipe(GRand *random)
     return recipe_with_gradients(recipe, gradient, reduce);
 }
 
+/* A block, or only its experts, or all but these. */
+static inline void draw_part(GRand *random, UnitOverride *unit)
+{
+    static const guint parts[] = {0, 0, REST_UNITS, EXPERTS_UNITS};
+    const guint part = parts[draw(random, G_N_ELEMENTS(parts) - 1)];
+
+    unit->first += part;
+    unit->last += part;
+}
+
 /* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data
  * parallelism. */
 static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
@@ -296,6 +306,8 @@ static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
             s->overrides[i] = (UnitOverride){first, MIN(last, model->layers),
                                              (gint)draw(random, STRATEGY_FULL_SHARD + 1) - 1,
                                              (gint)draw(random, 2) - 1};
+            if (first != ROOT_UNIT && model->experts.count > 0)
+                draw_part(random, &s->overrides[i]);
         }
         sharding_normalise(s, &made.layout, &made.schedule);
         if (case_verdict(&made, NULL) == VERDICT_OK)

@@ -71,6 +71,27 @@ START_TEST(state_is_what_is_worked_out_by_hand)
 }
 END_TEST
 
+/* Of the case above: blocks whole but for their experts.  2 of 4 ranks gather each of these twice,
+ * and the root is gathered by all. */
+START_TEST(experts_are_sharded_where_the_rest_of_their_blocks_is_whole)
+{
+    const guint64 root = 2 * 64 * 32 + 8, experts = 48 * 32 + 48 * 32 + 32 * 48;
+    const guint64 sparse = 2 * 32 + 32 * 32 + 2 * 16 * 32 + 32 * 32 + 4 * 32;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 4, 1, 1, 2);
+    guint64 bytes[NUM_VOLUMES];
+
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] =
+        (UnitOverride){REST_UNITS + 1, REST_UNITS + 4, STRATEGY_NO_SHARD, -1};
+    g_autoptr(Program) program = case_build(&one);
+    ck_assert_uint_eq(state_bytes(program), 16 * (root + 4 * (sparse + experts)));
+    program_volume(program, bytes);
+    ck_assert_uint_eq(bytes[VOLUME_ALL_GATHER], 2 * 2 * (3 * root + 4 * experts));
+    ck_assert_uint_eq(bytes[VOLUME_REDUCE_SCATTER], 2 * (3 * root + 4 * experts));
+}
+END_TEST
+
 /* ---- volume ---- */
 
 /* 16 tokens go to 2 experts each as rows of 32 bf16: of 2048 bytes a rank gets 3/4 from the others;
@@ -403,11 +424,20 @@ static void assert_kept(const Program *program, const char *what)
     }
 }
 
+/* Experts are treated otherwise than the rest of their block. */
+static gboolean has_part(const Sharding *sharding)
+{
+    for (guint i = 0; i < sharding->num_overrides; i++)
+        if (sharding->overrides[i].first >= REST_UNITS)
+            return TRUE;
+    return FALSE;
+}
+
 START_TEST(check_proves_random_plans)
 {
     g_autoptr(Model) model = expert_model((guint)_i);
     g_autoptr(GRand) random = g_rand_new_with_seed(31 + (guint)_i);
-    guint shared = 0, split = 0;
+    guint shared = 0, split = 0, apart = 0;
 
     for (guint i = 0; i < 60; i++) {
         const Case one = case_random_4d(random, model);
@@ -419,9 +449,11 @@ START_TEST(check_proves_random_plans)
             assert_kept(set->classes[c], text);
         shared += layout_ep(&one.layout) > 1;
         split += one.schedule.kind == SCHEDULE_ZB_H1;
+        apart += has_part(&one.sharding) ? 1 : 0;
     }
     ck_assert_uint_ge(shared, 5);
     ck_assert_uint_ge(split, 2);
+    ck_assert_uint_ge(apart, 5);
 }
 END_TEST
 
@@ -430,14 +462,22 @@ typedef struct {
     guint model; /* of expert_cases */
     guint shard, tp, ep;
     gboolean tokens_whole, no_shard;
+    const char *unit; /* that is not sharded */
 } Refused;
 
 static const Refused refused[] = {
-    {"ep = 3: must divide the model's 4 experts; allowed: 1, 2, 4", MIXTRAL, 3, 1, 3, FALSE, FALSE},
-    {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE},
-    {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE},
-    {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE},
-    {"latent attention needs sequence parallelism", DEEPSEEK, 2, 2, 1, TRUE, FALSE},
+    {"ep = 3: must divide the model's 4 experts; allowed: 1, 2, 4", MIXTRAL, 3, 1, 3, FALSE, FALSE,
+     NULL},
+    {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE, NULL},
+    {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE, NULL},
+    {"ep = 2 with no_shard", MIXTRAL, 2, 1, 2, FALSE, FALSE, "experts.3"},
+    {"ep = 2 with no_shard", MIXTRAL, 2, 1, 2, FALSE, FALSE, "layers.0-1"},
+    {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE, NULL},
+    {"latent attention needs sequence parallelism", DEEPSEEK, 2, 2, 1, TRUE, FALSE, NULL},
+    {"units: experts.0: none of these blocks has experts", DEEPSEEK, 2, 1, 2, FALSE, FALSE,
+     "experts.0"},
+    {"units: block 4 is not one of the model's 0 .. 3", DEEPSEEK, 2, 1, 2, FALSE, FALSE,
+     "rest.3-4"},
 };
 
 START_TEST(what_does_not_go_with_experts_is_refused)
@@ -450,6 +490,10 @@ START_TEST(what_does_not_go_with_experts_is_refused)
     one.sequence_parallel = !r->tokens_whole;
     if (r->no_shard)
         one.sharding.strategy = STRATEGY_NO_SHARD;
+    if (r->unit != NULL) {
+        ck_assert(unit_override_parse(r->unit, &one.sharding.overrides[0]));
+        one.sharding.overrides[one.sharding.num_overrides++].strategy = STRATEGY_NO_SHARD;
+    }
     ck_assert_int_ne(case_verdict(&one, &reason), VERDICT_OK);
     ck_assert_msg(strstr(reason, r->reason) != NULL, "%s", reason);
 }
@@ -542,6 +586,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, ranks_hold_the_models_parameters_together, 0, num);
     tcase_add_test(tcase, state_is_what_is_worked_out_by_hand);
+    tcase_add_test(tcase, experts_are_sharded_where_the_rest_of_their_blocks_is_whole);
     tcase_add_loop_test(tcase, rows_go_to_their_experts_and_back, 0, G_N_ELEMENTS(exchanged));
     tcase_add_test(tcase, experts_on_all_ranks_are_not_gathered);
     tcase_add_test(tcase, neighbours_share_experts);

@@ -308,6 +308,33 @@ START_TEST(they_hold_where_units_and_recomputed_layers_are_cut_in_two_places)
 }
 END_TEST
 
+/* One summariser is asked about many choices, as a search of units does. */
+START_TEST(overrides_are_told_apart)
+{
+    g_autoptr(Model) model = expert_model(4);
+    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 100);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+    g_autoptr(Summariser) all = summariser_new(&context, NULL);
+
+    for (guint i = 0; i < 2 * 3 * STRATEGY_FULL_SHARD; i++) {
+        const guint part = (guint[]){0, REST_UNITS, EXPERTS_UNITS}[i / 2 % 3];
+        Case one = case_of(model, 1, 4, 2);
+
+        one.device = DEVICE_CUDA;
+        one.sharding.num_overrides = i % 2;
+        one.sharding.overrides[0] = (UnitOverride){part + 3, part + 4, (gint)(i / 6), -1};
+        const ProgramSpec spec = case_spec(&one);
+        g_autoptr(Summariser) alone = summariser_new(&context, NULL);
+        const Summary got = summarise(all, &spec, G_MAXUINT64);
+        const Summary wanted = summarise(alone, &spec, G_MAXUINT64);
+        ck_assert_uint_eq(got.floor_bytes, wanted.floor_bytes);
+        ck_assert_double_eq(got.bound_s, wanted.bound_s);
+        ck_assert_uint_eq(summarise_stage(all, &spec, 0).state_bytes,
+                          summarise_stage(alone, &spec, 0).state_bytes);
+    }
+}
+END_TEST
+
 START_TEST(they_hold_for_mixtures_of_experts)
 {
     g_autoptr(Model) model = expert_model((guint)_i);
@@ -527,6 +554,7 @@ int main(void)
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
+    tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
