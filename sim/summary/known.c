@@ -236,7 +236,7 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
                       layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
                       spec->sharding->accumulate_sharded ? 1 : 0, several,
-                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
+                      layout_ep(&spec->layout)}};
     ShardCost *cost = table_find(&known->shards, &key);
 
     if (cost != NULL)

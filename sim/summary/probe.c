@@ -397,7 +397,7 @@ static UnitCost block_unit_cost(const Probe *probe, guint index, guint micro_bat
     UnitCost cost = unit_cost(probe, index);
 
     cost.gathers /= micro_batches;
-    g_assert(cost.gathers <= 2); /* backward for weights reads none */
+    g_assert(cost.gathers <= 2);
     return cost;
 }
 
@@ -422,6 +422,7 @@ ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, S
         least.schedule.micro_batch = 1;
         least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
         least.schedule.recompute = RECOMPUTE_NONE;
+        least.schedule.kind = SCHEDULE_1F1B; /* backward for weights reads none */
         Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, TRUE});
         cost.tied_reduce = sums_of(&probe, "root.tied_reduce", "");
         cost.clip = sums_of(&probe, "clip", "");
