@@ -563,6 +563,31 @@ START_TEST(search_tries_every_ep_and_a_plan_file_has_it)
 }
 END_TEST
 
+START_TEST(a_plan_file_has_strategies_of_experts)
+{
+    g_autoptr(Model) model = expert_model(QWEN);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+    g_autoptr(GError) error = NULL;
+
+    request.top = 1;
+    request.strategy = STRATEGY_FULL_SHARD;
+    request.sharding.num_overrides = 2;
+    request.sharding.overrides[0] =
+        (UnitOverride){REST_UNITS + 1, REST_UNITS + 1, STRATEGY_NO_SHARD, -1};
+    request.sharding.overrides[1] =
+        (UnitOverride){EXPERTS_UNITS + 2, EXPERTS_UNITS + 4, STRATEGY_SHARD_GRAD_OP, -1};
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->plans->len, 1);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    g_autofree char *again = plan_print(read), *units = plan_units_text(read);
+    ck_assert_str_eq(again, text);
+    ck_assert_str_eq(units, "rest.0 no_shard, experts.1-3 shard_grad_op");
+}
+END_TEST
+
 START_TEST(plans_without_ep_do_not_name_it)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -601,6 +626,7 @@ int main(void)
     tcase_add_loop_test(tcase, what_does_not_go_with_experts_is_refused, 0, G_N_ELEMENTS(refused));
     tcase_add_test(tcase, a_model_without_experts_has_no_ep);
     tcase_add_test(tcase, search_tries_every_ep_and_a_plan_file_has_it);
+    tcase_add_test(tcase, a_plan_file_has_strategies_of_experts);
     tcase_add_test(tcase, plans_without_ep_do_not_name_it);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
