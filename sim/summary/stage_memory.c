@@ -92,12 +92,14 @@ static UnitRings mixed_rings(const Stage *stage)
 }
 
 /* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
- * several strategies, it is not said which: those of the strategy that takes least. */
+ * several strategies, it is not said which: those of the strategy that takes least; and so where
+ * experts leave something for their weights' gradients, but not from their start on. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
     const gboolean same = of == UNITS_DENSE ? stage->shape->uniform : stage->shape->alike;
-    const gboolean least = !same && has_both_lots(stage);
+    const gboolean apart = of == UNITS_EXPERTS && stage->spec->schedule.kind == SCHEDULE_ZB_H1;
+    const gboolean least = !same && (has_both_lots(stage) || apart);
     UnitRings rings = {0};
     gboolean found = FALSE;
 
@@ -194,15 +196,21 @@ static ActivationRings activation_rings(const Stage *stage)
     return rings;
 }
 
-/* What is saved while blocks of that kind and lot are at work: of the other lot too where each
- * chunk has both, and another chunk is in flight, or this one's first blocks are saved. */
+/* What is saved while blocks of that kind and lot are at work: of others too where each chunk has
+ * both, and another chunk is in flight, or this one's first blocks are saved. */
 static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, guint kind, guint lot)
 {
-    const guint other = lot == LOT_REST ? LOT_FIRST : LOT_REST;
-    const gboolean both =
-        stage->shape->least_of[kind][other] > 0 && (stage->flow->in_flight > 1 || lot == LOT_REST);
+    guint64 bytes = 0;
 
-    return rings->saved[kind][lot] + (both ? rings->saved[kind][other] : 0);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint l = 0; l < NUM_LOTS; l++) {
+            const gboolean before = k == kind && l == LOT_FIRST && lot == LOT_REST;
+            const gboolean beside =
+                stage->shape->least_of[k][l] > 0 && (stage->flow->in_flight > 1 || before);
+
+            bytes += (k == kind && l == lot) || beside ? rings->saved[k][l] : 0;
+        }
+    return bytes;
 }
 
 /* Blocks that are at work. */

@@ -284,6 +284,34 @@ START_TEST(they_hold_where_a_split_backward_has_few_blocks_with_experts)
 END_TEST
 
 /* Blocks of a strategy may all be among those that are computed again, or all among the others. */
+/* The first block of a backward pass, or the last, is the one with another strategy: what it leaves
+ * for weights, or what others saved, is not all there. */
+START_TEST(they_hold_where_experts_of_a_split_backward_differ)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    g_autoptr(Topology) topology = case_cpu_topology(8, 10);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 8, .threads = 1};
+
+    for (guint i = 0; i < model->layers * STRATEGY_HYBRID_SHARD; i++) {
+        const guint unit = EXPERTS_UNITS + 1 + i % model->layers;
+        const guint16 layers[] = {(guint16)(model->layers - 1), 1};
+        Case one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 4, 1);
+
+        one.layout.size[AXIS_PP] = 2;
+        one.layout.ep = 2;
+        one.schedule.kind = SCHEDULE_ZB_H1;
+        one.schedule.micro_batch = 3;
+        one.schedule.chunk_layers = layers;
+        one.workload.global_batch = 4 * 3;
+        one.workload.seq_len = 20;
+        one.sharding.num_overrides = 1;
+        one.sharding.overrides[0] = (UnitOverride){unit, unit, (gint)(i / model->layers), -1};
+        if (case_verdict(&one, NULL) == VERDICT_OK)
+            compare(&one, &context);
+    }
+}
+END_TEST
+
 START_TEST(they_hold_where_units_and_recomputed_layers_are_cut_in_two_places)
 {
     static const guint16 lists[] = {1, 2, 3, 4, 5};
@@ -548,6 +576,8 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_other_families, 0, G_N_ELEMENTS(families));
     tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks, 0, 2);
     tcase_add_loop_test(tcase, they_hold_where_a_split_backward_has_few_blocks_with_experts, 0,
+                        G_N_ELEMENTS(expert_cases));
+    tcase_add_loop_test(tcase, they_hold_where_experts_of_a_split_backward_differ, 0,
                         G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, they_hold_where_units_and_recomputed_layers_are_cut_in_two_places, 0,
                         2);
