@@ -40,6 +40,6 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
                              gboolean all, guint16 *by_stage);
 
 /* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
- * 0 where units differ. */
+ * 0 where blocks have several strategies. */
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec);
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);
