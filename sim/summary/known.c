@@ -257,25 +257,36 @@ const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage
     return shape != NULL ? shape : table_add(&known->shapes, &key, stage_shape_new(spec, stage));
 }
 
-/* Which stages have most layers. */
+/* The first and the last stage that has most of what is counted. */
+static void find_most(const guint *counts, guint pp, guint *first, guint *last)
+{
+    *first = *last = 0;
+    for (guint s = 1; s < pp; s++) {
+        if (counts[s] > counts[*first])
+            *first = s;
+        if (counts[s] >= counts[*last])
+            *last = s;
+    }
+}
+
 static guint *find_extremes(const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
     g_autofree guint *layers = g_new0(guint, pp);
+    g_autofree guint *sparse = g_new0(guint, pp);
     guint *found = g_new0(guint, NUM_EXTREMES);
-    guint most = 0;
 
-    for (guint c = 0; c < chunks; c++)
-        layers[c % pp] += schedule_chunk(&spec->schedule, spec->model->layers, pp, c).count;
-    for (guint s = 0; s < pp; s++)
-        most = MAX(most, layers[s]);
+    for (guint c = 0; c < chunks; c++) {
+        const BlockCounts blocks = chunk_blocks(spec, c);
+
+        layers[c % pp] += blocks.of[BLOCK_DENSE] + blocks.of[BLOCK_SPARSE];
+        sparse[c % pp] += blocks.of[BLOCK_SPARSE];
+    }
     found[EXTREME_LAST] = pp - 1;
-    for (guint s = pp; s-- > 0;)
-        if (layers[s] == most)
-            found[EXTREME_FIRST_LARGEST] = s;
-    for (guint s = 0; s < pp; s++)
-        if (layers[s] == most)
-            found[EXTREME_LAST_LARGEST] = s;
+    find_most(layers, pp, &found[EXTREME_FIRST_LARGEST], &found[EXTREME_LAST_LARGEST]);
+    find_most(sparse, pp, &found[EXTREME_FIRST_SPARSEST], &found[EXTREME_LAST_SPARSEST]);
+    if (model_num_sparse(spec->model) == 0) /* all have as many: none */
+        found[EXTREME_LAST_SPARSEST] = 0;
     return found;
 }
 

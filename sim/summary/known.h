@@ -27,8 +27,16 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage);
 
 /* Stages that say most about all of them; some may be equal.  The first has most in flight, the
- * last most before it. */
-enum { EXTREME_FIRST, EXTREME_LAST, EXTREME_FIRST_LARGEST, EXTREME_LAST_LARGEST, NUM_EXTREMES };
+ * last most before it; largest have most layers, sparsest most layers with experts. */
+enum {
+    EXTREME_FIRST,
+    EXTREME_LAST,
+    EXTREME_FIRST_LARGEST,
+    EXTREME_LAST_LARGEST,
+    EXTREME_FIRST_SPARSEST,
+    EXTREME_LAST_SPARSEST,
+    NUM_EXTREMES
+};
 const guint *known_extremes(Known *known, const ProgramSpec *spec);
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec);
