@@ -170,6 +170,7 @@ static void add_partly(Finder *finder)
     const Summary summary = summarise(finder->summariser, &spec, G_MAXUINT64);
     Candidate candidate = candidate_of(&finder->plan, &summary);
     candidate.partly = TRUE;
+    candidate.too_large = TOO_LARGE_UNKNOWN;
     found->legal++;
     g_array_append_val(found->listed, candidate);
 }
@@ -530,6 +531,8 @@ static void walk_candidate(gpointer data, guint i, guint worker)
         if (!summarise_recompute(summariser, &spec, walks->candidates->floor_limit_bytes, TRUE,
                                  by_stage))
             g_debug("a stage has too few layers: it will be found to be too large");
+        if (candidate->too_large != TOO_LARGE_UNKNOWN)
+            by_stage[candidate->too_large] = MAX(by_stage[candidate->too_large], 1);
         spec.schedule.recompute_layers = candidate->recompute_layers = by_stage;
     }
     const double bound_s = summarise_calls(summariser, &spec);
@@ -546,14 +549,13 @@ double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint 
                : 0;
 }
 
-Candidate candidate_partly(const Candidate *none, Recompute recompute)
+Candidate candidate_partly(const Candidate *none, Recompute recompute, guint too_large)
 {
-    static const guint16 no_layers[MAX_CHUNKS];
     Candidate partly = *none;
 
     partly.recompute = (guint8)recompute;
     partly.partly = TRUE;
-    partly.recompute_layers = no_layers;
+    partly.too_large = (guint16)too_large;
     return partly;
 }
 

@@ -167,13 +167,16 @@ static void price_candidate(gpointer data, guint i, guint worker)
 static const char slower[] =
     "a lower bound of its step time (or memory) is above the last plan that is listed";
 
-/* Its floor fits, itself it does not. */
-static void add_partly(Search *search, const Candidate *candidate)
+/* Its floor fits, itself it does not: the stage that @plan says to be too large is that as long as
+ * it computes nothing again. */
+static void add_partly(Search *search, const Candidate *candidate, const Plan *plan)
 {
+    const guint stage = plan->prediction.rank / (plan->gpus / plan->layout.size[AXIS_PP]);
+
     if (!candidates_offer_partly(search->request) || candidate->recompute != RECOMPUTE_NONE)
         return;
     for (gint r = RECOMPUTE_NONE + 1; r < NUM_RECOMPUTES; r++) {
-        const Candidate partly = candidate_partly(candidate, (Recompute)r);
+        const Candidate partly = candidate_partly(candidate, (Recompute)r, stage);
 
         g_array_append_val(search->more, partly);
         search->result->candidates++;
@@ -189,7 +192,7 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
     }
     if (result == PRICE_TOO_LARGE) {
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
-        add_partly(search, candidate);
+        add_partly(search, candidate, plan);
     } else {
         reject(search, VERDICT_SLOWER, slower);
     }
@@ -217,15 +220,24 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
     return count;
 }
 
-/* Brings the bounds of the next of @listed closer and sorts them in; returns how many. */
-static guint walk_more(const Search *search, const Candidates *found, guint walked, GArray *ready)
+/* Brings the bounds of @num candidates closer and sorts them in. */
+static void add_ready(const Search *search, const Candidate *candidates, guint num, GArray *ready)
+{
+    const guint first = ready->len;
+
+    g_array_append_vals(ready, candidates, num);
+    candidates_walk(search->found, search->request, &g_array_index(ready, Candidate, first), num);
+    g_array_sort(ready, by_bound);
+}
+
+/* The next of those that were listed; returns how many. */
+static guint walk_more(const Search *search, guint walked, GArray *ready)
 {
     enum { WALKS = 64 };
-    const guint first = ready->len, num = MIN(found->listed->len - walked, WALKS);
+    const GArray *listed = search->found->listed;
+    const guint num = MIN(listed->len - walked, WALKS);
 
-    g_array_append_vals(ready, &g_array_index(found->listed, Candidate, walked), num);
-    candidates_walk(found, search->request, &g_array_index(ready, Candidate, first), num);
-    g_array_sort(ready, by_bound);
+    add_ready(search, &g_array_index(listed, Candidate, walked), num, ready);
     return num;
 }
 
@@ -252,16 +264,15 @@ static void price_by_time(Search *search, const Candidates *found)
 
         if (next != NULL && !is_excluded(search, next) &&
             (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
-            walked += walk_more(search, found, walked, ready);
+            walked += walk_more(search, walked, ready);
             continue;
         }
         count = price_batch(search, ready, frontier);
         g_array_remove_range(ready, 0, count);
         if (search->more->len == 0)
             continue;
-        g_array_append_vals(ready, search->more->data, search->more->len);
+        add_ready(search, &g_array_index(search->more, Candidate, 0), search->more->len, ready);
         g_array_set_size(search->more, 0);
-        g_array_sort(ready, by_bound);
     }
     reject_rest(search, ready->len + listed->len - walked);
 }
