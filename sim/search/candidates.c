@@ -137,12 +137,14 @@ static Candidate candidate_of(const Plan *plan, const Summary *summary)
     };
 }
 
-/* FALSE where it is too large. */
+/* FALSE where it is too large.  How much too large is of interest only of what needs least. */
 static gboolean add_candidate(Finder *finder)
 {
     Candidates *found = finder->found;
     const ProgramSpec spec = plan_spec(&finder->plan);
-    const Summary summary = summarise(finder->summariser, &spec, finder->floor_limit_bytes);
+    const guint64 least_bytes = found->legal == 0 ? G_MAXUINT64 : found->least.floor_bytes;
+    const Summary summary =
+        summarise(finder->summariser, &spec, MAX(finder->floor_limit_bytes, least_bytes));
     const Candidate candidate = candidate_of(&finder->plan, &summary);
     const gboolean fits = candidate.floor_bytes <= finder->floor_limit_bytes;
 

@@ -36,7 +36,13 @@ struct Known {
     SimulateContext context;
     Shared *shared;
     Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
+    Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
 };
+
+typedef struct {
+    guint micro_batch;
+    const StageCost *cost;
+} LookedAt;
 
 typedef struct {
     guint pp;
@@ -152,6 +158,11 @@ static gpointer shared_add(Shared *shared, Table *table, const Key *key, gpointe
     return first;
 }
 
+static void array_free(gpointer array)
+{
+    g_array_unref(array);
+}
+
 static void keep(gpointer value)
 {
     (void)value;
@@ -172,6 +183,7 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     table_init(&known->timetables, timetables_clear);
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
+    table_init(&known->looked_at, array_free);
     return known;
 }
 
@@ -187,6 +199,7 @@ void known_free(Known *known)
     table_clear(&known->timetables);
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
+    table_clear(&known->looked_at);
     shared_unref(known->shared);
     g_free(known);
 }
@@ -204,14 +217,31 @@ static StagePlace looked_at(StagePlace place)
     return place == STAGE_MIDDLE ? STAGE_LAST : place;
 }
 
-const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
+static Key stage_key(const ProgramSpec *spec, StagePlace place, guint micro_batch)
 {
     const Schedule *schedule = &spec->schedule;
     const guint64 gradients = program_gradient_dtype(spec);
-    const Key key = {{looked_at(place) | gradients << 8, spec->layout.size[AXIS_TP],
-                      spec->layout.size[AXIS_CP], schedule->micro_batch, schedule->recompute,
-                      spec->context, schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0,
-                      layout_ep(&spec->layout)}};
+
+    return (Key){{looked_at(place) | gradients << 8, spec->layout.size[AXIS_TP],
+                  spec->layout.size[AXIS_CP], micro_batch, schedule->recompute, spec->context,
+                  schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
+}
+
+static void note_looked_at(Known *known, const ProgramSpec *spec, StagePlace place,
+                           const StageCost *cost)
+{
+    const LookedAt one = {spec->schedule.micro_batch, cost};
+    const Key key = stage_key(spec, place, 0);
+    GArray *all = table_find(&known->looked_at, &key);
+
+    if (all == NULL)
+        all = table_add(&known->looked_at, &key, g_array_new(FALSE, FALSE, sizeof(LookedAt)));
+    g_array_append_val(all, one);
+}
+
+const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const Key key = stage_key(spec, place, spec->schedule.micro_batch);
     StageCost *cost = table_find(&known->stages, &key);
 
     if (cost != NULL)
@@ -222,7 +252,25 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
         *cost = probe_stage(spec, &known->context, looked_at(place));
         cost = shared_add(known->shared, &known->shared->stages, &key, cost);
     }
+    note_looked_at(known, spec, place, cost);
     return table_add(&known->stages, &key, cost);
+}
+
+const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const guint micro_batch = spec->schedule.micro_batch;
+    const Key key = stage_key(spec, place, 0);
+    const GArray *all = table_find(&known->looked_at, &key);
+    const LookedAt *most = NULL;
+
+    for (guint i = 0; all != NULL && i < all->len; i++) {
+        const LookedAt *one = &g_array_index(all, LookedAt, i);
+
+        if (one->micro_batch <= micro_batch &&
+            (most == NULL || one->micro_batch > most->micro_batch))
+            most = one;
+    }
+    return most == NULL || most->micro_batch == micro_batch ? NULL : most->cost;
 }
 
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,

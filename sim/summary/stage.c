@@ -11,27 +11,55 @@ static const StageCost *rest_cost(Known *known, const ProgramSpec *spec, StagePl
     return known_stage(known, &none, place);
 }
 
-Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint index)
 {
     const StageShape *shape = known_shape(known, spec, index);
-    const Flow *flow = known_flow(known, spec);
     Stage stage = {
         .spec = spec,
         .micro_batches = spec->schedule.micro_batches,
         .shape = shape,
-        .cost = known_stage(known, spec, shape->place),
-        .rest = rest_cost(known, spec, shape->place),
-        .flow = &flow->stages[index],
-        .flows = flow,
-        .scalars = known_scalars(known, spec),
         .framework = known_framework(known),
     };
 
-    if (spec->layout.size[AXIS_PP] > 1)
-        stage.exchange_s = known_exchange_s(known, spec, stage.cost->ring.residual);
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         if (shape->units[s] > 0 || s == shape->root_strategy)
             stage.shards[s] = known_shard(known, spec, shape->place, (Strategy)s);
+    return stage;
+}
+
+static void add_flow(Stage *stage, Known *known)
+{
+    stage->flows = known_flow(known, stage->spec);
+    stage->flow = &stage->flows->stages[stage->shape->stage];
+}
+
+void stage_add_passes(Stage *stage, Known *known)
+{
+    const ProgramSpec *spec = stage->spec;
+
+    add_flow(stage, known);
+    stage->scalars = known_scalars(known, spec);
+    stage->cost = known_stage(known, spec, stage->shape->place);
+    stage->rest = rest_cost(known, spec, stage->shape->place);
+    if (spec->layout.size[AXIS_PP] > 1)
+        stage->exchange_s = known_exchange_s(known, spec, stage->cost->ring.residual);
+}
+
+gboolean stage_add_fewer(Stage *stage, Known *known)
+{
+    if (schedule_has_rest(&stage->spec->schedule))
+        return FALSE;
+    stage->cost = known_stage_below(known, stage->spec, stage->shape->place);
+    if (stage->cost != NULL)
+        add_flow(stage, known);
+    return stage->cost != NULL;
+}
+
+Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+{
+    Stage stage = stage_of_units(known, spec, index);
+
+    stage_add_passes(&stage, known);
     return stage;
 }
 

@@ -19,6 +19,15 @@ typedef struct {
 
 Stage stage_of(Known *known, const ProgramSpec *spec, guint stage);
 
+/* The same by steps: its units alone, which state is made of, and what it needs besides. */
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint stage);
+void stage_add_passes(Stage *stage, Known *known);
+
+/* In place of that: passes over fewer sequences.  The program of as many micro-batches of those has
+ * the same ops, and no tensor that is larger: so this one's arena is no smaller than that one's
+ * floor.  FALSE: none are known, or the stage's own are. */
+gboolean stage_add_fewer(Stage *stage, Known *known);
+
 /* Units of the stage's blocks: of a block with experts two. */
 typedef enum { UNITS_DENSE, UNITS_SPARSE, UNITS_EXPERTS, NUM_BLOCK_UNITS } BlockUnits;
 

@@ -71,8 +71,32 @@ static guint extreme_stages(Known *known, const ProgramSpec *spec, Stage *stages
 
     for (guint i = 0; i < NUM_EXTREMES; i++)
         if (is_new(extremes, i))
-            stages[num++] = stage_of(known, spec, extremes[i]);
+            stages[num++] = stage_of_units(known, spec, extremes[i]);
     return num;
+}
+
+static void note_floor(Summary *summary, const Stage *stage, guint64 bytes)
+{
+    if (bytes <= summary->floor_bytes)
+        return;
+    summary->floor_bytes = bytes;
+    summary->stage = stage->shape->stage;
+}
+
+/* By state alone, by passes over fewer sequences, by its own: what takes less to look at comes
+ * first.  Stops at what is above @limit_bytes. */
+static void find_floor(Summariser *summariser, Stage *stages, guint num, guint64 limit_bytes,
+                       Summary *summary)
+{
+    for (guint i = 0; i < num; i++)
+        note_floor(summary, &stages[i], stage_state_bytes(&stages[i]));
+    for (guint i = 0; i < num && summary->floor_bytes <= limit_bytes; i++)
+        if (limit_bytes < G_MAXUINT64 && stage_add_fewer(&stages[i], summariser->known))
+            note_floor(summary, &stages[i], floor_bytes(summariser, &stages[i]));
+    for (guint i = 0; i < num && summary->floor_bytes <= limit_bytes; i++) {
+        stage_add_passes(&stages[i], summariser->known);
+        note_floor(summary, &stages[i], floor_bytes(summariser, &stages[i]));
+    }
 }
 
 /* A step takes as long as any path through it, and all stages must fit. */
@@ -82,14 +106,7 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit
     const guint num = extreme_stages(summariser->known, spec, stages);
     Summary summary = {0};
 
-    for (guint i = 0; i < num; i++) {
-        const guint64 bytes = floor_bytes(summariser, &stages[i]);
-
-        if (bytes <= summary.floor_bytes)
-            continue;
-        summary.floor_bytes = bytes;
-        summary.stage = stages[i].shape->stage;
-    }
+    find_floor(summariser, stages, num, limit_bytes, &summary);
     for (guint i = 0; i < num && summary.floor_bytes <= limit_bytes; i++) {
         const double path_s = stage_path_s(&stages[i], &stages[0]);
         const double busy_s = stage_busy_s(&stages[i], summariser->overlaps, summariser->one_queue);

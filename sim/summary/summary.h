@@ -30,7 +30,8 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
-/* Of a layout whose floor is above @limit_bytes the bound is left 0. */
+/* Of a layout whose floor is above @limit_bytes the bound is left 0, and the floor that is returned
+ * may be any that says so: the closest one takes longer to find. */
 Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes);
 
 /* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
