@@ -37,6 +37,7 @@ struct Known {
     Shared *shared;
     Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
     Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
+    guint64 timetable_passes; /* of those known */
 };
 
 typedef struct {
@@ -372,15 +373,32 @@ const Flow *known_flow(Known *known, const ProgramSpec *spec)
                         : table_add(&known->flows, &key, shared_flow(known->shared, spec, &key));
 }
 
+/* A pass takes about 100 bytes of a timetable, and there may be 100,000 of them.  Beyond so many
+ * passes all are forgotten: what is walked next has other schedules. */
+static void make_room(Known *known, guint64 passes)
+{
+    enum { MOST_PASSES = 1 << 17 };
+
+    if (known->timetable_passes + passes > MOST_PASSES) {
+        table_clear(&known->timetables);
+        table_init(&known->timetables, timetables_clear);
+        known->timetable_passes = 0;
+    }
+    known->timetable_passes += passes;
+}
+
 const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 {
+    const Schedule *schedule = &spec->schedule;
+    const guint pp = spec->layout.size[AXIS_PP];
     const Key key = flow_key(spec);
     Timetables *found = table_find(&known->timetables, &key);
 
     if (found == NULL) {
+        make_room(known, (guint64)schedule_chunks(schedule, pp) * schedule->micro_batches);
         found = g_new(Timetables, 1);
-        found->pp = spec->layout.size[AXIS_PP];
-        found->tables = timetables_new(&spec->schedule, found->pp);
+        found->pp = pp;
+        found->tables = timetables_new(schedule, pp);
         table_add(&known->timetables, &key, found);
     }
     return found->tables;

@@ -20,7 +20,7 @@ void known_free(Known *known);
 
 const Framework *known_framework(const Known *known);
 
-/* All are the cache's own and stay. */
+/* All are the cache's own and stay, timetables until the next are asked for. */
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place);
 /* Where that was not looked at yet, that of fewer sequences a micro-batch, the most that were; NULL:
  * none, or it was. */

@@ -2,16 +2,22 @@
 
 #include <string.h>
 
+/* Of the first @blocks: every so many from a first one on (model_is_sparse()). */
+static guint sparse_before(const Model *model, guint blocks)
+{
+    const Experts *experts = &model->experts;
+
+    if (experts->count == 0 || blocks <= experts->first)
+        return 0;
+    return (blocks - experts->first - 1) / experts->every + 1;
+}
+
 static BlockCounts count_blocks(const Model *model, LayerRange range)
 {
-    BlockCounts counts = {.of = {range.count, 0}};
+    const guint sparse =
+        sparse_before(model, range.first + range.count) - sparse_before(model, range.first);
 
-    for (guint i = 0; model->experts.count > 0 && i < range.count; i++)
-        if (model_is_sparse(model, range.first + i)) {
-            counts.of[BLOCK_DENSE]--;
-            counts.of[BLOCK_SPARSE]++;
-        }
-    return counts;
+    return (BlockCounts){.of = {range.count - sparse, sparse}};
 }
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)

@@ -123,12 +123,13 @@ static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guin
     const guint most = schedule_most_layers(&spec->schedule, spec->model->layers,
                                             spec->layout.size[AXIS_PP], index);
     guint low = 0, high = most + 1;
+    Stage stage = stage_of(summariser->known, spec, index);
 
     while (low < high) {
         const guint middle = (low + high) / 2;
 
         *layers = (guint16)middle;
-        const Stage stage = stage_of(summariser->known, spec, index);
+        stage.shape = known_shape(summariser->known, spec, index); /* all that depends on it */
         if (middle <= most && stage_floor_bytes(&stage) > limit_bytes)
             low = middle + 1;
         else
