@@ -37,6 +37,7 @@ struct Known {
     Shared *shared;
     Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
     Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
+    Table blocks;    /* StageCost, by all that stages depend on but their place */
     guint64 timetable_passes; /* of those known */
 };
 
@@ -185,6 +186,7 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
     table_init(&known->looked_at, array_free);
+    table_init(&known->blocks, keep);
     return known;
 }
 
@@ -201,6 +203,7 @@ void known_free(Known *known)
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
     table_clear(&known->looked_at);
+    table_clear(&known->blocks);
     shared_unref(known->shared);
     g_free(known);
 }
@@ -240,6 +243,22 @@ static void note_looked_at(Known *known, const ProgramSpec *spec, StagePlace pla
     g_array_append_val(all, one);
 }
 
+/* Its blocks as those of another place, if one is known. */
+static StageCost *look_at(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const guint micro_batch = spec->schedule.micro_batch;
+    const Key key = stage_key(spec, place, micro_batch);
+    const Key of_blocks = stage_key(spec, NUM_STAGE_PLACES, micro_batch);
+    const StageCost *others = table_find(&known->blocks, &of_blocks);
+    StageCost *cost = g_new(StageCost, 1);
+
+    *cost = probe_stage(spec, &known->context, looked_at(place), others);
+    cost = shared_add(known->shared, &known->shared->stages, &key, cost);
+    if (others == NULL)
+        table_add(&known->blocks, &of_blocks, cost);
+    return cost;
+}
+
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
 {
     const Key key = stage_key(spec, place, spec->schedule.micro_batch);
@@ -248,11 +267,8 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
     if (cost != NULL)
         return cost;
     cost = shared_find(known->shared, &known->shared->stages, &key);
-    if (cost == NULL) {
-        cost = g_new(StageCost, 1);
-        *cost = probe_stage(spec, &known->context, looked_at(place));
-        cost = shared_add(known->shared, &known->shared->stages, &key, cost);
-    }
+    if (cost == NULL)
+        cost = look_at(known, spec, place);
     note_looked_at(known, spec, place, cost);
     return table_add(&known->stages, &key, cost);
 }

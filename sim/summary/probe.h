@@ -63,8 +63,10 @@ typedef struct {
 } ShardCost;
 
 /* @spec's block and root under its axes tp, cp, its micro-batch, recomputation, context, with or
- * without other stages, backward in one or two parts. */
-StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);
+ * without other stages, backward in one or two parts.  Blocks are the same at every place: @others
+ * are those of another, or NULL. */
+StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      const StageCost *others);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,

@@ -1,6 +1,7 @@
 #include "sim/summary/summary.h"
 
 #include "sim/cost/framework_memory.h"
+#include "sim/summary/probe.h"
 #include "tests/sim/family_case.h"
 
 /* ASan, under which one takes 5 times as long, is for memory; the release build runs it too. */
@@ -326,6 +327,34 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
+/* So what was looked at for one place serves the others, which look at their root alone. */
+START_TEST(blocks_are_the_same_at_every_place)
+{
+    enum { DRAWS = 30 };
+    const guint num_families = G_N_ELEMENTS(families);
+    g_autoptr(Model) model =
+        (guint)_i < num_families ? family_model((guint)_i) : expert_model((guint)_i - num_families);
+    g_autoptr(GRand) random = g_rand_new_with_seed(781 + (guint)_i);
+
+    for (guint i = 0; i < DRAWS; i++) {
+        g_autoptr(Topology) topology = NULL;
+        guint16 stages[MAX_CHUNKS];
+        const Case one = draw_case(random, model, stages);
+        const SimulateContext context = draw_context(random, &one, &topology);
+        const ProgramSpec spec = case_spec(&one);
+        g_autofree char *text = case_text(&one);
+        const StageCost last = probe_stage(&spec, &context, STAGE_LAST, NULL);
+
+        for (guint place = STAGE_ONLY; place <= STAGE_LAST; place++) {
+            const StageCost all = probe_stage(&spec, &context, (StagePlace)place, NULL);
+            const StageCost root = probe_stage(&spec, &context, (StagePlace)place, &last);
+
+            ck_assert_msg(memcmp(&all, &root, sizeof all) == 0, "place %u of %s", place, text);
+        }
+    }
+}
+END_TEST
+
 /* As sim/search/price.c prices it: its tensors grown, its memory with what no tensor stands for. */
 static void compare_foreign(const Case *from, const SimulateContext *context)
 {
@@ -534,6 +563,8 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
+    tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0,
+                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_within_1_percent_of_the_peak);
