@@ -22,8 +22,8 @@ const Framework *known_framework(const Known *known);
 
 /* All are the cache's own and stay, timetables until the next are asked for. */
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place);
-/* Where that was not looked at yet, that of fewer sequences a micro-batch, the most that were; NULL:
- * none, or it was. */
+/* Where that was not looked at yet, that of fewer sequences a micro-batch, the most that were;
+ * NULL: none, or it was. */
 const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StagePlace place);
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
                              Strategy strategy);
