@@ -365,9 +365,11 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
     g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
     const double step_s = slowest_s(set, &spec, context);
+    const Summary summary = summarise(summariser, &spec, G_MAXUINT64);
+    guint64 most_bytes = 0;
 
-    ck_assert_msg(summarise(summariser, &spec, G_MAXUINT64).bound_s <= step_s * (1 + 1e-9),
-                  "%s as %s", text, context->framework->name);
+    ck_assert_msg(summary.bound_s <= step_s * (1 + 1e-9), "%s as %s", text,
+                  context->framework->name);
     ck_assert_msg(summarise_calls(summariser, &spec) <= step_s * (1 + 1e-9), "%s as %s", text,
                   context->framework->name);
     for (guint c = 0; c < set->num_classes; c++) {
@@ -379,7 +381,9 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
         ck_assert_msg(floor_bytes <= use.total,
                       "stage %u of %s as %s: floor %" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT, c,
                       text, context->framework->name, floor_bytes, use.total);
+        most_bytes = MAX(most_bytes, floor_bytes);
     }
+    compare_too_large(&spec, context, summary.floor_bytes, most_bytes);
 }
 
 START_TEST(the_bounds_hold_for_other_frameworks)
