@@ -313,14 +313,31 @@ static const KernelRate cudnn_rates[NUM_GENERATIONS][2] = {
     [BLACKWELL_ULTRA] = {{0.84, 0.615}, {1.22, 0.70}},
 };
 
+/* A score takes as long as with heads of so many values, be they smaller: its exponential and the
+ * tiles, not its products, bound it then.  From heads of 64 beside those of 128 in the same
+ * results: windows of 1,024 tokens reach 358 and 299 (H200), 632 and 660 (GB200), 748 and 689
+ * TFLOP/s (GB300).  In fp8: those of cuDNN 9.22 (results/gpt_oss, April 2026); forward twice as
+ * many heads of half the width take twice as long. */
+static const KernelRate least_head_dim[NUM_GENERATIONS][2] = {
+    [HOPPER] = {{86, 86}, {86, 86}},
+    [BLACKWELL] = {{119, 95}, {128, 106}},
+    [BLACKWELL_ULTRA] = {{120, 95}, {128, 95}},
+};
+
+static gboolean is_cudnn_2026(const GpuFamily *family, AttentionKernel kernel)
+{
+    return family->generation != BEFORE_HOPPER &&
+           (kernel == ATTENTION_CUDNN_2026 || kernel == ATTENTION_CUDNN_FP8);
+}
+
 /* Of dense peak, on long sequences. */
 static KernelRate attention_rate(const GpuFamily *family, AttentionKernel kernel)
 {
-    const gboolean old = family->generation == BEFORE_HOPPER, fp8 = kernel == ATTENTION_CUDNN_FP8;
+    const gboolean old = family->generation == BEFORE_HOPPER;
     const double clock = family->sustained_clock;
 
-    if (!old && (fp8 || kernel == ATTENTION_CUDNN_2026)) {
-        const KernelRate *rate = &cudnn_rates[family->generation][fp8];
+    if (is_cudnn_2026(family, kernel)) {
+        const KernelRate *rate = &cudnn_rates[family->generation][kernel == ATTENTION_CUDNN_FP8];
 
         return (KernelRate){clock * rate->forward, clock * rate->backward};
     }
@@ -337,25 +354,49 @@ typedef struct {
 
 static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
 
+static double of_pass(const KernelRate *rate, const Op *op)
+{
+    return op->kind == OP_ATTENTION ? rate->forward : rate->backward;
+}
+
+/* Of the products' time, what scores take with heads as small as the op's. */
+static double small_heads(const Op *op, const GpuFamily *family, AttentionKernel kernel)
+{
+    const double dim = (double)(op->sizes.head_dim + op_value_dim(op)) / 2;
+
+    if (!is_cudnn_2026(family, kernel))
+        return 1;
+    const KernelRate *least = &least_head_dim[family->generation][kernel == ATTENTION_CUDNN_FP8];
+    return MAX(1, of_pass(least, op) / dim);
+}
+
 /**
  * flash_seconds: causal flash attention, forward or backward.
  *
- *     t = F / (peak * fraction * s / (s + s0))
+ *     t = F / (peak * fraction * s / (s + s0)) * max(1, d0 / d)
  *
  *     F   FLOPs as issued (causal half)     s0  causal_waste_tokens
  *     s   keys of a sequence, of those in windows as many as a causal one with these pairs has
+ *     d   head dimension                    d0  least_head_dim
  *
- * Left out: head dimension (the fractions are for 128), grouped queries.
+ * With windows of 128 in 4,096 tokens and heads of 64 cuDNN 9.22 takes 0.210 and 0.465 ms on GB200
+ * (results/gpt_oss), this 0.18 and 0.44.  Its backward pass in fp8 takes no less for windows (the
+ * time grows with the square of the sequence there).  Left out: grouped queries; smaller heads in
+ * other kernels, for which the fractions of 128 are taken.
  */
 static double flash_seconds(const Op *op, const Topology *topology, AttentionKernel kernel)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
     const KernelRate rate = attention_rate(family, kernel);
-    const double fraction = op->kind == OP_ATTENTION ? rate.forward : rate.backward;
-    const double seq = (double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op);
+    Op seen = *op;
 
-    return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+    if (kernel == ATTENTION_CUDNN_FP8 && op->kind == OP_ATTENTION_BACKWARD)
+        seen.sizes.seen = 0;
+    const double seq = (double)(op_key_blocks(&seen) * seen.sizes.seq) * op_seen_pairs(&seen);
+    const double at_128 =
+        op_flops(&seen) / (gpu_peak_flops(&topology->gpu, op->dtype) * of_pass(&rate, op) * seq /
                            (seq + gpu_common.causal_waste_tokens));
+    return at_128 * small_heads(op, family, kernel);
 }
 
 /**

@@ -192,6 +192,23 @@ START_TEST(experts_are_those_of_the_model_of_that_name)
 }
 END_TEST
 
+/* gpt-oss' report, sec. 2.2: every other block sees 128 tokens; no other mixture has windows. */
+START_TEST(windows_are_those_of_gpt_oss)
+{
+    g_autofree char *text = with(sparse_row, "model", "gpt-oss-20b");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason),
+                    other = plan_of(sparse_row, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    const double hidden = 1 - 128.0 / plan->workload.seq_len;
+    ck_assert_double_eq_tol(model_seen_pairs(plan->model, plan->workload.seq_len),
+                            1 - hidden * hidden / 2, 1e-12);
+    ck_assert_double_eq(model_seen_pairs(other->model, other->workload.seq_len), 1);
+}
+END_TEST
+
 static const struct {
     const char *framework, *model, *name;
 } usages[] = {
@@ -534,6 +551,7 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_test(test, windows_are_those_of_gpt_oss);
     tcase_add_loop_test(test, a_mixture_is_one_graph_from_a_release_on, 0, G_N_ELEMENTS(graphs));
     tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
                         G_N_ELEMENTS(versions));
