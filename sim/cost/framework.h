@@ -46,8 +46,11 @@ typedef struct Framework {
     gboolean fuses_experts; /* their activation is part of the products */
     double exchange_more;   /* time of exchanges between experts beside that of their bytes, where
                                the innermost network joins all of them, of it */
-    double exchange_hidden; /* of those exchanges, beside the rest */
+    double exchange_hidden; /* of those exchanges, beside the rest of a block, where that takes as
+                               long; of the rest where it is shorter */
     gboolean sends_once;    /* a token goes once to each node, rank with experts that it visits */
+    gboolean pads_rows;     /* in fp8 each expert's rows are copied to a multiple of 16 or 32, and
+                               back, by kernels of their own */
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
                                it */
@@ -88,8 +91,9 @@ const Framework *framework_or_default(const Framework *framework);
 /* Whether that is another than fsdp-run, whose memory is not the program's. */
 gboolean framework_is_foreign(const Framework *framework);
 
-/* How often the bytes of a memory-bound op pass through memory. */
-double framework_passes(const Framework *framework, const Op *op);
+/* How often the bytes of a memory-bound op pass through memory; @pads: rows of experts are padded
+ * (pads_rows in a program in fp8). */
+double framework_passes(const Framework *framework, const Op *op, gboolean pads);
 
 /* Of the time of a collective of @kind between ranks of @purpose ("tp", "pp", "shard", ...), what
  * is left; @inside: the innermost network joins all of them. */

@@ -107,12 +107,14 @@ static void permute(const Emit *to, guint x, guint routes, guint rows)
     emit_writes(op, rows);
 }
 
+/* top_k tells it from casts of other things: where it is, frameworks differ. */
 static void copy_rows(const Emit *to, guint from, guint target)
 {
     if (from == target)
         return;
     Op *op = emit_op(to, OP_CAST);
     op->sizes.elements = routed_rows(to->builder) * to->builder->local.hidden;
+    op->sizes.top_k = to->builder->local.experts.top_k;
     emit_reads(op, from);
     emit_writes(op, target);
 }

@@ -210,19 +210,24 @@ START_TEST(windows_are_those_of_gpt_oss)
 END_TEST
 
 static const struct {
-    const char *framework, *model, *name;
+    const char *framework, *model, *gpu, *name;
 } usages[] = {
-    {"Megatron-Bridge", "GPT OSS 120B", "megatron-bridge-gpt-oss"},
-    {"Megatron-Bridge", "gpt-oss-20b", "megatron-bridge-gpt-oss"},
-    {"Megatron-Bridge", "Qwen3_30B_a3B", "megatron-bridge"},
-    {"NeMo", "Qwen3_30B_a3B", "nemo"},
-    {"Megatron-Core", "GPT OSS 120B", "megatron"},
+    {"Megatron-Bridge", "GPT OSS 120B", "H100", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "gpt-oss-20b", "B200", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "Qwen3_30B_a3B", "H100", "megatron-bridge"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "H100", "megatron-bridge-overlap"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "B200", "megatron-bridge-alltoall"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "GB300", "megatron-bridge"},
+    {"NeMo", "Qwen3_30B_a3B", "H100", "nemo"},
+    {"Megatron-Core", "GPT OSS 120B", "H100", "megatron"},
 };
 
 START_TEST(a_framework_is_told_by_its_name_and_the_models)
 {
     g_autofree char *named = with(sparse_row, "framework", usages[_i].framework);
-    g_autofree char *text = with(named, "model", usages[_i].model);
+    g_autofree char *gpu = with(named, "gpu", usages[_i].gpu);
+    g_autofree char *memory = with(gpu, "gpu_mem_gb", "");
+    g_autofree char *text = with(memory, "model", usages[_i].model);
     g_autofree char *reason = NULL;
     double share;
     g_autoptr(Plan) plan = plan_of(text, &share, &reason);
@@ -232,14 +237,17 @@ START_TEST(a_framework_is_told_by_its_name_and_the_models)
 }
 END_TEST
 
-/* From 26.06 on, on GPUs of a rack, in MXFP8: all of it, and only of mixtures. */
+/* From 26.06 on, in MXFP8, on GPUs of a rack: all of it, and only of mixtures; of others Qwen3-30B
+ * on B300, from 26.08 on on B200 too. */
 static const struct {
     const char *framework, *gpu, *precision, *name;
 } graphs[] = {
     {"Megatron-Bridge / Megatron-Core 26.06.01", "GB300", "MXFP8", "megatron-bridge-graph"},
     {"Megatron-Bridge / Megatron-Core 26.08", "GB200", "MXFP8", "megatron-bridge-graph"},
     {"Megatron-Bridge / Megatron-Core 26.04.01", "GB300", "MXFP8", "megatron-bridge"},
-    {"Megatron-Bridge / Megatron-Core 26.06", "B300", "MXFP8", "megatron-bridge"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "B300", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.08", "B200", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "B200", "MXFP8", "megatron-bridge"},
     {"Megatron-Bridge / Megatron-Core 26.06", "GB300", "FP8", "megatron-bridge"},
 };
 
