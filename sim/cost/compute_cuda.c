@@ -291,26 +291,28 @@ typedef struct {
 } KernelRate;
 
 /* Beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on.  FlashAttention 1: Dao
- * 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the same figures.  cuDNN on
- * Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
+ * 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the same figures. */
 static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
     [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
     [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
-    [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
+    [ATTENTION_CUDNN] = {{1, 1}},
     [ATTENTION_CUDNN_2026] = {{1, 1}},
     [ATTENTION_CUDNN_FP8] = {{1, 1}},
 };
 
-/* Of dense bf16 peak at a short benchmark's clock, in bf16 and in fp8: cuDNN 9.19 on H200, GB200
- * and GB300, 64 heads of 128, causal, 4k to 16k tokens (NVIDIA/cudnn-frontend,
- * benchmark/sdpa_benchmark_training/results/..._919_only_cudnn, February 2026).  Hopper's backward
+enum { CUDNN_BEFORE, CUDNN_2026, CUDNN_FP8, NUM_CUDNN };
+
+/* Of dense bf16 peak at a short benchmark's clock; heads of 128, causal, 4k to 16k tokens
+ * (NVIDIA/cudnn-frontend, benchmark).  Before 2026: 9.1 of May 2024 on H200 (sdpa_benchmark), 9.10
+ * on B200 and 9.13 on GB300 through PyTorch (sdpa_benchmark_training/artifacts).  In bf16 and in
+ * fp8 9.19 on H200, GB200 and GB300 (results/..._919_only_cudnn, February 2026).  Hopper's backward
  * pass in fp8 is slower than in bf16, which is taken.  Blackwell Ultra has twice the exponentials a
  * clock. */
-static const KernelRate cudnn_rates[NUM_GENERATIONS][2] = {
-    [HOPPER] = {{0.73, 0.61}, {0.73, 0.61}},
-    [BLACKWELL] = {{0.70, 0.585}, {0.88, 0.66}},
-    [BLACKWELL_ULTRA] = {{0.84, 0.615}, {1.22, 0.70}},
+static const KernelRate cudnn_rates[NUM_GENERATIONS][NUM_CUDNN] = {
+    [HOPPER] = {{0.72, 0.53}, {0.73, 0.61}, {0.73, 0.61}},
+    [BLACKWELL] = {{0.60, 0.48}, {0.70, 0.585}, {0.88, 0.66}},
+    [BLACKWELL_ULTRA] = {{0.70, 0.52}, {0.84, 0.615}, {1.22, 0.70}},
 };
 
 /* A score takes as long as with heads of so many values, be they smaller: its exponential and the
@@ -324,24 +326,31 @@ static const KernelRate least_head_dim[NUM_GENERATIONS][2] = {
     [BLACKWELL_ULTRA] = {{120, 95}, {128, 95}},
 };
 
-static gboolean is_cudnn_2026(const GpuFamily *family, AttentionKernel kernel)
+/* Of cudnn_rates; NUM_CUDNN for other kernels and GPUs. */
+static guint cudnn_version(const GpuFamily *family, AttentionKernel kernel)
 {
-    return family->generation != BEFORE_HOPPER &&
-           (kernel == ATTENTION_CUDNN_2026 || kernel == ATTENTION_CUDNN_FP8);
+    static const guint versions[NUM_ATTENTION_KERNELS] = {
+        [ATTENTION_FLASH_2] = NUM_CUDNN,      [ATTENTION_FLASH_1] = NUM_CUDNN,
+        [ATTENTION_FLASH_TRITON] = NUM_CUDNN, [ATTENTION_CUDNN] = CUDNN_BEFORE,
+        [ATTENTION_CUDNN_2026] = CUDNN_2026,  [ATTENTION_CUDNN_FP8] = CUDNN_FP8,
+        [ATTENTION_FUSED_MASK] = NUM_CUDNN,   [ATTENTION_UNFUSED] = NUM_CUDNN,
+    };
+
+    return family->generation == BEFORE_HOPPER ? NUM_CUDNN : versions[kernel];
 }
 
 /* Of dense peak, on long sequences. */
 static KernelRate attention_rate(const GpuFamily *family, AttentionKernel kernel)
 {
-    const gboolean old = family->generation == BEFORE_HOPPER;
+    const guint version = cudnn_version(family, kernel);
     const double clock = family->sustained_clock;
 
-    if (is_cudnn_2026(family, kernel)) {
-        const KernelRate *rate = &cudnn_rates[family->generation][kernel == ATTENTION_CUDNN_FP8];
+    if (version != NUM_CUDNN) {
+        const KernelRate *rate = &cudnn_rates[family->generation][version];
 
         return (KernelRate){clock * rate->forward, clock * rate->backward};
     }
-    const KernelRate *beside = &kernel_rates[kernel][!old];
+    const KernelRate *beside = &kernel_rates[kernel][family->generation != BEFORE_HOPPER];
     return (KernelRate){family->attention_forward * beside->forward,
                         family->attention_backward * beside->backward};
 }
@@ -363,11 +372,11 @@ static double of_pass(const KernelRate *rate, const Op *op)
 static double small_heads(const Op *op, const GpuFamily *family, AttentionKernel kernel)
 {
     const double dim = (double)(op->sizes.head_dim + op_value_dim(op)) / 2;
+    const guint version = cudnn_version(family, kernel);
 
-    if (!is_cudnn_2026(family, kernel))
+    if (version == NUM_CUDNN)
         return 1;
-    const KernelRate *least = &least_head_dim[family->generation][kernel == ATTENTION_CUDNN_FP8];
-    return MAX(1, of_pass(least, op) / dim);
+    return MAX(1, of_pass(&least_head_dim[family->generation][version == CUDNN_FP8], op) / dim);
 }
 
 /**
