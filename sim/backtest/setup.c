@@ -38,6 +38,9 @@ typedef struct {
 #define MEGATRON_BRIDGE_USAGE                                                                      \
     .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE
 
+#define NEMO_USAGE                                                                                 \
+    .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE, .interleaves = TRUE
+
 /* The first that matches holds; the last matches all. */
 static const Usage usages[] = {
     {.word = "AA-Scaling",
@@ -109,12 +112,15 @@ static const Usage usages[] = {
      .framework = "nemo-2022",
      .recipe = "megatron",
      .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "NeMo",
-     .framework = "nemo",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER,
-     .sequence = TRUE,
-     .interleaves = TRUE},
+    {.word = "MLPerf", /* without dropout: 175b_mlperf.yaml */
+     NEMO_USAGE,
+     .framework = "nemo"},
+    {.word = "NeMo", /* 0.1 in its configurations of GPT-3 (NeMo-Framework-Launcher,
+                        conf/training), none in others */
+     .model = "gpt3",
+     NEMO_USAGE,
+     .framework = "nemo-dropout"},
+    {.word = "NeMo", NEMO_USAGE, .framework = "nemo"},
     {.word = "Megatron-Core 26.06",
      .software = "MXFP8",
      .gpu = "GB",

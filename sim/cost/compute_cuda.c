@@ -379,6 +379,33 @@ static double small_heads(const Op *op, const GpuFamily *family, AttentionKernel
     return MAX(1, of_pass(&least_head_dim[family->generation][version == CUDNN_FP8], op) / dim);
 }
 
+/* Of bf16, that a multiprocessor does a clock: peak / multiprocessors / boost clock. */
+static const double flops_per_clock[NUM_GENERATIONS] = {2048, 4096, 8192, 8192};
+
+/**
+ * dropout_seconds: random numbers for the scores of flash attention, in its forward pass and again
+ * in the backward one.
+ *
+ *     t = S c F / (peak * clock)
+ *
+ *     S  scores      c  0.2 clocks a score      F  flops_per_clock      clock  sustained_clock
+ *
+ * Philox-4x32 of 10 rounds gives four numbers with 20 xors and 20 sums of keys; with comparison,
+ * selection and scale 13 integer operations a score, of which a multiprocessor does 64 a clock
+ * (CUDA C++ Programming Guide, "Arithmetic Instructions").  Nothing of the kernel hides them: both
+ * are bound by what issues instructions (Ma et al., arXiv 2410.07531).
+ */
+static double dropout_seconds(const Op *op, const GpuFamily *family, const Topology *topology)
+{
+    const double dim = (double)op->sizes.head_dim, value_dim = (double)op_value_dim(op);
+    const double products = op->kind == OP_ATTENTION ? dim + value_dim : 3 * dim + 2 * value_dim;
+    const double scores = op_flops(op) / (2 * products);
+    const double clocks = 13.0 / 64;
+
+    return scores * clocks * flops_per_clock[family->generation] /
+           (gpu_peak_flops(&topology->gpu, DTYPE_BF16) * family->sustained_clock);
+}
+
 /**
  * flash_seconds: causal flash attention, forward or backward.
  *
@@ -446,11 +473,14 @@ static double slowest_share(const ComputeContext *context)
 
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
-    const AttentionKernel kernel = framework_or_default(context->framework)->attention;
+    const Framework *framework = framework_or_default(context->framework);
+    const AttentionKernel kernel = framework->attention;
 
-    return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
-               ? unfused_seconds(op, topology, context)
-               : flash_seconds(op, topology, kernel) * slowest_share(context);
+    if (kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED)
+        return unfused_seconds(op, topology, context);
+    const double random_s =
+        framework->drops_scores ? dropout_seconds(op, gpu_family(topology->gpu.name), topology) : 0;
+    return (flash_seconds(op, topology, kernel) + random_s) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

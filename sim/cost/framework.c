@@ -91,12 +91,14 @@
 
 #define DRIVER .process_bytes = 3.5e9
 
-/* Megatron-Core whose traffic of tp and pp is hidden but for 0.3. */
-#define NEMO                                                                                       \
+/* Megatron-Core whose traffic of tp and pp is hidden but for 0.3; keeps so many bytes for each
+ * value of the residual stream. */
+#define NEMO_KEEPS(bytes)                                                                          \
     WHOLE_LOGITS, DRIVER, .keeps_fp8_weights = TRUE, .tensor_hidden = 0.7, .pipeline_hidden = 0.7, \
                           .gather_exposed = 0.15, .reduce_exposed = 0.15, .splits_messages = TRUE, \
                           .logit_held_bytes = 6, .transient_share = 0.07,                          \
-                          .saved = {.hidden = 4, .ffn = 2}
+                          .saved = {.hidden = (bytes), .ffn = 2}
+#define NEMO NEMO_KEEPS(4)
 
 /* Between tensor-parallel matrices DTensor gathers the norms' outputs before the products, which
  * keep what they read. */
@@ -159,6 +161,16 @@ static const Framework frameworks[] = {
         .recomputes_all = TRUE,
         MEGATRON_EXPERTS,
         NEMO,
+        .attention = ATTENTION_CUDNN,
+    },
+    {
+        .name = "nemo-dropout",
+        .reading = "the same with dropout, as NeMo's configurations of GPT-3 alone have it",
+        .recomputes_all = TRUE,
+        MEGATRON_EXPERTS,
+        NEMO_KEEPS(6), /* and two masks */
+        DROPOUT,
+        .drops_scores = TRUE,
         .attention = ATTENTION_CUDNN,
     },
     {

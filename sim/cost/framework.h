@@ -35,8 +35,9 @@ typedef struct Framework {
     double activation_more; /* the same of SwiGLU and GELU */
     double residual_more;   /* the same of what adds to the residual stream */
     double rotary_more;     /* the same of rotary embedding */
-    double gradient_more; /* bytes that adding a product's gradient to the step's moves, a value */
-    double fp8_more;      /* time of fp8 products beside that of the library's best, of it */
+    double gradient_more;  /* bytes that adding a product's gradient to the step's moves, a value */
+    gboolean drops_scores; /* flash attention has dropout: a random number for each score */
+    double fp8_more;       /* time of fp8 products beside that of the library's best, of it */
     gboolean keeps_fp8_weights; /* rounded once a step, not for each micro-batch */
     double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */

@@ -274,6 +274,9 @@ END_TEST
 static const struct {
     const char *framework, *model, *software, *locator, *name;
 } versions[] = {
+    {"NeMo 24.07 / Megatron-Core", "GPT3-175B", "", "", "nemo-dropout"},
+    {"NeMo 24.07 / Megatron-Core", "Llama 3 8B", "", "", "nemo"},
+    {"NeMo/Megatron-Core (MLPerf-tuned)", "GPT-3 175B", "", "", "nemo"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"},
     {"torchtitan FSDP2", "Llama 3 8B", "eager", "llama3_h100_202412.md", "torchtitan-eager"},

@@ -121,6 +121,32 @@ START_TEST(small_heads_and_windows_take_what_cudnns_table_says)
 }
 END_TEST
 
+/* 13 operations a score, 64 a clock on each of 132 multiprocessors at 1.83 GHz, 0.85 of it in a
+ * step; scores are those of the causal half, of windows fewer. */
+START_TEST(dropout_takes_a_random_number_for_each_score)
+{
+    g_auto(Topology) h100 = test_topology(DEVICE_CUDA, (char *)"h100-sxm-80gb");
+    const OpKind kinds[] = {OP_ATTENTION, OP_ATTENTION_BACKWARD};
+    const double scores = 2.0 * 32 * 2048 * 2048 / 2;
+
+    h100.gpu.peak_flops[DTYPE_BF16] = 989.4e12;
+    for (guint i = 0; i < 2 * G_N_ELEMENTS(kinds); i++) {
+        Framework framework = *framework_default();
+        ComputeContext context = alone;
+        Op op = attention(kinds[i / 2], 2048);
+
+        op.sizes.seen = i % 2 == 0 ? 0 : 0.25;
+        framework.attention = ATTENTION_CUDNN;
+        context.framework = &framework;
+        const double without = compute_op_seconds(&op, &h100, &context);
+        framework.drops_scores = TRUE;
+        ck_assert_double_eq_tol((compute_op_seconds(&op, &h100, &context) - without) /
+                                    (scores * op_seen_pairs(&op) * 13 / 64 / 132 / 1.83e9 / 0.85),
+                                1, 0.01);
+    }
+}
+END_TEST
+
 /* No figure is of A100: cuDNN's kernels are FlashAttention-2's there, whatever version. */
 START_TEST(a_gpu_before_hopper_has_one_kernel_of_cudnn)
 {
@@ -147,6 +173,7 @@ static Suite *gpu_rates_suite(void)
     tcase_add_test(test, kernels_of_a_faster_memory_reach_less_of_it);
     tcase_add_test(test, cudnn_runs_at_the_rates_of_its_table);
     tcase_add_test(test, small_heads_and_windows_take_what_cudnns_table_says);
+    tcase_add_test(test, dropout_takes_a_random_number_for_each_score);
     tcase_add_test(test, a_gpu_before_hopper_has_one_kernel_of_cudnn);
     suite_add_tcase(suite, test);
     return suite;
