@@ -54,7 +54,7 @@ static double logit_bytes(const Topology *topology, const ComputeContext *contex
 {
     const double bytes = framework_of(topology, context)->logit_bytes;
 
-    return bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT;
+    return (bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT) * MAX(context->logit_ranks, 1);
 }
 
 static void add_gemm(Works *works, const GemmShape *shape, double times)

@@ -387,6 +387,8 @@ ComputeContext durations_compute(const Program *program, const Op *op,
         .cores = context->topology->gpus_per_node,
         .unit_elements = unit_elements(program, op),
         .context_ranks = group_ranks(program, "cp"),
+        .logit_ranks =
+            durations_framework(context)->gathers_logits ? group_ranks(program, "tp") : 1,
         .pads = pads_rows(program, op, durations_framework(context)),
         .framework = durations_framework(context),
     };

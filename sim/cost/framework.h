@@ -69,7 +69,8 @@ typedef struct Framework {
     double process_bytes;     /* of a process beside its tensors; 0: as for fsdp-run */
     double logit_held_bytes;  /* of a logit of a whole micro-batch; 0: chunks, as the program */
     double logit_split_bytes; /* the same where a tp group splits the vocabulary; 0: as much */
-    gboolean gathers_logits;  /* of the tp group: each rank holds all of them */
+    gboolean gathers_logits;  /* of the tp group: each rank holds all of them, and takes the loss of
+                                 all */
     double transient_share;   /* buffers that come and go, of all that is not state */
     double gather_bytes;      /* of buffers that stay, for the collectives of a tp group, for each
                                  value of a micro-batch's residual stream */
