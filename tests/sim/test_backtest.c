@@ -209,6 +209,29 @@ START_TEST(windows_are_those_of_gpt_oss)
 }
 END_TEST
 
+/* Examples of 180 tokens in a sequence of 2048: 180 / 2048 of all pairs, but for the diagonal. */
+START_TEST(packed_examples_see_only_themselves)
+{
+    static const struct {
+        const char *framework, *model;
+        double seen;
+    } packed[] = {{"NeMo 24.07 / Megatron-Core", "LLAMA2-7B SFT", 180.0 / 2048},
+                  {"NeMo 24.07 / Megatron-Core", "LLAMA2-7B", 1},
+                  {"Paxml (JAX/XLA)", "Llama 2 7B SFT", 1}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(packed); i++) {
+        g_autofree char *named = with(row, "framework", packed[i].framework);
+        g_autofree char *text = with(named, "model", packed[i].model);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_double_eq_tol(model_seen_pairs(plan->model, 2048), packed[i].seen, 0.003);
+    }
+}
+END_TEST
+
 static const struct {
     const char *framework, *model, *gpu, *name;
 } usages[] = {
@@ -563,6 +586,7 @@ static Suite *backtest_suite(void)
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
     tcase_add_test(test, windows_are_those_of_gpt_oss);
+    tcase_add_test(test, packed_examples_see_only_themselves);
     tcase_add_loop_test(test, a_mixture_is_one_graph_from_a_release_on, 0, G_N_ELEMENTS(graphs));
     tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
                         G_N_ELEMENTS(versions));
