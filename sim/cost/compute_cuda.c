@@ -302,7 +302,7 @@ static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_CUDNN_FP8] = {{1, 1}},
 };
 
-enum { CUDNN_BEFORE, CUDNN_2026, CUDNN_FP8, NUM_CUDNN };
+enum { NOT_CUDNN, CUDNN_BEFORE, CUDNN_2026, CUDNN_FP8, NUM_CUDNN };
 
 /* Of dense bf16 peak at a short benchmark's clock; heads of 128, causal, 4k to 16k tokens
  * (NVIDIA/cudnn-frontend, benchmark).  Before 2026: 9.1 of May 2024 on H200 (sdpa_benchmark), 9.10
@@ -311,9 +311,12 @@ enum { CUDNN_BEFORE, CUDNN_2026, CUDNN_FP8, NUM_CUDNN };
  * pass in fp8 is slower than in bf16, which is taken.  Blackwell Ultra has twice the exponentials a
  * clock. */
 static const KernelRate cudnn_rates[NUM_GENERATIONS][NUM_CUDNN] = {
-    [HOPPER] = {{0.72, 0.53}, {0.73, 0.61}, {0.73, 0.61}},
-    [BLACKWELL] = {{0.60, 0.48}, {0.70, 0.585}, {0.88, 0.66}},
-    [BLACKWELL_ULTRA] = {{0.70, 0.52}, {0.84, 0.615}, {1.22, 0.70}},
+    [HOPPER] =
+        {[CUDNN_BEFORE] = {0.72, 0.53}, [CUDNN_2026] = {0.73, 0.61}, [CUDNN_FP8] = {0.73, 0.61}},
+    [BLACKWELL] =
+        {[CUDNN_BEFORE] = {0.60, 0.48}, [CUDNN_2026] = {0.70, 0.585}, [CUDNN_FP8] = {0.88, 0.66}},
+    [BLACKWELL_ULTRA] =
+        {[CUDNN_BEFORE] = {0.70, 0.52}, [CUDNN_2026] = {0.84, 0.615}, [CUDNN_FP8] = {1.22, 0.70}},
 };
 
 /* A score takes as long as with heads of so many values, be they smaller: its exponential and the
@@ -327,17 +330,15 @@ static const KernelRate least_head_dim[NUM_GENERATIONS][2] = {
     [BLACKWELL_ULTRA] = {{120, 95}, {128, 95}},
 };
 
-/* Of cudnn_rates; NUM_CUDNN for other kernels and GPUs. */
 static guint cudnn_version(const GpuFamily *family, AttentionKernel kernel)
 {
     static const guint versions[NUM_ATTENTION_KERNELS] = {
-        [ATTENTION_FLASH_2] = NUM_CUDNN,      [ATTENTION_FLASH_1] = NUM_CUDNN,
-        [ATTENTION_FLASH_TRITON] = NUM_CUDNN, [ATTENTION_CUDNN] = CUDNN_BEFORE,
-        [ATTENTION_CUDNN_2026] = CUDNN_2026,  [ATTENTION_CUDNN_FP8] = CUDNN_FP8,
-        [ATTENTION_FUSED_MASK] = NUM_CUDNN,   [ATTENTION_UNFUSED] = NUM_CUDNN,
+        [ATTENTION_CUDNN] = CUDNN_BEFORE,
+        [ATTENTION_CUDNN_2026] = CUDNN_2026,
+        [ATTENTION_CUDNN_FP8] = CUDNN_FP8,
     };
 
-    return family->generation == BEFORE_HOPPER ? NUM_CUDNN : versions[kernel];
+    return family->generation == BEFORE_HOPPER ? NOT_CUDNN : versions[kernel];
 }
 
 /* Of dense peak, on long sequences. */
@@ -346,7 +347,7 @@ static KernelRate attention_rate(const GpuFamily *family, AttentionKernel kernel
     const guint version = cudnn_version(family, kernel);
     const double clock = family->sustained_clock;
 
-    if (version != NUM_CUDNN) {
+    if (version != NOT_CUDNN) {
         const KernelRate *rate = &cudnn_rates[family->generation][version];
 
         return (KernelRate){clock * rate->forward, clock * rate->backward};
@@ -375,7 +376,7 @@ static double small_heads(const Op *op, const GpuFamily *family, AttentionKernel
     const double dim = (double)(op->sizes.head_dim + op_value_dim(op)) / 2;
     const guint version = cudnn_version(family, kernel);
 
-    if (version == NUM_CUDNN)
+    if (version == NOT_CUDNN)
         return 1;
     return MAX(1, of_pass(&least_head_dim[family->generation][version == CUDNN_FP8], op) / dim);
 }
