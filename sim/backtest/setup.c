@@ -137,20 +137,22 @@ static const Usage usages[] = {
      .software = "MXFP8",
      .model = "qwen330b",
      .gpu = "B300",
+     .experts = TRUE,
      .framework = "megatron-bridge-graph",
      MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Core 26.08", /* of v0.6.0: of B200 and B300 these */
      .software = "MXFP8",
      .model = "qwen3",
      .gpu = "B",
+     .experts = TRUE,
      .framework = "megatron-bridge-graph",
      MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Bridge",
      .model = "gptoss",
      .framework = "megatron-bridge-gpt-oss",
      MEGATRON_BRIDGE_USAGE},
-    {.word =
-         "Megatron-Bridge", /* beside gpt-oss, its recipes of this model alone exchange by NCCL */
+    /* Beside gpt-oss, recipes of this model alone exchange by NCCL. */
+    {.word = "Megatron-Bridge",
      .model = "qwen3235b",
      .gpu = "H100",
      .framework = "megatron-bridge-overlap",
