@@ -437,12 +437,24 @@ static double flash_seconds(const Op *op, const Topology *topology, AttentionKer
     return at_128 * small_heads(op, family, kernel);
 }
 
+/* Of what products of scores take, beside that of other misaligned ones: loads are as wide as a
+ * head's row allows, 16 bytes or less, so their rate falls with the largest power of two that
+ * divides it (Anthony et al. 2024, arXiv 2401.14489, products of attention). */
+static double narrow_loads(guint64 head_dim, DType dtype)
+{
+    const guint64 bytes = head_dim * (guint64)dtype_bytes(dtype);
+    const guint64 width = bytes & -bytes;
+
+    return width >= 16 ? 1 : gpu_common.misaligned_rate * 16 / (double)width;
+}
+
 /**
  * unfused_seconds: attention whose scores are in memory.
  *
  *     t = n T(M, T, D) + b B H T Tk / (0.85 HBM)      M = B H T rows of scores, Tk keys
  *
- *     n  products of the size of Q K^T: 2 forward, 4 backward     b  bytes_per_score
+ *     n  products of the size of Q K^T: 2 forward, 4 backward; narrow_loads() times as long
+ *     b  bytes_per_score
  *
  * The full square: kernels of products know no mask.
  */
@@ -460,7 +472,9 @@ static double unfused_seconds(const Op *op, const Topology *topology, const Comp
             (forward ? bytes->forward : bytes->backward) * (double)product.m * (double)product.n,
     };
 
-    return (forward ? 2 : 4) * cuda_gemm(&product, op->dtype, topology, context) +
+    const double narrow = narrow_loads(product.k, op->dtype);
+
+    return (forward ? 2 : 4) * narrow * cuda_gemm(&product, op->dtype, topology, context) +
            cuda_memory(&scores, topology, context);
 }
 

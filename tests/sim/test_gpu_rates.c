@@ -147,6 +147,34 @@ START_TEST(dropout_takes_a_random_number_for_each_score)
 }
 END_TEST
 
+/* Heads of 150 have rows of 300 bytes, multiples of 4: a quarter of the rate of those of 16.  What
+ * is left of the time are scores in memory: 10 bytes each at 0.85 of 1 TB/s. */
+START_TEST(products_of_scores_load_as_wide_as_heads_are_aligned)
+{
+    g_auto(Topology) a100 = test_topology(DEVICE_CUDA, (char *)"a100");
+    const guint64 dims[] = {144, 150, 148};
+    const double widths[] = {16, 4, 8};
+    double rates[3];
+
+    for (guint i = 0; i < G_N_ELEMENTS(dims); i++) {
+        Framework framework = *framework_default();
+        ComputeContext context = alone;
+        Op op = attention(OP_ATTENTION, 2048);
+
+        op.sizes.head_dim = dims[i];
+        framework.attention = ATTENTION_FUSED_MASK;
+        context.framework = &framework;
+        const double scores = 2.0 * 32 * 2048 * 2048;
+        const double products_s =
+            compute_op_seconds(&op, &a100, &context) - LAUNCH_S - 10 * scores / (0.85 * 1e12);
+        /* beside the products' own k, 128 fill the pipeline */
+        rates[i] = scores * (double)(dims[i] + 128) / products_s;
+    }
+    for (guint i = 1; i < G_N_ELEMENTS(dims); i++)
+        ck_assert_double_eq_tol(rates[i] / rates[0], widths[i] / 16 / 0.88, 0.01);
+}
+END_TEST
+
 /* No figure is of A100: cuDNN's kernels are FlashAttention-2's there, whatever version. */
 START_TEST(a_gpu_before_hopper_has_one_kernel_of_cudnn)
 {
@@ -174,6 +202,7 @@ static Suite *gpu_rates_suite(void)
     tcase_add_test(test, cudnn_runs_at_the_rates_of_its_table);
     tcase_add_test(test, small_heads_and_windows_take_what_cudnns_table_says);
     tcase_add_test(test, dropout_takes_a_random_number_for_each_score);
+    tcase_add_test(test, products_of_scores_load_as_wide_as_heads_are_aligned);
     tcase_add_test(test, a_gpu_before_hopper_has_one_kernel_of_cudnn);
     suite_add_tcase(suite, test);
     return suite;
