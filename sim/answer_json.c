@@ -40,8 +40,7 @@ JsonNode *answer_plan(const Plan *plan)
     return node;
 }
 
-/* How many of each reason, and one reason of each kind where there is one in words. */
-static void add_rejected(JsonObject *object, const SearchResult *result)
+void answer_add_refused(JsonObject *object, const SearchResult *result)
 {
     JsonObject *rejected = json_object_new(), *refused = json_object_new();
 
@@ -94,7 +93,7 @@ JsonNode *answer_search(const SearchAnswer *answer)
 
     json_object_set_int_member(object, "candidates", (gint64)result->candidates);
     json_object_set_int_member(object, "feasible", (gint64)result->feasible);
-    add_rejected(object, result);
+    answer_add_refused(object, result);
     json_object_set_double_member(object, "seconds", result->seconds);
     if (answer->request->sort == SORT_TIME)
         json_object_set_int_member(object, "within_noise", remark_alike(result));
@@ -173,4 +172,30 @@ JsonNode *answer_model(const Model *model)
     json_object_set_array_member(object, "tensors", list);
     json_node_take_object(node, object);
     return node;
+}
+
+/* ---- proofs ---- */
+
+JsonNode *answer_check(const ProgramSet *set, guint64 ops, const GPtrArray *problems)
+{
+    JsonNode *node = json_node_new(JSON_NODE_OBJECT);
+    JsonObject *object = json_object_new();
+    JsonArray *lines = json_array_new();
+
+    for (guint i = 0; i < problems->len; i++)
+        json_array_add_string_element(lines, g_ptr_array_index(problems, i));
+    json_object_set_boolean_member(object, "proven", problems->len == 0);
+    json_object_set_array_member(object, "problems", lines);
+    json_object_set_int_member(object, "ranks", set->num_ranks);
+    json_object_set_int_member(object, "classes", set->num_classes);
+    json_object_set_int_member(object, "ops", (gint64)ops);
+    json_node_take_object(node, object);
+    return node;
+}
+
+void answer_print(JsonNode *node)
+{
+    g_autofree char *text = json_to_string(node, TRUE);
+
+    g_print("%s\n", text);
 }

@@ -22,7 +22,18 @@ JsonNode *answer_plan(const Plan *plan);
 /* {"candidates", "feasible", "rejected", "refused", "seconds", "plans", ...}; the same. */
 JsonNode *answer_search(const SearchAnswer *answer);
 
+/* Adds "rejected", how many of each reason, and "refused", one of each kind in words where there
+ * are any. */
+void answer_add_refused(JsonObject *object, const SearchResult *result);
+
 /* {"name", "parameters", "active_parameters", shape, what can be done with it, "tensors"}; the
  * same.
  */
 JsonNode *answer_model(const Model *model);
+
+/* {"proven", "problems", "ranks", "classes", "ops"}: @problems as program_set_check() has them;
+ * @ops of a step.  The same. */
+JsonNode *answer_check(const ProgramSet *set, guint64 ops, const GPtrArray *problems);
+
+/* On stdout. */
+void answer_print(JsonNode *node);

@@ -8,13 +8,6 @@
 #include "sim/search/price.h"
 #include "sim/table.h"
 
-static void print_json_node(JsonNode *node)
-{
-    g_autofree char *text = json_to_string(node, TRUE);
-
-    g_print("%s\n", text);
-}
-
 static gboolean record_search(const SearchRequest *request, const SearchResult *result,
                               Store *store, GError **error)
 {
@@ -42,7 +35,7 @@ static void print_json_search(const SearchAnswer *answer)
 {
     g_autoptr(JsonNode) node = answer_search(answer);
 
-    print_json_node(node);
+    answer_print(node);
 }
 
 /* A store that can't be opened is refused before a plan is written. */
@@ -172,7 +165,7 @@ static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, G
     if (options->json) {
         g_autoptr(JsonNode) node = answer_plan(plan);
 
-        print_json_node(node);
+        answer_print(node);
     } else {
         table_print_plan(plan);
     }
