@@ -80,6 +80,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
     g_autoptr(GError) why = NULL;
 
     o->seq_len = o->global_batch = o->micro_batch = o->top = o->virtual_stages = G_MININT;
+    command_name(estimate ? "estimate" : "search");
     g_option_context_set_summary(
         context, estimate ? "fsdp-plan estimate: prices one layout."
                           : "fsdp-plan search: prices every legal layout and ranks them.");

@@ -55,6 +55,13 @@ fi
 
 # ---- fsdp-plan search, estimate ----
 
+# --help shows what to type.
+for verb in search estimate explain check trace export backtest model topology "topology import"; do
+    # shellcheck disable=SC2086 # two words are two arguments
+    "$build/fsdp-plan" $verb --help >"$tmp/help" || complain "$verb --help: status $?"
+    grep -qF "  fsdp-plan $verb [OPTION" "$tmp/help" || complain "$verb --help: $(head -n 2 "$tmp/help")"
+done
+
 for file in "${damaged[@]}"; do
     refused 2 fsdp-plan search --model "$file" -o "$tmp/out/plan"
     refused 2 fsdp-plan search --model "$model" --topology "$file" -o "$tmp/out/plan"
@@ -62,6 +69,7 @@ for file in "${damaged[@]}"; do
     refused 2 fsdp-plan topology "$file"
     for verb in explain check; do
         refused 2 fsdp-plan "$verb" "$file"
+        refused 2 fsdp-plan "$verb" --json "$file"
     done
     refused 2 fsdp-plan trace "$file" -o "$tmp/out/trace"
     refused 2 fsdp-run "$file" --data "$text"
