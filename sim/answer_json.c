@@ -16,7 +16,7 @@ static JsonArray *plan_notes(const Plan *plan)
 {
     JsonArray *notes = json_array_new();
 
-    add_note(notes, remark_balanced(plan->model));
+    add_note(notes, remark_routing(plan->model, plan->workload.expert_imbalance));
     add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
     add_note(notes, remark_framework(plan->framework));
     return notes;

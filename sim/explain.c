@@ -97,6 +97,7 @@ static SearchRequest request_of(const Plan *plan, const Topology *topology)
         .seq_len = plan->workload.seq_len,
         .recipe = plan->workload.recipe,
         .optimizer = plan->workload.optimizer,
+        .expert_imbalance = plan->workload.expert_imbalance,
         .strategy = -1,
         .recompute = -1,
         .schedule = -1,

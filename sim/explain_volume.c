@@ -78,7 +78,10 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
     const double element = dtype_bytes(plan->workload.recipe->compute);
     const guint sparse = stage_units(program, UNIT_SPARSE), ep = layout_ep(&plan->layout);
     const double each_block = (double)(stage_units(program, UNIT_BLOCK) + sparse) * m;
-    const double routed = tokens / tp * plan->model->experts.top_k;
+    const double arriving = (double)workload_busiest_rows(
+        &plan->workload, (guint64)tokens / tp * plan->model->experts.top_k, ep);
+    const gboolean busiest = ep > 1 && plan->workload.expert_imbalance > 1;
+    const double imbalance = MIN(plan->workload.expert_imbalance, ep);
     const char *handed = plan->sequence_parallel && tp > 1
                              ? "what a chunk hands on, N C/tp elements"
                              : "what a chunk hands on, N C elements";
@@ -99,9 +102,14 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
          .per_text = " a block and micro-batch",
          .per_name = PER_BLOCK},
         {.purpose = "ep",
-         .unit = g_strdup("a row for each expert that a token visits, k N C/tp (n-1)/n elements"),
+         .unit = busiest
+                     ? g_strdup_printf("a row for each token that the busiest rank's experts have, "
+                                       "%g k N C/tp (n-1)/n elements",
+                                       imbalance)
+                     : g_strdup("a row for each expert that a token visits, k N C/tp (n-1)/n "
+                                "elements"),
          .ranks = ep,
-         .unit_bytes = element * routed * plan->model->hidden * (ep - 1) / ep,
+         .unit_bytes = element * arriving * plan->model->hidden * (ep - 1) / ep,
          .per = (double)sparse * m,
          .per_text = " a block and micro-batch (the rows' weights included)",
          .per_name = PER_BLOCK},

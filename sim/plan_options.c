@@ -39,6 +39,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
+        {"expert-imbalance", 0, 0, G_OPTION_ARG_STRING, &o->expert_imbalance,
+         "Tokens of the busiest rank's experts over the mean (default 1: balanced)", "X"},
         {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
          "none, selective (attention) or full (default: chosen); full:4 = of the first 4 layers of "
          "each chunk, full:4/2/0/0 = by stage",
@@ -98,10 +100,12 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {
-        &o->model,     &o->topology,  &o->gpus,     &o->precision, &o->recipe,   &o->strategy,
-        &o->optimizer, &o->recompute, &o->schedule, &o->offload,   &o->fix,      &o->layout,
-        &o->from,      &o->sort,      &o->output,   &o->db,        &o->framework};
+    char **const strings[] = {&o->model,     &o->topology,  &o->gpus,
+                              &o->precision, &o->recipe,    &o->strategy,
+                              &o->optimizer, &o->recompute, &o->schedule,
+                              &o->offload,   &o->fix,       &o->layout,
+                              &o->from,      &o->sort,      &o->output,
+                              &o->db,        &o->framework, &o->expert_imbalance};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -146,6 +150,30 @@ static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **e
     if (inputs->request.recipe == NULL)
         return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", o->precision,
                     recipe->name, recipe == &recipe_fp32 ? "fp32" : "bf16, fp16 or fp8");
+    return TRUE;
+}
+
+/* From balanced to all tokens on the same experts. */
+static gboolean read_imbalance(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    const Experts *experts = &request->model->experts;
+    const double most = workload_most_imbalance(experts->count, experts->top_k);
+    double value;
+
+    if (o->expert_imbalance == NULL)
+        return TRUE;
+    if (!units_parse_number(o->expert_imbalance, &value, NULL) || !(value >= 1 && value <= most)) {
+        if (experts->count == 0)
+            return fail(error, ERROR_INPUT,
+                        "--expert-imbalance = \"%s\": must be 1: model %s has no experts",
+                        o->expert_imbalance, request->model->name);
+        return fail(error, ERROR_INPUT,
+                    "--expert-imbalance = \"%s\": must be 1 (balanced) to %g: model %s has %u "
+                    "experts, and a token goes to %u",
+                    o->expert_imbalance, most, request->model->name, experts->count,
+                    experts->top_k);
+    }
+    request->expert_imbalance = value;
     return TRUE;
 }
 
@@ -211,7 +239,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
            read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
-           read_strategy(request, o, error) && read_sort(request, o, error);
+           read_imbalance(request, o, error) && read_strategy(request, o, error) &&
+           read_sort(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)

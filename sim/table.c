@@ -44,7 +44,7 @@ static void print_inputs(const SearchRequest *request)
         g_print("one micro-batch a rank x %u tokens; ", seq);
     g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), recipe,
             optimizer_name(request->optimizer));
-    print_remark(remark_balanced(request->model));
+    print_remark(remark_routing(request->model, request->expert_imbalance));
     print_remark(remark_long_sequence(request->model, seq));
     print_remark(remark_framework(request->framework));
 }
@@ -241,7 +241,7 @@ static void print_choices(const Plan *plan)
     g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *units = plan_units_text(plan);
     g_autofree char *recipe = recipe_text(plan->workload.recipe);
-    g_autofree char *balanced = remark_balanced(plan->model);
+    g_autofree char *routing = remark_routing(plan->model, plan->workload.expert_imbalance);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -274,10 +274,10 @@ static void print_choices(const Plan *plan)
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
-    if (balanced != NULL)
+    if (routing != NULL)
         g_print("%u of %u experts a rank, %u a token; %s\n",
                 plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
-                plan->model->experts.top_k, balanced);
+                plan->model->experts.top_k, routing);
 }
 
 static void print_time(const Plan *plan)

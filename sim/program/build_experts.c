@@ -2,10 +2,12 @@
  * ep. Tokens go to their experts' ranks and back in two exchanges of all with all, each of a row
  * for every expert that a token visits.
  *
- * Routing is taken to be balanced: each expert has N k ep / E rows of a micro-batch, N being a
- * rank's tokens, and room for as many (rounded up: op_expert_rows()).  A row's weight goes along
- * and is multiplied in with the activation, so that what the experts give need not be kept for its
- * gradient.
+ * A rank's experts have N k x rows of a micro-batch, N being a rank's tokens and x the workload's
+ * expert_imbalance (1: balanced), each E / ep-th of them, and room for as many (rounded up:
+ * op_expert_rows()): every rank is taken to be the busiest one, for which all wait.  An exchange is
+ * told by what that one receives on the way there and sends on the way back.  A row's weight goes
+ * along and is multiplied in with the activation, so that what the experts give need not be kept
+ * for its gradient.
  *
  * Saved per block and micro-batch: logits, weights and choices of the router, the experts' rows,
  * gate and up, and the rows' weights. */
@@ -16,11 +18,17 @@ static guint64 routed_rows(const Builder *builder)
     return builder->local_rows * builder->local.experts.top_k;
 }
 
+/* What comes to this rank's experts of all ranks. */
+static guint64 arriving_rows(const Builder *builder)
+{
+    return workload_busiest_rows(builder->spec->workload, routed_rows(builder), builder->ep);
+}
+
 /* Of all experts that are held. */
 static guint64 expert_rows(const Builder *builder)
 {
     const Experts *experts = &builder->local.experts;
-    const guint64 rows = (routed_rows(builder) + experts->held - 1) / experts->held;
+    const guint64 rows = (arriving_rows(builder) + experts->held - 1) / experts->held;
 
     return experts->held * op_expert_rows(rows, builder->spec->device);
 }
@@ -37,6 +45,12 @@ static guint add_routed(Builder *builder, const char *name, guint space)
                        routed_rows(builder) * builder->local.hidden);
 }
 
+static guint add_arriving(Builder *builder, const char *name, guint space)
+{
+    return emit_tensor(builder, name, builder->dtype, space,
+                       arriving_rows(builder) * builder->local.hidden);
+}
+
 static guint add_rows(Builder *builder, const char *name, guint space, guint64 columns)
 {
     return emit_tensor(builder, name, builder->dtype, space, expert_rows(builder) * columns);
@@ -50,12 +64,12 @@ static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
     const guint passed = saved == builder->ring_space[RING_AGAIN] ? saved : NO_SPACE;
 
     t->sent = alone ? t->rows : add_routed(builder, "sent", NO_SPACE);
-    t->received = direct ? t->rows : add_routed(builder, "received", passed);
-    t->given = direct ? t->y : add_routed(builder, "given", NO_SPACE);
+    t->received = direct ? t->rows : add_arriving(builder, "received", passed);
+    t->given = direct ? t->y : add_arriving(builder, "given", NO_SPACE);
     t->returned = alone ? t->y : add_routed(builder, "returned", NO_SPACE);
     t->dsent = alone ? t->dy : add_routed(builder, "dsent", NO_SPACE);
-    t->dreceived = direct ? t->dy : add_routed(builder, "dreceived", NO_SPACE);
-    t->dgiven = direct ? t->drows : add_routed(builder, "dgiven", NO_SPACE);
+    t->dreceived = direct ? t->dy : add_arriving(builder, "dreceived", NO_SPACE);
+    t->dgiven = direct ? t->drows : add_arriving(builder, "dgiven", NO_SPACE);
     t->dreturned = alone ? t->drows : add_routed(builder, "dreturned", NO_SPACE);
 }
 
@@ -112,7 +126,7 @@ static void copy_rows(const Emit *to, guint from, guint target)
     if (from == target)
         return;
     Op *op = emit_op(to, OP_CAST);
-    op->sizes.elements = routed_rows(to->builder) * to->builder->local.hidden;
+    op->sizes.elements = arriving_rows(to->builder) * to->builder->local.hidden;
     emit_reads(op, from);
     emit_writes(op, target);
 }
@@ -133,12 +147,12 @@ static void exchange_rows(const Emit *to, guint from, guint target)
 {
     if (to->builder->ep > 1)
         all_to_all(to, from, target, to->builder->dtype,
-                   routed_rows(to->builder) * to->builder->local.hidden);
+                   arriving_rows(to->builder) * to->builder->local.hidden);
 }
 
 static void exchange_weights(const Emit *to, guint from, guint target)
 {
-    const guint64 elements = routed_rows(to->builder);
+    const guint64 elements = arriving_rows(to->builder);
 
     if (to->builder->ep > 1) {
         all_to_all(to, from, target, DTYPE_FP32, elements);

@@ -446,7 +446,8 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
         .request = request,
         .plan = {.model = (Model *)request->model,
                  .topology = (Topology *)request->topology,
-                 .workload = {0, search_seq_len(request), request->recipe, request->optimizer},
+                 .workload = {0, search_seq_len(request), request->recipe, request->optimizer,
+                              request->expert_imbalance},
                  .layout = {.size = {1, gpus, 1, 1, 1}},
                  .sharding = request->sharding,
                  .sequence_parallel = request->sequence_parallel,
@@ -595,7 +596,7 @@ void candidate_choose(const SearchRequest *request, const Candidate *candidate, 
     plan->model = (Model *)request->model;
     plan->topology = (Topology *)request->topology;
     plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
-                                request->optimizer};
+                                request->optimizer, request->expert_imbalance};
     plan->layout = candidate->layout;
     plan->sharding = request->sharding;
     plan->sharding.strategy = (Strategy)candidate->strategy;

@@ -119,6 +119,15 @@ static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
     return read_framework(plan, json, error);
 }
 
+static gboolean read_imbalance(Plan *plan, const JsonText *json, GError **error)
+{
+    const Experts *experts = &plan->model->experts;
+    const double most = workload_most_imbalance(experts->count, experts->top_k);
+
+    return json_optional_double(json, "workload.expert_imbalance", 1, most,
+                                &plan->workload.expert_imbalance, error);
+}
+
 static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 {
     Workload *workload = &plan->workload;
@@ -143,6 +152,8 @@ static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
                     json_source(json), precision_text, recipe);
     if (!optimizer_from_name(optimizer, &workload->optimizer))
         return bad_name(json, "workload.optimizer", optimizer, OPTIMIZER_NAMES, error);
+    if (!read_imbalance(plan, json, error))
+        return FALSE;
     return TRUE;
 }
 

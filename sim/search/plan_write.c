@@ -62,6 +62,8 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     add_string(json, "precision", dtype_name(workload->recipe->precision));
     add_string(json, "recipe", workload->recipe->name);
     add_string(json, "optimizer", optimizer_name(workload->optimizer));
+    if (workload->expert_imbalance > 1)
+        add_double(json, "expert_imbalance", workload->expert_imbalance);
     json_builder_end_object(json);
     begin(json, "layout");
     for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */

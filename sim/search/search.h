@@ -18,11 +18,12 @@ typedef struct {
     guint seq_len;      /* 0 = min(max_position_embeddings, 8192) */
     const Recipe *recipe;
     Optimizer optimizer;
-    gint strategy;       /* -1 = all */
-    guint micro_batch;   /* 0 = all divisors of a rank's batch */
-    gint recompute;      /* -1 = all, and of as many layers as memory asks for */
-    guint num_recompute; /* 0 = of all layers; else of the first ones of chunks: of each stage
-                            alike (1), or by stage: */
+    double expert_imbalance; /* Workload's; 0 = 1 */
+    gint strategy;           /* -1 = all */
+    guint micro_batch;       /* 0 = all divisors of a rank's batch */
+    gint recompute;          /* -1 = all, and of as many layers as memory asks for */
+    guint num_recompute;     /* 0 = of all layers; else of the first ones of chunks: of each stage
+                                alike (1), or by stage: */
     guint16 recompute_layers[MAX_CHUNKS];
     gint schedule;        /* -1 = all */
     guint virtual_stages; /* 0 = all that cut the layers evenly */

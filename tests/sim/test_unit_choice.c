@@ -128,7 +128,7 @@ static double least_of_all(const SearchRequest *request)
                 continue;
             Case one = case_of((Model *)request->model, request->gpus / shard, shard, 1);
             one.workload = (Workload){request->global_batch, request->seq_len, request->recipe,
-                                      request->optimizer};
+                                      request->optimizer, 0};
             one.schedule = (Schedule){.micro_batch = 1,
                                       .micro_batches = request->global_batch / request->gpus};
             one.sharding = request->sharding;
