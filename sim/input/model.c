@@ -85,15 +85,29 @@ static char *name_of(const char *path)
     return g_str_equal(name, G_DIR_SEPARATOR_S) ? NULL : g_steal_pointer(&name);
 }
 
-/* Excerpts of configurations lose this field, and then read as a larger or a smaller model. */
-static void note_assumed_kv_heads(const Model *model, const char *path, const char *text)
+static gboolean mentions(const char *text, const char *key)
 {
-    const char *key = model->family->keys->kv_heads_from;
-    g_autofree char *quoted = g_strdup_printf("\"%s\"", key != NULL ? key : "");
+    g_autofree char *quoted = g_strdup_printf("\"%s\"", key);
 
-    if (key != NULL && strstr(text, quoted) == NULL)
-        g_message("%s: %u kv heads assumed: the field %s is missing", path, model->kv_heads,
-                  quoted);
+    return strstr(text, quoted) != NULL;
+}
+
+/* Excerpts of configurations lose this field, and then read as a larger or a smaller model; what
+ * else decides which tensors there are may be lost with it. */
+static void note_assumed(const Model *model, const char *path, const char *text)
+{
+    const ModelFamily *family = model->family;
+    const char *key = family->keys->kv_heads_from;
+    g_autoptr(GString) others = g_string_new(NULL);
+
+    if (key == NULL || mentions(text, key))
+        return;
+    for (guint i = 0; i < MAX_FLAGS && family->flags[i].key != NULL; i++)
+        if (!family->flags[i].fixed && !mentions(text, family->flags[i].key))
+            g_string_append_printf(others, "%s \"%s\" (%s)", others->len == 0 ? "; so are" : ",",
+                                   family->flags[i].key, family->flags[i].value ? "true" : "false");
+    g_message("%s: %u kv heads assumed: the field \"%s\" is missing%s", path, model->kv_heads, key,
+              others->str);
 }
 
 Model *model_load(const char *where, const char *models_dir, GError **error)
@@ -108,7 +122,7 @@ Model *model_load(const char *where, const char *models_dir, GError **error)
     Model *model = model_parse(text, path, name, error);
 
     if (model != NULL)
-        note_assumed_kv_heads(model, path, text);
+        note_assumed(model, path, text);
     return model;
 }
 
