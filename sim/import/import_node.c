@@ -309,6 +309,8 @@ static gboolean check_gpu(const char *gpu, const char *topologies_dir, GError **
     if (*gpu != '\0' && strchr(gpu, G_DIR_SEPARATOR) == NULL &&
         g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return TRUE;
+    if (topology_lists_gpus(gpu))
+        return fail(error, ERROR_INPUT, "--gpu \"%s\": " TOPOLOGY_MIXED_GPUS, shown);
     return fail(error, ERROR_INPUT, "--gpu \"%s\" is unknown; allowed: a file of %s%cgpus", shown,
                 topologies_dir, G_DIR_SEPARATOR);
 }

@@ -215,6 +215,9 @@ static gboolean read_group(const Reader *reader, const KeyGroup *group, GError *
         return measured_read(&reader->topology->measured, name, reader->text, group, error);
     if (name_after(group, "gpu") != NULL)
         return TRUE;
+    if (name_after(group, "node") != NULL)
+        return key_text_refuse(reader->text, group, NULL, error,
+                               "[node] says of all nodes what they are; " TOPOLOGY_MIXED_GPUS);
 
     g_autofree char *hint = nearest_hint(group->name, words);
     g_autofree char *all = g_strjoinv("], [", (GStrv)words);
@@ -241,6 +244,11 @@ static gboolean read_gpu_group(Topology *topology, const KeyText *text, const Ke
     return TRUE;
 }
 
+gboolean topology_lists_gpus(const char *gpu)
+{
+    return strpbrk(gpu, " ,;+&") != NULL;
+}
+
 /* The GPU that @entry of [node] names, from a file of its own. */
 static gboolean read_gpu_file(const Reader *reader, const KeyGroup *node, const KeyEntry *entry,
                               GError **error)
@@ -249,6 +257,8 @@ static gboolean read_gpu_file(const Reader *reader, const KeyGroup *node, const 
     g_autofree char *lower = g_ascii_strdown(name, -1);
     g_autofree char *path = g_build_filename(reader->topologies_dir, "gpus", lower, NULL);
 
+    if (topology_lists_gpus(name))
+        return key_text_refuse(reader->text, node, entry, error, TOPOLOGY_MIXED_GPUS);
     if (strchr(name, G_DIR_SEPARATOR) != NULL || !g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return key_text_refuse(
             reader->text, node, entry, error,
@@ -279,8 +289,7 @@ static gboolean read_gpu(const Reader *reader, const KeyGroup *node, GError **er
             continue;
         if (!g_str_equal(group_name, name))
             return key_text_refuse(reader->text, group, NULL, error,
-                                   "[node] has gpu = %s; allowed: one kind of GPU in a cluster",
-                                   name);
+                                   "[node] has gpu = %s; " TOPOLOGY_MIXED_GPUS, name);
         found = group;
     }
     if (found != NULL)
