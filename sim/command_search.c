@@ -54,7 +54,7 @@ static int show_result(const SearchAnswer *answer, const PlanOptions *options, G
     if (options->json)
         print_json_search(answer);
     else
-        table_print_search(answer->request, result, answer->today);
+        table_print_search(answer);
     return 0;
 }
 
@@ -148,6 +148,9 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
         answer.notes = inputs->config->notes;
     if (result->plans->len == 0)
         return nothing_fits(inputs, &answer, options, error);
+    g_autoptr(Plan) faster =
+        numbers ? NULL : search_fewer_faster(&request, g_ptr_array_index(result->plans, 0));
+    answer.faster = faster;
     return show_result(&answer, options, error);
 }
 

@@ -176,8 +176,22 @@ static void print_alike(const SearchRequest *request, const SearchResult *result
             alike, 100 * REMARK_NOISE);
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+/* Waiting for each other costs more than the others' work saves. */
+static void print_faster(const Plan *faster, const Plan *best)
 {
+    g_autofree char *layout = plan_layout_text(faster);
+
+    g_print("\nfewer are faster: %u GPU%s %.5g tokens/s (%s, %s; search --gpus %u), these %u %.5g\n",
+            faster->gpus, faster->gpus == 1 ? "" : "s", faster->prediction.tokens_per_second,
+            layout, strategy_name(faster->sharding.strategy), faster->gpus, best->gpus,
+            best->prediction.tokens_per_second);
+}
+
+void table_print_search(const SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const SearchResult *result = answer->result;
+    const Plan *today = answer->today;
     const Widths width = widest(result, today);
     const gboolean costs = request->sort == SORT_COST;
 
@@ -200,6 +214,8 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
     print_alike(request, result);
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
+    if (answer->faster != NULL)
+        print_faster(answer->faster, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "

@@ -159,7 +159,12 @@ START_TEST(an_answer_says_why_choices_were_refused_and_what_fits)
     request.global_batch = 0;
     request.fixed[AXIS_DP_SHARD] = 4;
     g_autoptr(Plan) today = search_estimate(&request, NULL);
-    const SearchAnswer answer = {&request, result, today, notes, 5, 3, NULL};
+    const SearchAnswer answer = {.request = &request,
+                                 .result = result,
+                                 .today = today,
+                                 .notes = notes,
+                                 .smallest = 5,
+                                 .fewer = 3};
     g_autoptr(JsonNode) node = answer_search(&answer);
     JsonObject *object = json_node_get_object(node);
     const char *batch = verdict_name(VERDICT_BATCH);
