@@ -353,6 +353,18 @@ static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
     return TRUE;
 }
 
+/* "fp32, fp16": of what is a precision. */
+static char *stated_peaks(const Gpu *gpu)
+{
+    GString *text = g_string_new(NULL);
+    DType precision;
+
+    for (guint d = 0; d < NUM_DTYPES; d++)
+        if (gpu->peak_flops[d] > 0 && precision_from_name(dtype_name((DType)d), &precision))
+            g_string_append_printf(text, "%s%s", text->len == 0 ? "" : ", ", dtype_name((DType)d));
+    return g_string_free(text, FALSE);
+}
+
 static gboolean check_peak(const Topology *topology, DType precision, DType dtype, GError **error)
 {
     /* A core computes in fp32 what it has no instructions for. */
@@ -360,10 +372,13 @@ static gboolean check_peak(const Topology *topology, DType precision, DType dtyp
     const double peak =
         in_fp32 ? gpu_peak_flops(&topology->gpu, dtype) : topology->gpu.peak_flops[dtype];
 
-    return peak > 0 ||
-           fail(error, ERROR_INPUT,
-                "--precision = %s: topology %s states no %s peak for its GPU %s",
-                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name);
+    if (peak > 0)
+        return TRUE;
+    g_autofree char *stated = stated_peaks(&topology->gpu);
+    return fail(error, ERROR_INPUT,
+                "--precision = %s: topology %s states no %s peak for its GPU %s; allowed: %s",
+                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name,
+                stated);
 }
 
 /* What the cluster can't do: a type its GPU has no rate for, more GPUs than its networks join. */

@@ -1,6 +1,8 @@
 #include "sim/import/import_node.h"
 
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/base/nearest.h"
 #include "sim/base/units.h"
 #include "sim/import/import_rates.h"
 
@@ -311,8 +313,15 @@ static gboolean check_gpu(const char *gpu, const char *topologies_dir, GError **
         return TRUE;
     if (topology_lists_gpus(gpu))
         return fail(error, ERROR_INPUT, "--gpu \"%s\": " TOPOLOGY_MIXED_GPUS, shown);
-    return fail(error, ERROR_INPUT, "--gpu \"%s\" is unknown; allowed: a file of %s%cgpus", shown,
-                topologies_dir, G_DIR_SEPARATOR);
+    g_autofree char *folder = topology_gpus_dir(topologies_dir);
+    g_auto(GStrv) names = data_names(folder, NULL);
+    g_autofree char *hint = nearest_hint(lower, (const char *const *)names);
+    g_autofree char *all = g_strjoinv(", ", names);
+    return fail(
+        error, ERROR_INPUT,
+        "--gpu \"%s\" is unknown%s; allowed: one of %s (files of %s: another GPU needs one, "
+        "with its dense peaks, memory and memory_bandwidth)",
+        shown, hint, all, folder);
 }
 
 static const ImportRates *rates_of(const char *gpu, const char *topologies_dir, GError **error)

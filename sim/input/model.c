@@ -1,5 +1,6 @@
 #include "sim/input/model_family.h"
 
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
 #include "sim/base/text_file.h"
@@ -19,30 +20,6 @@ void model_free(Model *model)
 
 /* ---- finding ---- */
 
-static int compare_names(gconstpointer a, gconstpointer b)
-{
-    return g_strcmp0(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* The models that ship, sorted. */
-static GStrv list_models(const char *models_dir)
-{
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
-    GDir *dir = g_dir_open(models_dir, 0, NULL);
-
-    for (const char *entry; dir != NULL && (entry = g_dir_read_name(dir)) != NULL;) {
-        g_autofree char *path = g_build_filename(models_dir, entry, "config.json", NULL);
-
-        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
-            g_ptr_array_add(names, g_strdup(entry));
-    }
-    if (dir != NULL)
-        g_dir_close(dir);
-    g_ptr_array_sort(names, compare_names);
-    g_ptr_array_add(names, NULL);
-    return (GStrv)g_ptr_array_free(g_steal_pointer(&names), FALSE);
-}
-
 /* The path of the config.json that @where means. */
 static char *find_config(const char *where, const char *models_dir, GError **error)
 {
@@ -58,7 +35,7 @@ static char *find_config(const char *where, const char *models_dir, GError **err
     if (is_name && g_file_test(shipped, G_FILE_TEST_EXISTS))
         return g_steal_pointer(&shipped);
 
-    g_auto(GStrv) names = list_models(models_dir);
+    g_auto(GStrv) names = data_names(models_dir, "config.json");
     g_autofree char *hint = nearest_hint(lower, (const char *const *)names);
     g_autofree char *all = g_strjoinv(", ", names);
 

@@ -130,6 +130,9 @@ typedef struct {
 /* Whether @gpu lists names: "a10, l40s", "4x a10 + l40s". */
 gboolean topology_lists_gpus(const char *gpu);
 
+/* Where GPUs have files of their own; the caller's. */
+char *topology_gpus_dir(const char *topologies_dir);
+
 /* @where: a file, or a name under @topologies_dir.  ERROR_INPUT with file, line or key, value and
  * what is allowed; unknown keys are errors that name the nearest known one. */
 Topology *topology_load(const char *where, const char *topologies_dir,

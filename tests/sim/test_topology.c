@@ -384,6 +384,12 @@ START_TEST(unknown_names_are_refused_with_those_that_ship)
     ck_assert_ptr_null(topology_load("dgx-h200", "topologies", &error));
     ck_assert_ptr_nonnull(strstr(error->message, "dgx-h200"));
     ck_assert_ptr_nonnull(strstr(error->message, "localhost"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("dgx-h10", "topologies", &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "did you mean \"dgx-h100\"?"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("A800", "topologies", &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "(a800-sxm-80gb is a GPU; a topology says"));
 }
 END_TEST
 
