@@ -304,6 +304,17 @@ static gboolean check_stages(const SearchRequest *request, GError **error)
            fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", stages, pp);
 }
 
+/* An axis that --fix and --layout both give would be one of the two. */
+static gboolean check_mesh_is_free(const SearchRequest *request, GError **error)
+{
+    for (guint a = 0; a < NUM_AXES; a++)
+        if (request->fixed[a] != 0)
+            return fail(error, ERROR_INPUT, "--fix: %s = %u: the mesh is --layout's",
+                        axis_name((Axis)a), request->fixed[a]);
+    return request->fixed_ep == 0 ||
+           fail(error, ERROR_INPUT, "--fix: ep = %u: the mesh is --layout's", request->fixed_ep);
+}
+
 /* More prefetch needs more live units; a number that was given stays. */
 static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean estimate,
                            GError **error)
@@ -319,7 +330,9 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
                                    .accumulate_sharded = TRUE};
     if (o->fix != NULL && !plan_fix_read(request, "fix", o->fix, FALSE, error))
         return FALSE;
-    if (estimate && o->layout != NULL && !plan_fix_read(request, "layout", o->layout, TRUE, error))
+    if (estimate && o->layout != NULL &&
+        (!check_mesh_is_free(request, error) ||
+         !plan_fix_read(request, "layout", o->layout, TRUE, error)))
         return FALSE;
     if (request->sharding.live_units == 0)
         request->sharding.live_units = request->sharding.prefetch + 1;
@@ -331,20 +344,13 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
     return check_stages(request, error);
 }
 
-static guint fixed_world(const SearchRequest *request)
-{
-    guint world = 1;
-
-    for (guint a = 0; a < NUM_AXES; a++)
-        world *= MAX(request->fixed[a], 1);
-    return world;
-}
-
 /* estimate's world is the product of its layout; --gpus may only confirm it. */
 static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
 {
-    const guint world = fixed_world(&inputs->request);
+    const guint world = search_fixed_ranks(&inputs->request);
 
+    if (world > MAX_GPUS)
+        return fail(error, ERROR_INPUT, "--layout: more than %d ranks", MAX_GPUS);
     if (inputs->gpus_auto)
         return fail(error, ERROR_INPUT, "--gpus auto: the layout says how many, %u", world);
     if (inputs->gpus_given && inputs->request.gpus != world)
@@ -466,7 +472,7 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
            read_offload(inputs, o, error) && read_today(inputs, o, error) &&
            (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
-                         o->layout != NULL ? fixed_world(&inputs->request)
+                         o->layout != NULL ? search_fixed_ranks(&inputs->request)
                                            : search_gpus(&inputs->request),
                          error);
 }

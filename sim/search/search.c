@@ -349,20 +349,19 @@ static Plan *closest_plan(const SearchRequest *request, const Candidates *found)
     return plan;
 }
 
-/* What a number of GPUs is a multiple of. */
-static guint fixed_ranks(const SearchRequest *request)
+guint search_fixed_ranks(const SearchRequest *request)
 {
-    guint ranks = 1;
+    guint64 ranks = 1;
 
     for (guint a = 0; a < NUM_AXES; a++)
-        ranks *= MAX(request->fixed[a], 1);
-    return ranks;
+        ranks = MIN(ranks * MAX(request->fixed[a], 1), G_MAXUINT);
+    return (guint)ranks;
 }
 
 /* Why no choice was even offered: none was refused that could say it. */
 static void say_none_offered(const SearchRequest *request, SearchResult *result)
 {
-    const guint gpus = search_gpus(request), unit = fixed_ranks(request);
+    const guint gpus = search_gpus(request), unit = search_fixed_ranks(request);
     const Verdict verdict = gpus % unit != 0 ? VERDICT_MESH : VERDICT_PIPELINE;
 
     for (guint v = 0; v < NUM_VERDICTS; v++)
@@ -509,7 +508,7 @@ guint search_most_gpus(const SearchRequest *request)
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
     enum { SHORT = 64 };
-    const guint unit = fixed_ranks(request);
+    const guint unit = search_fixed_ranks(request);
     const guint most = search_most_gpus(request) / unit;
     guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
@@ -546,7 +545,7 @@ guint search_smallest_gpus(const SearchRequest *request, guint from)
 guint search_nearest_gpus(const SearchRequest *request, guint from, gboolean above)
 {
     enum { MOST_TRIED = 64 };
-    const guint unit = fixed_ranks(request), most = search_most_gpus(request) / unit;
+    const guint unit = search_fixed_ranks(request), most = search_most_gpus(request) / unit;
     guint n = above ? from / unit + 1 : (from - 1) / unit;
 
     for (guint tried = 0; n >= 1 && n <= most && tried < MOST_TRIED; n += above ? 1 : -1u) {

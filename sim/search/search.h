@@ -55,6 +55,9 @@ SearchResult *search(const SearchRequest *request);
 void search_result_free(SearchResult *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(SearchResult, search_result_free)
 
+/* The product of the axes that are fixed, at most G_MAXUINT. */
+guint search_fixed_ranks(const SearchRequest *request);
+
 /* What the topology's networks join, at most SEARCH_MOST_GPUS. */
 guint search_most_gpus(const SearchRequest *request);
 
