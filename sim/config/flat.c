@@ -1,6 +1,7 @@
 #include "sim/config/flat.h"
 
 #include "sim/base/error.h"
+#include "sim/base/json_check.h"
 
 #include <json-glib/json-glib.h>
 #include <string.h>
@@ -357,6 +358,8 @@ Flat *flat_parse_json(const char *text, const char *source, GError **error)
     g_autoptr(JsonParser) parser = json_parser_new();
     g_autoptr(GError) why = NULL;
 
+    if (!json_check(text, source, error)) /* json-glib recurses as deep as a text is nested */
+        return NULL;
     if (!json_parser_load_from_data(parser, text, -1, &why)) {
         fail(error, ERROR_INPUT, "%s: %s", source, why->message);
         return NULL;

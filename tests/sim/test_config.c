@@ -663,6 +663,25 @@ START_TEST(a_mesh_that_the_gpus_do_not_make_is_refused)
 }
 END_TEST
 
+/* Nesting costs no stack: 100,000 levels of each syntax are refused, or read as they stand. */
+START_TEST(deep_nesting_ends_no_program)
+{
+    static const struct {
+        const char *source, *head, *level;
+    } deep[] = {{"d.json", "", "["},         {"d.json", "", "{\"a\":"}, {"d.toml", "a = ", "["},
+                {"d.toml", "a = ", "{b = "}, {"d.yaml", "a: ", "["},    {"d.yaml", "a: ", "{b: "},
+                {"d.yaml", "", "- "},        {"d.sh", "--a ", "${A:-"}};
+    g_autoptr(GString) text = g_string_new(deep[_i].head);
+    g_autoptr(GError) error = NULL;
+
+    for (guint i = 0; i < 100000; i++)
+        g_string_append(text, deep[_i].level);
+    g_autoptr(Config) config = config_parse(text->str, deep[_i].source, &error);
+    ck_assert_ptr_null(config);
+    ck_assert_ptr_nonnull(error);
+}
+END_TEST
+
 int main(void)
 {
     TCase *syntax = tcase_create("syntaxes");
@@ -691,6 +710,7 @@ int main(void)
     tcase_add_loop_test(requests, state_that_lies_elsewhere_is_priced_there, 0,
                         G_N_ELEMENTS(offloads));
     tcase_add_test(requests, what_was_typed_comes_before_the_file);
+    tcase_add_loop_test(syntax, deep_nesting_ends_no_program, 0, 8);
     tcase_add_test(requests, a_mesh_that_the_gpus_do_not_make_is_refused);
     TCase *const cases[] = {syntax, frameworks, requests};
     Suite *suite = suite_create("config");
