@@ -430,7 +430,29 @@ static void word_clear(gpointer data)
     g_free(((Word *)data)->text);
 }
 
-/* Quotes, brackets and ends of lines only hold lists of options together. */
+/* Quotes, brackets and what ends a command only hold lists of options together; but within quotes
+ * around one word they are of it: "Et*2|(t*2|)*3". */
+static void separate_words(char *line)
+{
+    char *end = NULL; /* of such a word */
+
+    for (char *at = line; *at != '\0'; at++) {
+        const gboolean quote = *at == '"' || *at == '\'';
+
+        if (end == NULL && quote) {
+            char *closing = strchr(at + 1, *at);
+
+            end = closing != NULL && at + 1 + strcspn(at + 1, " \t") > closing ? closing : NULL;
+            *at = ' ';
+        } else if (at == end) {
+            end = NULL;
+            *at = ' ';
+        } else if (end == NULL && strchr("()\\,;\r", *at) != NULL) {
+            *at = ' ';
+        }
+    }
+}
+
 static GArray *split_words(const char *text)
 {
     GArray *words = g_array_new(FALSE, FALSE, sizeof(Word));
@@ -442,7 +464,7 @@ static GArray *split_words(const char *text)
 
         if (start[0] == '#')
             continue;
-        g_strdelimit(lines[i], "\"'()\\,;\r", ' ');
+        separate_words(lines[i]);
         g_auto(GStrv) parts = g_strsplit_set(lines[i], " \t", -1);
         for (guint p = 0; parts[p] != NULL; p++) {
             const Word word = {g_strdup(parts[p]), i + 1};
