@@ -34,6 +34,9 @@ JsonNode *answer_plan(const Plan *plan)
     json_object_set_boolean_member(object, "at_risk", plan_is_tight(plan));
     json_object_set_double_member(object, "memory_error", plan_memory_error(plan));
     json_object_set_string_member(object, "bound_by", op_class_name(remark_bound(plan)));
+    json_object_set_double_member(
+        object, "bytes_per_parameter",
+        recipe_bytes_per_parameter(plan->workload.recipe, plan->workload.optimizer));
     if (plan->alike_s > 0)
         json_object_set_double_member(object, "uniform_step_seconds", plan->alike_s);
     json_object_set_array_member(object, "notes", plan_notes(plan));

@@ -38,6 +38,16 @@ static void print_json_search(const SearchAnswer *answer)
     answer_print(node);
 }
 
+/* No number of GPUs fits: what was looked at, and no plan. */
+static void print_json_none(const SearchRequest *request)
+{
+    g_autoptr(GPtrArray) plans = g_ptr_array_new();
+    const SearchResult none = {.plans = plans};
+    const SearchAnswer answer = {.request = request, .result = &none};
+
+    print_json_search(&answer);
+}
+
 /* A store that can't be opened is refused before a plan is written. */
 static int show_result(const SearchAnswer *answer, const PlanOptions *options, GError **error)
 {
@@ -128,6 +138,10 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
 
     if (inputs->gpus_auto) {
         request.gpus = search_smallest_gpus(&request, 1);
+        if (request.gpus == 0 && options->json) {
+            print_json_none(&request);
+            return 1;
+        }
         if (request.gpus == 0) {
             fail(error, ERROR_INFEASIBLE, "no number of GPUs up to %u fits; --gpus %u says why",
                  search_most_gpus(&request), search_most_gpus(&request));

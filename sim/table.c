@@ -42,8 +42,9 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), recipe,
-            optimizer_name(request->optimizer));
+    g_print("%s, recipe %s, %s: %.4g bytes a parameter\n", dtype_name(request->recipe->precision),
+            recipe, optimizer_name(request->optimizer),
+            recipe_bytes_per_parameter(request->recipe, request->optimizer));
     print_remark(remark_routing(request->model, request->expert_imbalance));
     print_remark(remark_long_sequence(request->model, seq));
     print_remark(remark_framework(request->framework));
@@ -181,10 +182,11 @@ static void print_faster(const Plan *faster, const Plan *best)
 {
     g_autofree char *layout = plan_layout_text(faster);
 
-    g_print("\nfewer are faster: %u GPU%s %.5g tokens/s (%s, %s; search --gpus %u), these %u %.5g\n",
-            faster->gpus, faster->gpus == 1 ? "" : "s", faster->prediction.tokens_per_second,
-            layout, strategy_name(faster->sharding.strategy), faster->gpus, best->gpus,
-            best->prediction.tokens_per_second);
+    g_print(
+        "\nfewer are faster: %u GPU%s %.5g tokens/s (%s, %s; search --gpus %u), these %u %.5g\n",
+        faster->gpus, faster->gpus == 1 ? "" : "s", faster->prediction.tokens_per_second, layout,
+        strategy_name(faster->sharding.strategy), faster->gpus, best->gpus,
+        best->prediction.tokens_per_second);
 }
 
 void table_print_search(const SearchAnswer *answer)
@@ -269,13 +271,15 @@ static void print_choices(const Plan *plan)
                 s->gather_fp8 ? ", blocks gathered in fp8" : "");
     if (units != NULL)
         g_print("\nunits otherwise: %s", units);
-    g_print(
-        "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
-        "recompute %s; %u thread(s) a rank\n",
-        plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
-        plan->schedule.micro_batches, plan->schedule.micro_batch,
-        dtype_name(plan->workload.recipe->precision), recipe,
-        optimizer_name(plan->workload.optimizer), recompute, plan->threads);
+    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, "
+            "%s: %.4g "
+            "bytes a parameter; recompute %s; %u thread(s) a rank\n",
+            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+            plan->schedule.micro_batches, plan->schedule.micro_batch,
+            dtype_name(plan->workload.recipe->precision), recipe,
+            optimizer_name(plan->workload.optimizer),
+            recipe_bytes_per_parameter(plan->workload.recipe, plan->workload.optimizer), recompute,
+            plan->threads);
     for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
         g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
 
@@ -337,8 +341,12 @@ static void print_memory(const Plan *plan)
     }
 }
 
-static void print_volume(const Prediction *p)
+static void print_volume(const Plan *plan)
 {
+    const Prediction *p = &plan->prediction;
+
+    if (plan->gpus == 1) /* from nobody */
+        return;
     g_print("\nbytes that a rank receives in a step\n");
     for (guint v = 0; v < NUM_VOLUMES; v++) {
         g_autofree char *bytes = bytes_text(p->communication_bytes[v]);
@@ -353,7 +361,7 @@ void table_print_plan(const Plan *plan)
     print_choices(plan);
     print_time(plan);
     print_memory(plan);
-    print_volume(&plan->prediction);
+    print_volume(plan);
     for (guint i = 0; i < plan->reasons->len; i++)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
     print_untrainable(plan);

@@ -213,3 +213,9 @@ guint64 workload_busiest_rows(const Workload *workload, guint64 rows, guint ep)
 
     return (guint64)ceil((double)rows * factor * (1 - 1e-12));
 }
+
+double recipe_bytes_per_parameter(const Recipe *recipe, Optimizer optimizer)
+{
+    return dtype_bytes(recipe->stored) + dtype_bytes(recipe->gradient) + (recipe->master ? 4 : 0) +
+           optimizer_bytes_per_parameter(optimizer);
+}

@@ -65,6 +65,9 @@ const Recipe *recipe_with_precision(const Recipe *recipe, DType precision);
  * NULL where they are neither. */
 const Recipe *recipe_with_gradients(const Recipe *recipe, DType gradient, DType reduce);
 
+/* State of one parameter, unsharded: itself, gradient, master, moments. */
+double recipe_bytes_per_parameter(const Recipe *recipe, Optimizer optimizer);
+
 /* "zero", or with what is not as that name says: "fsdp2 (gradients fp32, reductions bf16)"; the
  * caller's.  And what recipe_with_gradients() takes: "bf16 or fp32". */
 char *recipe_text(const Recipe *recipe);

@@ -48,6 +48,7 @@ static void assert_says(const Plan *plan, const char *untrainable, const char *c
     ck_assert_int_eq(json_object_get_boolean_member(object, "at_risk"), plan_is_tight(plan));
     ck_assert_double_eq(json_object_get_double_member(object, "memory_error"),
                         plan_memory_error(plan));
+    ck_assert_double_eq(json_object_get_double_member(object, "bytes_per_parameter"), 16);
     ck_assert_str_eq(json_object_get_string_member(object, "bound_by"),
                      op_class_name(remark_bound(plan)));
     ck_assert_uint_eq(json_array_get_length(said), g_strv_length((char **)notes));
