@@ -105,6 +105,8 @@ JsonNode *answer_search(const SearchAnswer *answer)
     add_plan(object, "closest", result->closest);
     add_plan(object, "offloaded", answer->offloaded);
     add_plan(object, "fewer_faster", answer->faster);
+    if (answer->roomy != 0)
+        json_object_set_int_member(object, "gpus_with_room", answer->roomy);
     add_today(object, answer);
     for (guint i = 0; i < result->plans->len; i++)
         json_array_add_element(plans, answer_plan(g_ptr_array_index(result->plans, i)));

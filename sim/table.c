@@ -137,8 +137,10 @@ static void print_gain(const Plan *today, const Plan *best)
 }
 
 /* What the mark beside a plan's memory means, where one has it. */
-static void print_tight(const SearchResult *result)
+static void print_tight(const SearchAnswer *answer)
 {
+    const SearchResult *result = answer->result;
+
     for (guint i = 0; i < result->plans->len; i++) {
         const Plan *plan = g_ptr_array_index(result->plans, i);
 
@@ -147,6 +149,10 @@ static void print_tight(const SearchResult *result)
         g_print("! at risk: less to spare than the %.0f%% that predicted memory may be wrong by; "
                 "another layout, or more recomputation, leaves more\n",
                 100 * plan_memory_error(plan));
+        if (answer->roomy != 0)
+            g_print("All of these are; %u is the smallest number of GPUs on which one is not "
+                    "(search --gpus %u).\n",
+                    answer->roomy, answer->roomy);
         return;
     }
 }
@@ -223,7 +229,7 @@ void table_print_search(const SearchAnswer *answer)
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
             dtype_name(request->recipe->precision));
-    print_tight(result);
+    print_tight(answer);
     print_untrainable(g_ptr_array_index(result->plans, 0));
 }
 

@@ -8,8 +8,8 @@ char *text_file_read(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT
 
 /* A file is written beside and renamed: a reader sees the old one or the new one, whole, and a link
  * still points to it.  What is no file, or is stdout itself (a terminal, a pipe, /dev/stdout,
- * /dev/null), is written to as it is: renaming would take its place.  ERROR_INPUT where there can be
- * no file of that name, ERROR_RUNTIME where writing fails. */
+ * /dev/null), is written to as it is: renaming would take its place.  ERROR_INPUT where there can
+ * be no file of that name, ERROR_RUNTIME where writing fails. */
 gboolean text_file_write(const char *path, const char *text, gsize length,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 

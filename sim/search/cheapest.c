@@ -1,6 +1,7 @@
 #include "sim/search/cheapest.h"
 
 #include "sim/search/plan_cost.h"
+#include "sim/search/price.h"
 
 static gint by_money(gconstpointer a, gconstpointer b)
 {
@@ -76,4 +77,26 @@ Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
     if (gpus / 2 > 1 && gpus / 2 != node && gpus <= 64)
         faster = faster_on(request, gpus / 2, best, faster);
     return faster;
+}
+
+guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from)
+{
+    const Plan *plan = NULL;
+
+    for (guint i = 0; i < result->plans->len; i++) {
+        plan = g_ptr_array_index(result->plans, i);
+        if (!plan_is_tight(plan))
+            return 0;
+    }
+    if (plan == NULL)
+        return 0;
+    /* What fits in so much less has it to spare. */
+    const double memory = (double)request->topology->gpu.memory_bytes;
+    g_autofree char *text = topology_print(request->topology);
+    g_autoptr(Topology) smaller = topology_parse(text, request->topology->name, "", NULL);
+    SearchRequest roomy = *request;
+
+    smaller->gpu.memory_bytes = (guint64)(memory / (1 + plan_memory_error(plan)));
+    roomy.topology = smaller;
+    return search_smallest_gpus(&roomy, from + 1);
 }
