@@ -14,26 +14,59 @@
 /* Far above any description; below it a weights file given by mistake is not read to its end. */
 enum { MAX_BYTES = 64 << 20 };
 
+/* To its end, which a pipe does not tell beforehand. */
+static char *read_pipe(const char *path, gsize *length, GError **error)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+    FILE *file = g_fopen(path, "re");
+    char part[4096];
+    gsize bytes = 1;
+
+    while (file != NULL && bytes > 0 && text->len <= MAX_BYTES) {
+        bytes = fread(part, 1, sizeof part, file);
+        g_string_append_len(text, part, (gssize)bytes);
+    }
+    const gboolean failed = file == NULL || ferror(file);
+    if (file != NULL)
+        (void)fclose(file);
+    if (failed || text->len > MAX_BYTES) {
+        fail(error, ERROR_INPUT, failed ? "%s: can't be read" : "%s: more than 64 MiB", path);
+        return NULL;
+    }
+    *length = text->len;
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
+static char *read_file(const char *path, gsize *length, GError **error)
+{
+    g_autoptr(GError) why = NULL;
+    char *text = NULL;
+
+    if (!g_file_get_contents(path, &text, length, &why))
+        fail(error, ERROR_INPUT, "%s", why->message);
+    return text;
+}
+
 char *text_file_read(const char *path, GError **error)
 {
-    g_autofree char *text = NULL;
-    g_autoptr(GError) read_error = NULL;
     GStatBuf status;
     gsize length;
+    const gboolean there = g_stat(path, &status) == 0;
+    const gboolean pipe = there && S_ISFIFO(status.st_mode);
 
-    if (g_stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+    if (there && !pipe && !S_ISREG(status.st_mode)) {
         fail(error, ERROR_INPUT, "%s: not a regular file", path);
         return NULL;
     }
-    if (g_stat(path, &status) == 0 && status.st_size > MAX_BYTES) {
+    if (there && status.st_size > MAX_BYTES) {
         fail(error, ERROR_INPUT, "%s: %" G_GINT64_FORMAT " bytes; allowed: at most %d", path,
              (gint64)status.st_size, MAX_BYTES);
         return NULL;
     }
-    if (!g_file_get_contents(path, &text, &length, &read_error)) {
-        fail(error, ERROR_INPUT, "%s", read_error->message);
+    g_autofree char *text =
+        pipe ? read_pipe(path, &length, error) : read_file(path, &length, error);
+    if (text == NULL)
         return NULL;
-    }
     if (strlen(text) != length) {
         fail(error, ERROR_INPUT, "%s: byte %" G_GSIZE_FORMAT " is NUL: not a text file", path,
              strlen(text));

@@ -3,7 +3,8 @@
 
 #include <glib.h>
 
-/* A regular file of at most 64 MiB without NUL bytes.  NULL and ERROR_INPUT otherwise. */
+/* A regular file, or a pipe (/dev/stdin, <(...)), of at most 64 MiB without NUL bytes.  NULL and
+ * ERROR_INPUT otherwise. */
 char *text_file_read(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* A file is written beside and renamed: a reader sees the old one or the new one, whole, and a link

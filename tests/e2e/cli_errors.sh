@@ -141,6 +141,9 @@ done
 status=0
 "$build/fsdp-plan" topology localhost >/dev/full 2>"$tmp/stderr" || status=$?
 [ "$status" -eq 3 ] || complain "a full stdout: status $status: $(<"$tmp/stderr")"
+# A plan may come through a pipe.
+"$build/fsdp-plan" estimate --model "$model" --layout dp_shard=2 --json |
+    "$build/fsdp-plan" check /dev/stdin >"$tmp/stdout" || complain "check /dev/stdin: status $?"
 # A plan may go where its table goes: both are there, whole.
 "$build/fsdp-plan" estimate --model "$model" --layout dp_shard=2 -o /dev/stdout >"$tmp/both"
 grep -q '"format" : "fsdp-plan"' "$tmp/both" || complain "-o /dev/stdout: no plan"

@@ -101,6 +101,23 @@ START_TEST(what_is_no_file_is_written_to_and_stays)
 }
 END_TEST
 
+/* As the shell's <(...) names it. */
+START_TEST(a_pipe_is_read_to_its_end)
+{
+    int ends[2];
+
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], "from a pipe", 11), 11);
+    ck_assert_int_eq(close(ends[1]), 0);
+    g_autofree char *path = g_strdup_printf("/proc/self/fd/%d", ends[0]);
+    g_autoptr(GError) error = NULL;
+    g_autofree char *text = text_file_read(path, &error);
+    ck_assert_msg(text != NULL, "%s", error == NULL ? "" : error->message);
+    ck_assert_str_eq(text, "from a pipe");
+    ck_assert_int_eq(close(ends[0]), 0);
+}
+END_TEST
+
 START_TEST(where_no_file_can_be_is_refused_by_its_name)
 {
     g_autofree char *folder = g_dir_make_tmp("text_file_XXXXXX", NULL);
@@ -130,6 +147,7 @@ int main(void)
     tcase_add_test(tcase, a_caller_may_ignore_the_error);
     tcase_add_test(tcase, a_file_is_replaced_and_a_link_still_points_to_it);
     tcase_add_test(tcase, what_is_no_file_is_written_to_and_stays);
+    tcase_add_test(tcase, a_pipe_is_read_to_its_end);
     tcase_add_test(tcase, where_no_file_can_be_is_refused_by_its_name);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
