@@ -312,6 +312,48 @@ static void assert_numbers(JsonArray *array, guint i, JsonNode *node, gpointer n
     assert_number(NULL, "an element", node, name);
 }
 
+/* Members of an object and, where it is no plan's model or the like, of those inside. */
+static void assert_documented(JsonObject *object, const char *key, JsonNode *node, gpointer text)
+{
+    static const char *const by_name[] = {"config",
+                                          "rejected",
+                                          "refused",
+                                          "time_seconds",
+                                          "communication_bytes",
+                                          "received_bytes",
+                                          "times",
+                                          "communication_seconds",
+                                          "arena_bytes",
+                                          "memory_bytes",
+                                          NULL};
+    g_autofree char *quoted = g_strdup_printf("`%s`", key);
+
+    (void)object;
+    ck_assert_msg(strcmp(key, "explain") == 0 || strstr(text, quoted) != NULL,
+                  "%s is not in reports/docs/json.md", quoted);
+    if (g_strv_contains(by_name, key))
+        return;
+    if (JSON_NODE_HOLDS_OBJECT(node))
+        json_object_foreach_member(json_node_get_object(node), assert_documented, text);
+    if (JSON_NODE_HOLDS_ARRAY(node) && json_array_get_length(json_node_get_array(node)) > 0) {
+        JsonNode *first = json_array_get_element(json_node_get_array(node), 0);
+
+        if (JSON_NODE_HOLDS_OBJECT(first) && strcmp(key, "stages") != 0)
+            json_object_foreach_member(json_node_get_object(first), assert_documented, text);
+    }
+}
+
+START_TEST(every_member_is_in_the_document)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(Plan) plan = explained_plan(&explained_plans[_i]);
+    g_autoptr(JsonNode) node = explained(plan);
+
+    ck_assert(g_file_get_contents("reports/docs/json.md", &text, NULL, NULL));
+    assert_documented(NULL, "explain", node, text);
+}
+END_TEST
+
 START_TEST(explain_says_to_programs_what_it_says_to_people)
 {
     const Explained *of = &explained_plans[_i];
@@ -393,6 +435,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, explain_says_to_programs_what_it_says_to_people, 0,
                         G_N_ELEMENTS(explained_plans));
+    tcase_add_loop_test(tcase, every_member_is_in_the_document, 0, G_N_ELEMENTS(explained_plans));
     tcase_add_test(tcase, a_group_that_moves_nothing_is_not_told);
     tcase_add_test(tcase, check_says_whether_it_is_proven_and_what_is_wrong);
     suite_add_tcase(suite, tcase);
