@@ -282,8 +282,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s; allowed: %s", key, hint, all);
 }
 
-/* Whether the field of number @i stands before it too; units may be several. */
-static gboolean is_given_before(GStrv fields, guint i)
+gboolean plan_fix_repeats(GStrv fields, guint i)
 {
     const char *end = strchr(fields[i], '=');
     const gsize length = end == NULL ? 0 : (gsize)(end - fields[i]) + 1;
@@ -304,7 +303,7 @@ gboolean plan_fix_read(SearchRequest *request, const char *option, const char *t
     for (guint i = 0; fields[i] != NULL; i++) {
         g_auto(GStrv) pair = g_strsplit(fields[i], "=", 2);
 
-        if (is_given_before(fields, i))
+        if (plan_fix_repeats(fields, i))
             return fail(error, ERROR_INPUT, "--%s: %s is given twice", option, pair[0]);
         if (g_strv_length(pair) != 2 || pair[1][0] == '\0')
             return fail(error, ERROR_INPUT, "--%s: \"%s\": must be FIELD=VALUE", option, fields[i]);

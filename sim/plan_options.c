@@ -289,9 +289,13 @@ static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **
 {
     g_auto(GStrv) fields = o->offload == NULL ? NULL : g_strsplit(o->offload, ",", -1);
 
-    for (guint i = 0; fields != NULL && fields[i] != NULL; i++)
+    for (guint i = 0; fields != NULL && fields[i] != NULL; i++) {
+        if (plan_fix_repeats(fields, i))
+            return fail(error, ERROR_INPUT, "--offload: %s: its kind of state is given twice",
+                        fields[i]);
         if (!read_tier(inputs, fields[i], error))
             return FALSE;
+    }
     return TRUE;
 }
 

@@ -132,6 +132,7 @@ refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2,dp_shard=4 -o 
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --fix dp_shard=4 -o "$tmp/out/plan"
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=65536,dp_replicate=65536 -o "$tmp/out/plan"
 search --fix pp=1,pp=2
+search --topology dgx-h100 --offload optimizer=host,optimizer=device
 search --expert-imbalance 2 # of a model without experts
 for imbalance in 0.99 4.01 0 -1 nan inf x ""; do
     refused 2 fsdp-plan estimate --model mixtral-8x7b --topology dgx-h100 --layout dp_shard=8,ep=4 \
