@@ -257,7 +257,8 @@ static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportT
         .name = "network",
         .kind = "network",
         .latency = NETWORK_LATENCY,
-        .bytes_per_s = node->nic_bytes_per_s / node->gpus,
+        /* no GPU sends more than its own slot takes, however many adapters there are */
+        .bytes_per_s = MIN(node->nic_bytes_per_s / node->gpus, rates->pcie_bytes_per_s),
     };
 
     if (!check_islands(node, text, island, size, error))
