@@ -289,15 +289,9 @@ static JsonObject *state_answer(const Plan *plan, const Program *program)
     return state;
 }
 
-/* Of the rank that the plan's figures are of. */
-static const Program *planned_program(const Plan *plan, const ProgramSet *set)
-{
-    return set->classes[set->class_of[plan->prediction.rank]];
-}
-
 void explain_cost_print(const Plan *plan, const ProgramSet *set)
 {
-    const Program *program = planned_program(plan, set);
+    const Program *program = formula_program(plan, set);
 
     if (plan->layout.size[AXIS_PP] > 1) {
         print_stages(plan, set);
@@ -309,7 +303,7 @@ void explain_cost_print(const Plan *plan, const ProgramSet *set)
 
 void explain_cost_answer(const Plan *plan, const ProgramSet *set, JsonObject *answer)
 {
-    const Program *program = planned_program(plan, set);
+    const Program *program = formula_program(plan, set);
     JsonObject *scratch = scratch_answer(plan, program);
 
     if (plan->layout.size[AXIS_PP] > 1) {

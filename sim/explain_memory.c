@@ -2,16 +2,9 @@
 
 #include "sim/base/text.h"
 #include "sim/cost/framework.h"
+#include "sim/formula.h"
 #include "sim/program/place.h"
 #include "sim/search/price.h"
-
-/* Of the rank that the plan's figures are of. */
-static const Program *planned_program(const Plan *plan, const ProgramSet *set)
-{
-    const guint stage_ranks = plan->gpus / plan->layout.size[AXIS_PP];
-
-    return set->classes[plan->prediction.rank / stage_ranks];
-}
 
 static guint64 memory_of(const Program *program, TensorKind kind)
 {
@@ -122,7 +115,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
 {
     if (framework_is_foreign(plan->framework))
         return;
-    const Moments of = moments_of(plan, planned_program(plan, set));
+    const Moments of = moments_of(plan, formula_program(plan, set));
     print_views(&of);
     print_moments(&of);
     if (plan->device == DEVICE_CUDA)
@@ -148,7 +141,7 @@ void explain_memory_answer(const Plan *plan, const ProgramSet *set, JsonObject *
 {
     if (framework_is_foreign(plan->framework))
         return;
-    const Moments of = moments_of(plan, planned_program(plan, set));
+    const Moments of = moments_of(plan, formula_program(plan, set));
     JsonObject *memory = json_object_new();
 
     json_object_set_int_member(memory, "allocated_bytes", (gint64)of.live);

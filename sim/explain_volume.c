@@ -167,14 +167,9 @@ static void print_traffic(const Program *program, const Traffic *traffic)
     g_print(" times that%s\n", traffic->per_text == NULL ? "" : traffic->per_text);
 }
 
-static const Program *planned_program(const Plan *plan, const ProgramSet *set)
-{
-    return set->classes[set->class_of[plan->prediction.rank]];
-}
-
 void explain_volume_print(const Plan *plan, const ProgramSet *set)
 {
-    const Program *program = planned_program(plan, set);
+    const Program *program = formula_program(plan, set);
     g_autoptr(GArray) list = traffic_of(plan, program);
 
     if (plan->gpus == 1)
@@ -212,7 +207,7 @@ static JsonObject *traffic_answer(const Program *program, const Traffic *traffic
 
 void explain_volume_answer(const Plan *plan, const ProgramSet *set, JsonObject *answer)
 {
-    const Program *program = planned_program(plan, set);
+    const Program *program = formula_program(plan, set);
     g_autoptr(GArray) list = traffic_of(plan, program);
     JsonArray *volume = json_array_new();
 
