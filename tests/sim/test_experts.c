@@ -513,7 +513,7 @@ START_TEST(balanced_plans_do_not_name_it_and_others_do)
     g_autoptr(Model) model = expert_model(MIXTRAL);
     g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
     SearchRequest request = request_for(model, topology);
-    g_autofree char *text[3] = {NULL};
+    char *text[3];
     static const double imbalances[] = {0, 1, 1.5};
 
     request.fixed[AXIS_DP_SHARD] = 8;
@@ -533,6 +533,8 @@ START_TEST(balanced_plans_do_not_name_it_and_others_do)
     }
     ck_assert_str_eq(text[0], text[1]);
     ck_assert_str_ne(text[0], text[2]);
+    for (guint i = 0; i < 3; i++)
+        g_free(text[i]);
 }
 END_TEST
 
