@@ -1,5 +1,7 @@
 #include "sim/summary/summary.h"
 
+#include "sim/summary/peak.h"
+#include "sim/summary/reduce.h"
 #include "sim/summary/stage.h"
 #include "sim/summary/walk.h"
 
@@ -7,6 +9,7 @@
 
 struct Summariser {
     Known *known;
+    Peaks *peaks;
     const Framework *framework;
     gboolean overlaps, one_queue, is_foreign;
 };
@@ -17,6 +20,7 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 
     *summariser = (Summariser){
         .known = known_new(context, of_others == NULL ? NULL : of_others->known),
+        .peaks = of_others == NULL ? peaks_new() : peaks_ref(of_others->peaks),
         .framework = framework_or_default(context->framework),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
@@ -30,6 +34,7 @@ void summariser_free(Summariser *summariser)
     if (summariser == NULL)
         return;
     known_free(summariser->known);
+    peaks_unref(summariser->peaks);
     g_free(summariser);
 }
 
@@ -144,4 +149,16 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec)
 {
     return walk_s(summariser->known, spec);
+}
+
+guint64 summarise_peak(Summariser *summariser, const ProgramSpec *spec, guint stage)
+{
+    return peaks_bytes(summariser->peaks, spec, stage, summariser->framework);
+}
+
+gboolean summarise_peak_pays(const ProgramSpec *spec, guint stage)
+{
+    enum { TIMES = 2 };
+
+    return reduced_by(spec, stage) >= TIMES;
 }

@@ -1,4 +1,5 @@
-/* What a layout costs, by arithmetic on its segments: no calls are listed, nothing is simulated.
+/* What a layout costs, by arithmetic on its segments: nothing is simulated, and only closer looks
+ * list calls.
  * What many layouts share is looked at once: a block under one tp, cp, micro-batch; a unit under
  * one sharding; the flow of micro-batches through stages. */
 #pragma once
@@ -42,4 +43,11 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
 /* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
  * 0 where units differ. */
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec);
+
+/* What stage @stage needs at its peak moment, as its program's memory says, and what a framework
+ * holds beside it: a closer bound of the arena than the floor, some hundred times as much work. */
+guint64 summarise_peak(Summariser *summariser, const ProgramSpec *spec, guint stage);
+
+/* Whether that is much less work than to compile and place the stage's program. */
+gboolean summarise_peak_pays(const ProgramSpec *spec, guint stage);
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);

@@ -5,9 +5,9 @@
 
 /* ASan, under which one takes 5 times as long, is for memory; the release build runs it too. */
 #ifdef __SANITIZE_ADDRESS__
-enum { GROUPS = 8, LAYOUTS = 600 };
+enum { GROUPS = 8, LAYOUTS = 400 };
 #else
-enum { GROUPS = 8, LAYOUTS = 2400 };
+enum { GROUPS = 8, LAYOUTS = 1200 };
 #endif
 
 /* SUMMARY_LAYOUTS=10000 tries more. */
@@ -55,6 +55,19 @@ static void compare_stage(const StageSummary *summary, const Program *program, c
     ck_assert_msg(summary->floor_bytes >= summary->state_bytes, "%s", text);
 }
 
+/* @live_bytes: of the program's peak moment; @total_bytes: with alignment and gaps. */
+static void compare_peak(guint64 peak_bytes, guint64 live_bytes, guint64 total_bytes,
+                         const char *text)
+{
+    ck_assert_msg(peak_bytes <= total_bytes,
+                  "%s: peak %" G_GUINT64_FORMAT ", arena %" G_GUINT64_FORMAT, text, peak_bytes,
+                  total_bytes);
+    ck_assert_msg((double)peak_bytes >= 0.99 * (double)live_bytes &&
+                      (double)peak_bytes <= 1.01 * (double)live_bytes,
+                  "%s: peak %" G_GUINT64_FORMAT ", the program's %" G_GUINT64_FORMAT, text,
+                  peak_bytes, live_bytes);
+}
+
 static double slowest_s(const ProgramSet *set, const ProgramSpec *spec,
                         const SimulateContext *context)
 {
@@ -88,6 +101,9 @@ static void compare(const Case *from, const SimulateContext *context)
         g_autofree char *name = g_strdup_printf("stage %u of %s", c, text);
 
         compare_stage(&stage, set->classes[c], name);
+        compare_peak(summarise_peak(summariser, &spec, c),
+                     program_memory(set->classes[c]).live_peak,
+                     set->classes[c]->arena_bytes[TIER_DEVICE], name);
         floor_bytes = MAX(floor_bytes, stage.floor_bytes);
     }
     ck_assert_msg(summary.floor_bytes <= floor_bytes, "%s", text);
@@ -318,12 +334,15 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
     for (guint c = 0; c < set->num_classes; c++) {
         framework_grow(context->framework, set->classes[c]);
         program_place(set->classes[c]);
-        MemoryUse use = program_memory(set->classes[c]);
+        MemoryUse use = program_memory(set->classes[c]), live = use;
+        live.total = use.live_peak;
         framework_add_memory(context->framework, set->classes[c], &use);
+        framework_add_memory(context->framework, set->classes[c], &live);
         const guint64 floor_bytes = summarise_stage(summariser, &spec, c).floor_bytes;
         ck_assert_msg(floor_bytes <= use.total,
                       "stage %u of %s as %s: floor %" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT, c,
                       text, context->framework->name, floor_bytes, use.total);
+        compare_peak(summarise_peak(summariser, &spec, c), live.total, use.total, text);
     }
 }
 
@@ -426,7 +445,7 @@ START_TEST(the_memory_bound_is_within_1_percent_of_the_peak)
     g_autoptr(GRand) random = g_rand_new_with_seed(681);
     Distance distances[NUM_KINDS] = {0};
 
-    for (guint i = 0; i < 4 * layouts_of_a_group(); i++) {
+    for (guint i = 0; i < 8 * layouts_of_a_group(); i++) {
         const CaseShape shape = draw_shape(random);
         g_autoptr(Model) model = case_model(&shape);
         g_autoptr(Topology) topology = NULL;
@@ -447,6 +466,97 @@ START_TEST(the_memory_bound_is_within_1_percent_of_the_peak)
                       "(%.1f%%)",
                       kinds[k].name, within, distance->stages, kinds[k].measured, below,
                       kinds[k].measured_mean);
+    }
+}
+END_TEST
+
+/* Compares the peaks of all stages of a drawn choice with those of its programs. */
+static void compare_peaks(const Case *from, const SimulateContext *context)
+{
+    const ProgramSpec spec = case_spec(from);
+    g_autofree char *text = case_text(from);
+    g_autoptr(Summariser) summariser = summariser_new(context, NULL);
+    g_autoptr(ProgramSet) set = case_compile(from);
+
+    for (guint c = 0; c < set->num_classes; c++) {
+        g_autofree char *name = g_strdup_printf("stage %u of %s", c, text);
+
+        compare_peak(summarise_peak(summariser, &spec, c),
+                     program_memory(set->classes[c]).live_peak,
+                     set->classes[c]->arena_bytes[TIER_DEVICE], name);
+    }
+}
+
+static Model *draw_deep_model(GRand *random)
+{
+    const guint kind = draw(random, 2);
+    CaseShape shape = draw_shape(random);
+    Model *model = kind == 0   ? case_model(&shape)
+                   : kind == 1 ? family_model(draw(random, G_N_ELEMENTS(families) - 1))
+                               : expert_model(draw(random, G_N_ELEMENTS(expert_cases) - 1));
+
+    model->layers += 4 + draw(random, 20);
+    return model;
+}
+
+/* Of blocks that are alike, a few are looked at. */
+START_TEST(the_peak_is_the_programs_of_many_blocks)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(781 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 4; i++) {
+        g_autoptr(Model) model = draw_deep_model(random);
+        g_autoptr(Topology) topology = NULL;
+        guint16 stages[MAX_CHUNKS];
+        const Case one = draw_case(random, model, stages);
+        const SimulateContext context = draw_context(random, &one, &topology);
+
+        compare_peaks(&one, &context);
+    }
+}
+END_TEST
+
+/* As deep a pipeline as large models have. */
+static gboolean draw_pipeline(GRand *random, Case *one, guint16 *layers)
+{
+    const guint pp = 1u << draw(random, 4);
+    Schedule *schedule = &one->schedule;
+
+    one->layout.size[AXIS_PP] = pp;
+    one->layout.size[AXIS_TP] = 1u << draw(random, 3);
+    schedule->kind = pp == 1 ? SCHEDULE_1F1B : (ScheduleKind)draw(random, NUM_SCHEDULES - 1);
+    schedule->virtual_stages = schedule->kind == SCHEDULE_INTERLEAVED ? 2 : 1;
+    schedule->chunk_layers = NULL;
+    schedule->micro_batches = 1 + draw(random, 3 * pp);
+    for (guint s = 0; s < pp; s++)
+        layers[s] = (guint16)draw(random, one->model->layers / pp);
+    schedule->recompute_layers = draw(random, 2) == 0 ? layers : NULL;
+    one->workload.seq_len = 1024 * (1 + draw(random, 7));
+    one->workload.global_batch =
+        layout_data_ranks(&one->layout) * schedule->micro_batch * schedule->micro_batches;
+    one->sharding.accumulate_sharded &= schedule->kind != SCHEDULE_ZB_H1;
+    sharding_normalise(&one->sharding, &one->layout, schedule);
+    return case_verdict(one, NULL) == VERDICT_OK && layout_world(&one->layout) <= 1024;
+}
+
+START_TEST(the_peak_is_the_programs_of_large_models)
+{
+    static const char *const names[] = {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b",
+                                        "qwen3-30b-a3b"};
+    g_autoptr(Model) model = model_load(names[_i], "models", NULL);
+    g_autoptr(GRand) random = g_rand_new_with_seed(881 + (guint)_i);
+
+    ck_assert_ptr_nonnull(model);
+    for (guint i = 0; i < layouts_of_a_group() / 20;) {
+        g_autoptr(Topology) topology = NULL;
+        guint16 stages[MAX_CHUNKS], layers[MAX_CHUNKS];
+        Case one = draw_case(random, model, stages);
+
+        if (!draw_pipeline(random, &one, layers))
+            continue;
+        const SimulateContext context = draw_context(random, &one, &topology);
+        compare_peaks(&one, &context);
+        i++;
     }
 }
 END_TEST
@@ -513,6 +623,8 @@ int main(void)
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
                         G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, the_memory_bound_is_within_1_percent_of_the_peak);
+    tcase_add_loop_test(tcase, the_peak_is_the_programs_of_many_blocks, 0, GROUPS);
+    tcase_add_loop_test(tcase, the_peak_is_the_programs_of_large_models, 0, 4);
     tcase_add_test(tcase, the_memory_bound_is_not_far_below_the_arena);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
