@@ -537,13 +537,19 @@ static void walk_candidate(gpointer data, guint i, guint worker)
     g_free(plan.recompute_layers);
 }
 
+Summariser *candidates_summariser(const Candidates *candidates, guint worker)
+{
+    return worker < candidates->summarisers->len
+               ? g_ptr_array_index(candidates->summarisers, worker)
+               : NULL;
+}
+
 double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
 {
+    Summariser *summariser = candidates_summariser(candidates, worker);
     const ProgramSpec spec = plan_spec(plan);
 
-    return worker < candidates->summarisers->len
-               ? summarise_calls(g_ptr_array_index(candidates->summarisers, worker), &spec)
-               : 0;
+    return summariser == NULL ? 0 : summarise_calls(summariser, &spec);
 }
 
 Candidate candidate_partly(const Candidate *none, Recompute recompute)

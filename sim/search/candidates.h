@@ -50,6 +50,9 @@ Candidate candidate_partly(const Candidate *none, Recompute recompute);
 void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
                      guint num);
 
+/* That of @worker of parallel_run(); NULL where it has walked none. */
+Summariser *candidates_summariser(const Candidates *candidates, guint worker);
+
 /* The closer bound of @plan's step, one of the request's; 0 where @worker of parallel_run() has
  * walked none. */
 double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker);

@@ -132,15 +132,28 @@ typedef struct {
     PriceResult results[BATCH];
 } Batch;
 
+static gboolean is_too_slow(const Batch *batch, const Plan *plan, const PriceLimit *limit,
+                            guint worker)
+{
+    return candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s;
+}
+
 /* As few layers computed again as fit, if that can still be fast enough. */
 static PriceResult price_partly(const Batch *batch, const Candidate *candidate, Plan *plan,
                                 const PriceLimit *limit, guint worker)
 {
-    if (!plan_least_recompute(plan, (Recompute)candidate->recompute, candidate->recompute_layers))
-        return PRICE_TOO_LARGE;
-    if (candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s)
+    const Recompute recompute = (Recompute)candidate->recompute;
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *layers = g_memdup2(candidate->recompute_layers, pp * sizeof *layers);
+
+    if (limit->summariser != NULL)
+        plan_raise_recompute(plan, recompute, limit->summariser, layers);
+    plan_set_recompute(plan, recompute, layers, pp);
+    if (is_too_slow(batch, plan, limit, worker))
         return PRICE_TOO_SLOW;
-    return plan_price_below(plan, limit);
+    if (!plan_least_recompute(plan, recompute, layers))
+        return PRICE_TOO_LARGE;
+    return is_too_slow(batch, plan, limit, worker) ? PRICE_TOO_SLOW : plan_price_below(plan, limit);
 }
 
 static void price_candidate(gpointer data, guint i, guint worker)
@@ -154,6 +167,8 @@ static void price_candidate(gpointer data, guint i, guint worker)
         .stage = candidate->stage,
         .explains = batch->explains,
         .briefly = batch->request->briefly,
+        .summariser = candidates_summariser(batch->found, worker),
+        .floor_bytes = candidate->partly ? 0 : candidate->floor_bytes,
     };
 
     batch->plans[i] = plan_new();
@@ -470,7 +485,10 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     g_array_sort(found->listed, by_floor);
     for (guint i = 0; i < found->listed->len && !fits; i++) {
         const Candidate *candidate = &g_array_index(found->listed, Candidate, i);
-        const PriceLimit limit = {.limit_s = INFINITY, .stage = candidate->stage};
+        const PriceLimit limit = {.limit_s = INFINITY,
+                                  .stage = candidate->stage,
+                                  .summariser = candidates_summariser(found, 0),
+                                  .floor_bytes = candidate->floor_bytes};
 
         if (candidate->partly) /* all of it is a candidate too, and needs less */
             continue;

@@ -182,7 +182,10 @@ static gboolean try_change(const Refiner *refiner, const Change *change, Best *b
     if (summary.bound_s > limit.limit_s)
         return TRUE;
     Plan *variant = variant_new(refiner->plan, &sharding);
-    const PriceLimit of_stage = {.limit_s = limit.limit_s, .stage = summary.stage};
+    const PriceLimit of_stage = {.limit_s = limit.limit_s,
+                                 .stage = summary.stage,
+                                 .summariser = refiner->summariser,
+                                 .floor_bytes = summary.floor_bytes};
     const PriceResult result = plan_price_below(variant, &of_stage);
     if (result == PRICE_FITS) {
         memcpy(best->levels, levels, units);
