@@ -16,7 +16,7 @@ static JsonArray *plan_notes(const Plan *plan)
 {
     JsonArray *notes = json_array_new();
 
-    add_note(notes, remark_balanced(plan->model));
+    add_note(notes, remark_routing(plan->model, plan->workload.expert_imbalance));
     add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
     add_note(notes, remark_framework(plan->framework));
     return notes;
@@ -34,14 +34,16 @@ JsonNode *answer_plan(const Plan *plan)
     json_object_set_boolean_member(object, "at_risk", plan_is_tight(plan));
     json_object_set_double_member(object, "memory_error", plan_memory_error(plan));
     json_object_set_string_member(object, "bound_by", op_class_name(remark_bound(plan)));
+    json_object_set_double_member(
+        object, "bytes_per_parameter",
+        recipe_bytes_per_parameter(plan->workload.recipe, plan->workload.optimizer));
     if (plan->alike_s > 0)
         json_object_set_double_member(object, "uniform_step_seconds", plan->alike_s);
     json_object_set_array_member(object, "notes", plan_notes(plan));
     return node;
 }
 
-/* How many of each reason, and one reason of each kind where there is one in words. */
-static void add_rejected(JsonObject *object, const SearchResult *result)
+void answer_add_refused(JsonObject *object, const SearchResult *result)
 {
     JsonObject *rejected = json_object_new(), *refused = json_object_new();
 
@@ -94,7 +96,7 @@ JsonNode *answer_search(const SearchAnswer *answer)
 
     json_object_set_int_member(object, "candidates", (gint64)result->candidates);
     json_object_set_int_member(object, "feasible", (gint64)result->feasible);
-    add_rejected(object, result);
+    answer_add_refused(object, result);
     json_object_set_double_member(object, "seconds", result->seconds);
     if (answer->request->sort == SORT_TIME)
         json_object_set_int_member(object, "within_noise", remark_alike(result));
@@ -102,6 +104,9 @@ JsonNode *answer_search(const SearchAnswer *answer)
         add_smallest(object, answer);
     add_plan(object, "closest", result->closest);
     add_plan(object, "offloaded", answer->offloaded);
+    add_plan(object, "fewer_faster", answer->faster);
+    if (answer->roomy != 0)
+        json_object_set_int_member(object, "gpus_with_room", answer->roomy);
     add_today(object, answer);
     for (guint i = 0; i < result->plans->len; i++)
         json_array_add_element(plans, answer_plan(g_ptr_array_index(result->plans, i)));
@@ -173,4 +178,30 @@ JsonNode *answer_model(const Model *model)
     json_object_set_array_member(object, "tensors", list);
     json_node_take_object(node, object);
     return node;
+}
+
+/* ---- proofs ---- */
+
+JsonNode *answer_check(const ProgramSet *set, guint64 ops, const GPtrArray *problems)
+{
+    JsonNode *node = json_node_new(JSON_NODE_OBJECT);
+    JsonObject *object = json_object_new();
+    JsonArray *lines = json_array_new();
+
+    for (guint i = 0; i < problems->len; i++)
+        json_array_add_string_element(lines, g_ptr_array_index(problems, i));
+    json_object_set_boolean_member(object, "proven", problems->len == 0);
+    json_object_set_array_member(object, "problems", lines);
+    json_object_set_int_member(object, "ranks", set->num_ranks);
+    json_object_set_int_member(object, "classes", set->num_classes);
+    json_object_set_int_member(object, "ops", (gint64)ops);
+    json_node_take_object(node, object);
+    return node;
+}
+
+void answer_print(JsonNode *node)
+{
+    g_autofree char *text = json_to_string(node, TRUE);
+
+    g_print("%s\n", text);
 }

@@ -12,6 +12,8 @@ typedef struct {
     const GPtrArray *notes; /* lines: what its file says that is priced otherwise; or NULL */
     guint smallest, fewer;  /* where nothing fits: the next larger number of GPUs on which something
                                does and, where nothing is legal, the next smaller; 0 = none */
+    guint roomy;            /* search_roomy_gpus() of --gpus auto, or 0 */
+    const Plan *faster;     /* on fewer GPUs, or NULL: search_fewer_faster() */
     const Plan *offloaded;  /* that fits with state in another tier, or NULL */
 } SearchAnswer;
 
@@ -22,7 +24,18 @@ JsonNode *answer_plan(const Plan *plan);
 /* {"candidates", "feasible", "rejected", "refused", "seconds", "plans", ...}; the same. */
 JsonNode *answer_search(const SearchAnswer *answer);
 
+/* Adds "rejected", how many of each reason, and "refused", one of each kind in words where there
+ * are any. */
+void answer_add_refused(JsonObject *object, const SearchResult *result);
+
 /* {"name", "parameters", "active_parameters", shape, what can be done with it, "tensors"}; the
  * same.
  */
 JsonNode *answer_model(const Model *model);
+
+/* {"proven", "problems", "ranks", "classes", "ops"}: @problems as program_set_check() has them;
+ * @ops of a step.  The same. */
+JsonNode *answer_check(const ProgramSet *set, guint64 ops, const GPtrArray *problems);
+
+/* On stdout. */
+void answer_print(JsonNode *node);

@@ -2,13 +2,20 @@
 
 #include "sim/base/error.h"
 
+void command_name(const char *verb)
+{
+    g_autofree char *name = g_strdup_printf("fsdp-plan %s", verb);
+
+    g_set_prgname(name);
+}
+
 char *command_argument(const char *verb, const char *what, const GOptionEntry *entries, int argc,
                        char **argv, GError **error)
 {
-    g_autofree char *usage = g_strdup_printf("%s - %s", what, verb);
-    g_autoptr(GOptionContext) context = g_option_context_new(usage);
+    g_autoptr(GOptionContext) context = g_option_context_new(what);
     g_autoptr(GError) why = NULL;
 
+    command_name(verb);
     if (entries != NULL)
         g_option_context_add_main_entries(context, entries, NULL);
     if (!g_option_context_parse(context, &argc, &argv, &why)) {

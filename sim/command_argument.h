@@ -6,6 +6,9 @@
 
 #include <glib.h>
 
+/* What --help calls the program. */
+void command_name(const char *verb);
+
 /* Takes the options of @entries (NULL: none) out, and returns the argument that is left.  @what it
  * is, for --help and messages: "PLAN".  ERROR_INPUT. */
 char *command_argument(const char *verb, const char *what, const GOptionEntry *entries, int argc,

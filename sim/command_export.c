@@ -1,17 +1,17 @@
 /* fsdp-plan export: a plan as the configuration of another framework. */
 #include "sim/base/error.h"
+#include "sim/base/text_file.h"
 #include "sim/command_argument.h"
 #include "sim/commands.h"
 #include "sim/export/export.h"
 
+#include <string.h>
+
 static gboolean write_text(const char *path, const char *text, GError **error)
 {
-    g_autoptr(GError) why = NULL;
-
-    if (path == NULL)
-        g_print("%s", text);
-    else if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &why))
-        return fail(error, ERROR_RUNTIME, "%s", why->message);
+    if (path != NULL)
+        return text_file_write(path, text, strlen(text), error);
+    g_print("%s", text);
     return TRUE;
 }
 

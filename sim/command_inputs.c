@@ -11,9 +11,8 @@
 static void print_model_json(const Model *model)
 {
     g_autoptr(JsonNode) node = answer_model(model);
-    g_autofree char *text = json_to_string(node, TRUE);
 
-    g_print("%s\n", text);
+    answer_print(node);
 }
 
 static void print_tensor(const ParamShape *tensor)

@@ -1,5 +1,6 @@
 /* fsdp-plan explain, check, trace: verbs that take a plan file. */
 #include "reports/store/trace.h"
+#include "sim/answer_json.h"
 #include "sim/base/error.h"
 #include "sim/command_argument.h"
 #include "sim/commands.h"
@@ -27,24 +28,53 @@ static gboolean price_for(Plan *plan, const char *name, GError **error)
     return TRUE;
 }
 
+/* FALSE: not known. */
+static gboolean print_explanation(const Plan *plan, gboolean json, GError **error)
+{
+    if (!json)
+        return explain_print(plan, error);
+    g_autoptr(JsonNode) node = explain_answer(plan, error);
+    if (node != NULL)
+        answer_print(node);
+    return node != NULL;
+}
+
 int command_explain(int argc, char **argv, GError **error)
 {
     g_autofree char *framework = NULL;
+    gboolean json = FALSE;
     const GOptionEntry entries[] = {
         {"framework", 0, 0, G_OPTION_ARG_STRING, &framework,
          "What the prediction is for (default: the plan's)", "F"},
+        {"json", 0, 0, G_OPTION_ARG_NONE, &json, "JSON on stdout", NULL},
         G_OPTION_ENTRY_NULL,
     };
     g_autoptr(Plan) plan = load_plan(entries, "explain", argc, argv, error);
 
-    if (plan == NULL || !price_for(plan, framework, error) || !explain_print(plan, error))
+    if (plan == NULL || !price_for(plan, framework, error) || !print_explanation(plan, json, error))
         return error_exit_status(*error);
     return 0;
 }
 
+static void print_proof(const ProgramSet *set, guint64 ops, const GPtrArray *problems)
+{
+    for (guint i = 0; i < problems->len; i++)
+        g_print("%s\n", (const char *)g_ptr_array_index(problems, i));
+    if (problems->len == 0)
+        g_print("proven for %u ranks in %u class(es), %" G_GUINT64_FORMAT
+                " ops a step: no deadlock, groups agree, nothing is read before it is written, no "
+                "arena range is shared without happens-before, it fits\n",
+                set->num_ranks, set->num_classes, ops);
+}
+
 int command_check(int argc, char **argv, GError **error)
 {
-    g_autoptr(Plan) plan = load_plan(NULL, "check", argc, argv, error);
+    gboolean json = FALSE;
+    const GOptionEntry entries[] = {
+        {"json", 0, 0, G_OPTION_ARG_NONE, &json, "JSON on stdout", NULL},
+        G_OPTION_ENTRY_NULL,
+    };
+    g_autoptr(Plan) plan = load_plan(entries, "check", argc, argv, error);
     g_autoptr(ProgramSet) set = plan == NULL ? NULL : plan_compile(plan, error);
 
     if (set == NULL)
@@ -53,15 +83,14 @@ int command_check(int argc, char **argv, GError **error)
     g_autoptr(GPtrArray) problems = program_set_check(set, limit > own ? limit - own : 1);
 
     plan_check_tiers(plan, set, problems);
-    for (guint i = 0; i < problems->len; i++)
-        g_print("%s\n", (const char *)g_ptr_array_index(problems, i));
-    if (problems->len > 0)
-        return 1;
-    g_print("proven for %u ranks in %u class(es), %" G_GUINT64_FORMAT
-            " ops a step: no deadlock, groups agree, nothing is read before it is written, no "
-            "arena range is shared without happens-before, it fits\n",
-            set->num_ranks, set->num_classes, plan->ops);
-    return 0;
+    if (json) {
+        g_autoptr(JsonNode) node = answer_check(set, plan->ops, problems);
+
+        answer_print(node);
+    } else {
+        print_proof(set, plan->ops, problems);
+    }
+    return problems->len == 0 ? 0 : 1;
 }
 
 /* Ranks of a class are equal: the first of each stands for them. */

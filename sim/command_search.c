@@ -8,13 +8,6 @@
 #include "sim/search/price.h"
 #include "sim/table.h"
 
-static void print_json_node(JsonNode *node)
-{
-    g_autofree char *text = json_to_string(node, TRUE);
-
-    g_print("%s\n", text);
-}
-
 static gboolean record_search(const SearchRequest *request, const SearchResult *result,
                               Store *store, GError **error)
 {
@@ -42,7 +35,17 @@ static void print_json_search(const SearchAnswer *answer)
 {
     g_autoptr(JsonNode) node = answer_search(answer);
 
-    print_json_node(node);
+    answer_print(node);
+}
+
+/* No number of GPUs fits: what was looked at, and no plan. */
+static void print_json_none(const SearchRequest *request)
+{
+    g_autoptr(GPtrArray) plans = g_ptr_array_new();
+    const SearchResult none = {.plans = plans};
+    const SearchAnswer answer = {.request = request, .result = &none};
+
+    print_json_search(&answer);
 }
 
 /* A store that can't be opened is refused before a plan is written. */
@@ -61,7 +64,7 @@ static int show_result(const SearchAnswer *answer, const PlanOptions *options, G
     if (options->json)
         print_json_search(answer);
     else
-        table_print_search(answer->request, result, answer->today);
+        table_print_search(answer);
     return 0;
 }
 
@@ -135,6 +138,10 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
 
     if (inputs->gpus_auto) {
         request.gpus = search_smallest_gpus(&request, 1);
+        if (request.gpus == 0 && options->json) {
+            print_json_none(&request);
+            return 1;
+        }
         if (request.gpus == 0) {
             fail(error, ERROR_INFEASIBLE, "no number of GPUs up to %u fits; --gpus %u says why",
                  search_most_gpus(&request), search_most_gpus(&request));
@@ -155,6 +162,11 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
         answer.notes = inputs->config->notes;
     if (result->plans->len == 0)
         return nothing_fits(inputs, &answer, options, error);
+    g_autoptr(Plan) faster =
+        numbers ? NULL : search_fewer_faster(&request, g_ptr_array_index(result->plans, 0));
+    answer.faster = faster;
+    if (inputs->gpus_auto)
+        answer.roomy = search_roomy_gpus(&request, result, request.gpus);
     return show_result(&answer, options, error);
 }
 
@@ -172,7 +184,7 @@ static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, G
     if (options->json) {
         g_autoptr(JsonNode) node = answer_plan(plan);
 
-        print_json_node(node);
+        answer_print(node);
     } else {
         table_print_plan(plan);
     }

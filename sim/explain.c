@@ -1,10 +1,12 @@
 #include "sim/explain.h"
 
+#include "sim/answer_json.h"
 #include "sim/base/text.h"
 #include "sim/explain_change.h"
 #include "sim/explain_cost.h"
 #include "sim/explain_memory.h"
 #include "sim/explain_run.h"
+#include "sim/explain_volume.h"
 #include "sim/remarks.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
@@ -12,22 +14,58 @@
 
 #include <math.h>
 
-/* What bounds the step, and what each thing that could go away is worth. */
-static void print_bound(const Plan *plan)
+/* What bounds the step, and what each thing that could go away is worth: shares of the step. */
+typedef struct {
+    double hidden;     /* communication, and waiting for other stages */
+    double recomputed; /* at most; 0: nothing is, or not of all layers */
+    double small_ops;  /* bound by memory, and the optimiser */
+} Bound;
+
+static Bound bound_of(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    g_autofree char *bound = plan_bound_text(plan);
     const double hidden = p->exposed_communication_seconds / p->step_seconds;
+    const gboolean recomputes =
+        plan->schedule.recompute == RECOMPUTE_FULL && !schedule_has_rest(&plan->schedule);
 
-    g_print("\nbound by %s of the step.  Hiding all communication%s would gain %.1f%%", bound,
+    return (Bound){
+        .hidden = hidden,
+        .recomputed = recomputes ? (1 - hidden) / 4 : 0, /* a quarter of the block's compute */
+        .small_ops =
+            (p->time_seconds[OP_CLASS_MEMORY_BOUND] + p->time_seconds[OP_CLASS_OPTIMIZER]) /
+            p->step_seconds,
+    };
+}
+
+static void print_bound(const Plan *plan)
+{
+    const Bound bound = bound_of(plan);
+    g_autofree char *most = plan_bound_text(plan);
+
+    g_print("\nbound by %s of the step.  Hiding all communication%s would gain %.1f%%", most,
             plan->layout.size[AXIS_PP] > 1 ? ", and no waiting for other stages," : "",
-            100 * hidden);
-    if (plan->schedule.recompute == RECOMPUTE_FULL && !schedule_has_rest(&plan->schedule))
+            100 * bound.hidden);
+    if (bound.recomputed > 0)
         g_print("; not recomputing would gain up to %.1f%% (a quarter of the block's compute)",
-                25 * (1 - hidden));
+                100 * bound.recomputed);
     g_print(".\nMemory-bound ops and the optimiser take %.1f%%: fusing them could gain no more.\n",
-            100 * (p->time_seconds[OP_CLASS_MEMORY_BOUND] + p->time_seconds[OP_CLASS_OPTIMIZER]) /
-                p->step_seconds);
+            100 * bound.small_ops);
+}
+
+static JsonObject *bound_answer(const Plan *plan)
+{
+    const Bound bound = bound_of(plan);
+    const OpClass most = remark_bound(plan);
+    JsonObject *object = json_object_new();
+
+    json_object_set_string_member(object, "by", op_class_name(most));
+    json_object_set_double_member(
+        object, "share", plan->prediction.time_seconds[most] / plan->prediction.step_seconds);
+    json_object_set_double_member(object, "hidden_communication_gain", bound.hidden);
+    if (bound.recomputed > 0)
+        json_object_set_double_member(object, "no_recomputation_gain_at_most", bound.recomputed);
+    json_object_set_double_member(object, "memory_bound_and_optimizer_share", bound.small_ops);
+    return object;
 }
 
 /* Which blocks are computed again, where not the same of all. */
@@ -59,6 +97,7 @@ static SearchRequest request_of(const Plan *plan, const Topology *topology)
         .seq_len = plan->workload.seq_len,
         .recipe = plan->workload.recipe,
         .optimizer = plan->workload.optimizer,
+        .expert_imbalance = plan->workload.expert_imbalance,
         .strategy = -1,
         .recompute = -1,
         .schedule = -1,
@@ -79,14 +118,18 @@ static gboolean same_choice(const Plan *a, const Plan *b)
     return g_strcmp0(a->hash, b->hash) == 0;
 }
 
+/* Of the step: -0.1 = a tenth less than the plan's. */
+static double time_change(const Plan *other, const Plan *plan)
+{
+    return other->prediction.step_seconds / plan->prediction.step_seconds - 1;
+}
+
 static void print_others(const Plan *plan, const SearchResult *result)
 {
-    const double own = plan->prediction.step_seconds;
-
     g_print("\nthe same batch on the same ranks, other choices:\n");
     for (guint i = 0; i < result->plans->len; i++) {
         const Plan *other = g_ptr_array_index(result->plans, i);
-        const double ratio = other->prediction.step_seconds / own - 1;
+        const double ratio = time_change(other, plan);
         g_autofree char *layout = plan_layout_text(other);
         g_autofree char *recompute = plan_recompute_text(other);
         g_autofree char *memory = bytes_text(other->prediction.memory_total);
@@ -102,6 +145,28 @@ static void print_others(const Plan *plan, const SearchResult *result)
                 fabs(ratio) < REMARK_NOISE ? "  (within noise)" : "", units == NULL ? "" : "; * ",
                 units == NULL ? "" : units);
     }
+}
+
+/* A whole plan, which can be kept and run. */
+static JsonNode *other_answer(const Plan *other, const Plan *plan)
+{
+    JsonNode *node = answer_plan(other);
+    JsonObject *object = json_node_get_object(node);
+    const double change = time_change(other, plan);
+
+    json_object_set_double_member(object, "time_change", change);
+    json_object_set_boolean_member(object, "within_noise", fabs(change) < REMARK_NOISE);
+    return node;
+}
+
+static JsonArray *others_answer(const Plan *plan, const SearchResult *result)
+{
+    JsonArray *others = json_array_new();
+
+    for (guint i = 0; i < result->plans->len; i++)
+        if (!same_choice(plan, g_ptr_array_index(result->plans, i)))
+            json_array_add_element(others, other_answer(g_ptr_array_index(result->plans, i), plan));
+    return others;
 }
 
 /* What would be fastest if memory were no limit; NULL: what was found already. */
@@ -135,9 +200,27 @@ static void print_larger(const Plan *plan, const Plan *best)
     g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
     g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
             layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
-            fastest->schedule.micro_batch, recompute,
-            100 * (fastest->prediction.step_seconds / plan->prediction.step_seconds - 1), needs);
+            fastest->schedule.micro_batch, recompute, 100 * time_change(fastest, plan), needs);
     explain_change_print_mend(fastest, plan);
+}
+
+/* Adds "larger", and to it "mend". */
+static void add_larger(const Plan *plan, const Plan *best, JsonObject *answer)
+{
+    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best);
+    JsonObject *mend = NULL;
+
+    if (fastest == NULL) {
+        json_object_set_null_member(answer, "larger");
+        return;
+    }
+    JsonNode *larger = other_answer(fastest, plan);
+    mend = explain_change_answer_mend(fastest, plan);
+    if (mend == NULL)
+        json_object_set_null_member(json_node_get_object(larger), "mend");
+    else
+        json_object_set_object_member(json_node_get_object(larger), "mend", mend);
+    json_object_set_member(answer, "larger", larger);
 }
 
 static void print_refused(const SearchResult *result)
@@ -151,6 +234,12 @@ static void print_refused(const SearchResult *result)
     }
 }
 
+/* What the search would list first; or, where nothing fits, the plan itself. */
+static const Plan *best_of(const SearchResult *result, const Plan *plan)
+{
+    return result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : plan;
+}
+
 gboolean explain_print(const Plan *plan, GError **error)
 {
     g_autoptr(ProgramSet) set = plan_compile(plan, error);
@@ -161,6 +250,7 @@ gboolean explain_print(const Plan *plan, GError **error)
     table_print_plan(plan);
     explain_memory_print(plan, set);
     explain_cost_print(plan, set);
+    explain_volume_print(plan, set);
     explain_run_print(plan);
     print_recompute(plan);
     print_bound(plan);
@@ -170,6 +260,33 @@ gboolean explain_print(const Plan *plan, GError **error)
     print_others(plan, result);
     g_print("\nof %" G_GUINT64_FORMAT " candidates, refused:\n", result->candidates);
     print_refused(result);
-    print_larger(plan, result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : plan);
+    print_larger(plan, best_of(result, plan));
     return TRUE;
+}
+
+JsonNode *explain_answer(const Plan *plan, GError **error)
+{
+    g_autoptr(ProgramSet) set = plan_compile(plan, error);
+    const SearchRequest request = request_of(plan, plan->topology);
+    JsonObject *answer;
+    JsonNode *node;
+
+    if (set == NULL)
+        return NULL;
+    answer = json_object_new();
+    json_object_set_member(answer, "plan", answer_plan(plan));
+    explain_memory_answer(plan, set, answer);
+    explain_cost_answer(plan, set, answer);
+    explain_volume_answer(plan, set, answer);
+    json_object_set_object_member(answer, "bound", bound_answer(plan));
+    explain_change_answer_units(plan, answer);
+    explain_change_answer(plan, answer);
+    g_autoptr(SearchResult) result = search(&request);
+    json_object_set_array_member(answer, "others", others_answer(plan, result));
+    json_object_set_int_member(answer, "candidates", (gint64)result->candidates);
+    answer_add_refused(answer, result);
+    add_larger(plan, best_of(result, plan), answer);
+    node = json_node_new(JSON_NODE_OBJECT);
+    json_node_take_object(node, answer);
+    return node;
 }

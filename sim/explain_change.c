@@ -158,10 +158,20 @@ static Plan *change_plan(const Plan *plan, const Change *change)
     return g_steal_pointer(&changed);
 }
 
+/* Speed against the plan's, -0.1 = a tenth less. */
+static double speed_change(const Plan *changed, const Plan *plan)
+{
+    return changed->prediction.tokens_per_second / plan->prediction.tokens_per_second - 1;
+}
+
+static double time_change(const Plan *changed, const Plan *plan)
+{
+    return changed->prediction.step_seconds / plan->prediction.step_seconds - 1;
+}
+
 /* Each alone, by the speed and the memory that it would have. */
 void explain_change_print(const Plan *plan)
 {
-    const double own = plan->prediction.tokens_per_second;
     const gboolean pipeline = plan->layout.size[AXIS_PP] > 1;
 
     g_print("\none change, simulated:\n");
@@ -177,9 +187,39 @@ void explain_change_print(const Plan *plan)
             pipeline ? g_strdup_printf(", bubble %.1f%%", 100 * changed->prediction.bubble_fraction)
                      : g_strdup("");
         g_print("  %-25s %-10s %+6.1f%% tokens/s%s, %s%s\n", changes[i].name, micro,
-                100 * (changed->prediction.tokens_per_second / own - 1), bubble, memory,
+                100 * speed_change(changed, plan), bubble, memory,
                 changed->reasons->len > 0 ? ": does not fit" : "");
     }
+}
+
+/* "change" is what it is called. */
+static JsonObject *change_answer(const char *name, const Plan *changed)
+{
+    JsonObject *object = json_object_new();
+
+    json_object_set_string_member(object, "change", name);
+    json_object_set_int_member(object, "micro_batches", changed->schedule.micro_batches);
+    json_object_set_int_member(object, "micro_batch", changed->schedule.micro_batch);
+    json_object_set_double_member(object, "bubble_fraction", changed->prediction.bubble_fraction);
+    json_object_set_int_member(object, "memory_bytes", (gint64)changed->prediction.memory_total);
+    json_object_set_boolean_member(object, "feasible", changed->reasons->len == 0);
+    return object;
+}
+
+void explain_change_answer(const Plan *plan, JsonObject *answer)
+{
+    JsonArray *list = json_array_new();
+
+    for (guint i = 0; i < G_N_ELEMENTS(changes); i++) {
+        g_autoptr(Plan) changed = change_plan(plan, &changes[i]);
+
+        if (changed == NULL)
+            continue;
+        JsonObject *object = change_answer(changes[i].name, changed);
+        json_object_set_double_member(object, "speed_change", speed_change(changed, plan));
+        json_array_add_object_element(list, object);
+    }
+    json_object_set_array_member(answer, "changes", list);
 }
 
 /* ---- units that differ ---- */
@@ -207,11 +247,18 @@ static char *difference_text(guint64 bytes, guint64 than)
     return g_strdup_printf("%s %s", text, bytes >= than ? "more" : "less");
 }
 
+/* NULL: they are. */
+static Plan *units_alike(const Plan *plan)
+{
+    static const Change alike = {"one strategy for all units", treat_alike};
+
+    return plan->sharding.num_overrides == 0 ? NULL : change_plan(plan, &alike);
+}
+
 void explain_change_print_units(const Plan *plan)
 {
-    static const Change alike_change = {"one strategy for all units", treat_alike};
+    g_autoptr(Plan) alike = units_alike(plan);
     g_autofree char *units = plan_units_text(plan);
-    g_autoptr(Plan) alike = units == NULL ? NULL : change_plan(plan, &alike_change);
 
     if (alike == NULL)
         return;
@@ -222,9 +269,29 @@ void explain_change_print_units(const Plan *plan)
     g_autofree char *before = seconds_text(alike->prediction.exposed_communication_seconds);
     g_print("\nunits that differ (%s), against one strategy for all: %+.1f%% time, a rank receives "
             "%s and needs %s memory; of communication %s are not hidden, not %s%s\n",
-            units, 100 * (plan->prediction.step_seconds / alike->prediction.step_seconds - 1),
-            received, memory, exposed, before,
+            units, 100 * time_change(plan, alike), received, memory, exposed, before,
             alike->reasons->len > 0 ? "; all alike does not fit" : "");
+}
+
+void explain_change_answer_units(const Plan *plan, JsonObject *answer)
+{
+    g_autoptr(Plan) alike = units_alike(plan);
+    g_autofree char *units = plan_units_text(plan);
+
+    if (alike == NULL)
+        return;
+    JsonObject *object = json_object_new();
+    json_object_set_string_member(object, "units", units);
+    json_object_set_double_member(object, "time_change", time_change(plan, alike));
+    json_object_set_int_member(object, "received_bytes_change",
+                               (gint64)(received_bytes(plan) - received_bytes(alike)));
+    json_object_set_int_member(
+        object, "memory_bytes_change",
+        (gint64)(plan->prediction.memory_total - alike->prediction.memory_total));
+    json_object_set_double_member(object, "uniform_exposed_communication_seconds",
+                                  alike->prediction.exposed_communication_seconds);
+    json_object_set_boolean_member(object, "uniform_feasible", alike->reasons->len == 0);
+    json_object_set_object_member(answer, "units", object);
 }
 
 /* ---- what makes a plan fit ---- */
@@ -260,10 +327,10 @@ static const Change mends[] = {
     {"--offload optimizer=host", offload_optimizer},
 };
 
-void explain_change_print_mend(const Plan *plan, const Plan *beside)
+/* The one that costs least; NULL: none makes it fit. */
+static Plan *best_mend(const Plan *plan, const char **name)
 {
     g_autoptr(Plan) best = NULL;
-    const char *name = NULL;
 
     for (guint i = 0; i < G_N_ELEMENTS(mends); i++) {
         g_autoptr(Plan) changed = change_plan(plan, &mends[i]);
@@ -273,14 +340,33 @@ void explain_change_print_mend(const Plan *plan, const Plan *beside)
             continue;
         plan_free(best);
         best = g_steal_pointer(&changed);
-        name = mends[i].name;
+        *name = mends[i].name;
     }
+    return g_steal_pointer(&best);
+}
+
+void explain_change_print_mend(const Plan *plan, const Plan *beside)
+{
+    const char *name = NULL;
+    g_autoptr(Plan) best = best_mend(plan, &name);
+
     if (best == NULL) {
         g_print("  no single change of micro-batch, strategy, recomputation or offload makes it "
                 "fit\n");
         return;
     }
     g_autofree char *memory = bytes_text(best->prediction.memory_total);
-    g_print("  %s makes it fit: %+.1f%% time, %s\n", name,
-            100 * (best->prediction.step_seconds / beside->prediction.step_seconds - 1), memory);
+    g_print("  %s makes it fit: %+.1f%% time, %s\n", name, 100 * time_change(best, beside), memory);
+}
+
+JsonObject *explain_change_answer_mend(const Plan *plan, const Plan *beside)
+{
+    const char *name = NULL;
+    g_autoptr(Plan) best = best_mend(plan, &name);
+
+    if (best == NULL)
+        return NULL;
+    JsonObject *object = change_answer(name, best);
+    json_object_set_double_member(object, "time_change", time_change(best, beside));
+    return object;
 }

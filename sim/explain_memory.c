@@ -2,16 +2,9 @@
 
 #include "sim/base/text.h"
 #include "sim/cost/framework.h"
+#include "sim/formula.h"
 #include "sim/program/place.h"
 #include "sim/search/price.h"
-
-/* Of the rank that the plan's figures are of. */
-static const Program *planned_program(const Plan *plan, const ProgramSet *set)
-{
-    const guint stage_ranks = plan->gpus / plan->layout.size[AXIS_PP];
-
-    return set->classes[plan->prediction.rank / stage_ranks];
-}
 
 static guint64 memory_of(const Program *program, TensorKind kind)
 {
@@ -34,14 +27,51 @@ static guint64 saved_bytes(const Program *program, const Plan *plan)
            memory_of(program, TENSOR_MOMENT);
 }
 
-/* torch.cuda.memory_allocated, memory_reserved and nvidia-smi show as much of other programs. */
-static void print_views(const Plan *plan, const Program *program)
+/* Of a rank; and of a node what lives on its host beside a checkpoint on its way to storage. */
+typedef struct {
+    guint64 live, arena, process, beside; /* three views of the peak, and what the last adds */
+    guint64 load, passes, optimizer, save;
+    guint host_ranks;
+    guint64 host_tier, host_copy, host_has; /* of one rank, the same, of a node (0: not stated) */
+} Moments;
+
+static Moments moments_of(const Plan *plan, const Program *program)
 {
     const guint64 beside = plan->prediction.memory_bytes[TERM_FRAMEWORK];
-    g_autofree char *live = bytes_text(program->memory.live_peak);
-    g_autofree char *arena = bytes_text(plan->prediction.memory_total - beside);
-    g_autofree char *driver = bytes_text(plan->prediction.memory_total);
-    g_autofree char *framework = bytes_text(beside);
+    const guint64 state = program_state_bytes(program) + beside;
+    guint64 peak[NUM_PHASES];
+
+    program_phase_peaks(program, peak);
+    return (Moments){
+        .live = program->memory.live_peak,
+        .arena = plan->prediction.memory_total - beside,
+        .process = plan->prediction.memory_total,
+        .beside = beside,
+        .load = state,
+        .passes = peak[PHASE_PASSES] + beside,
+        .optimizer = peak[PHASE_OPTIMIZER] + beside,
+        .save = state,
+        .host_ranks = MIN(plan->ranks_per_node, plan->gpus),
+        .host_tier = plan->arena_bytes[TIER_HOST],
+        .host_copy = saved_bytes(program, plan),
+        .host_has = plan->topology->cpu_memory_bytes,
+    };
+}
+
+static guint64 host_bytes(const Moments *of)
+{
+    return of->host_ranks * (of->host_tier + of->host_copy);
+}
+
+/* ---- text ---- */
+
+/* torch.cuda.memory_allocated, memory_reserved and nvidia-smi show as much of other programs. */
+static void print_views(const Moments *of)
+{
+    g_autofree char *live = bytes_text(of->live);
+    g_autofree char *arena = bytes_text(of->arena);
+    g_autofree char *driver = bytes_text(of->process);
+    g_autofree char *framework = bytes_text(of->beside);
 
     g_print(
         "\nthree views of that peak: tensors alive (allocated) %s, arena (reserved) %s, process "
@@ -49,55 +79,79 @@ static void print_views(const Plan *plan, const Program *program)
         live, arena, driver, framework);
 }
 
-static void print_device_row(const char *when, guint64 bytes, guint64 beside, const char *what)
+static void print_device_row(const char *when, guint64 bytes, const char *what)
 {
-    g_autofree char *total = bytes_text(bytes + beside);
+    g_autofree char *total = bytes_text(bytes);
 
     g_print("  %-24s %10s  %s\n", when, total, what);
 }
 
-static void print_moments(const Plan *plan, const Program *program)
+static void print_moments(const Moments *of)
 {
-    const guint64 beside = plan->prediction.memory_bytes[TERM_FRAMEWORK];
-    const guint64 state = program_state_bytes(program);
-    guint64 peak[NUM_PHASES];
-
-    program_phase_peaks(program, peak);
     g_print("\nwhat a rank needs when, if nothing else were reserved\n");
-    print_device_row("load", state, beside, "state: filled where it stays");
-    print_device_row("forward and backward", peak[PHASE_PASSES], beside, "");
-    print_device_row("optimiser step", peak[PHASE_OPTIMIZER], beside, "");
-    print_device_row("checkpoint save", state, beside, "state; its copy is the host's");
+    print_device_row("load", of->load, "state: filled where it stays");
+    print_device_row("forward and backward", of->passes, "");
+    print_device_row("optimiser step", of->optimizer, "");
+    print_device_row("checkpoint save", of->save, "state; its copy is the host's");
 }
 
-/* Of a node: what lives there, and one checkpoint on its way to storage. */
-static void print_host(const Plan *plan, const Program *program)
+static void print_host(const Moments *of)
 {
-    const guint ranks = MIN(plan->ranks_per_node, plan->gpus);
-    const guint64 tier = plan->arena_bytes[TIER_HOST], copy = saved_bytes(program, plan);
-    const guint64 has = plan->topology->cpu_memory_bytes;
-    g_autofree char *tier_text = bytes_text(tier), *copy_text = bytes_text(copy);
-    g_autofree char *node = bytes_text(ranks * (tier + copy)), *has_text = bytes_text(has);
+    g_autofree char *tier = bytes_text(of->host_tier), *copy = bytes_text(of->host_copy);
+    g_autofree char *node = bytes_text(host_bytes(of)), *has = bytes_text(of->host_has);
 
-    if (plan->device != DEVICE_CUDA)
-        return;
     g_print("  host memory of a node: %u ranks x (%s that live there + %s to copy a checkpoint to "
             "while training goes on) = %s",
-            ranks, tier_text, copy_text, node);
-    if (has > 0)
-        g_print(" of %s%s", has_text,
-                ranks * (tier + copy) > has ? ": save without a copy, or from fewer ranks at a time"
-                                            : "");
+            of->host_ranks, tier, copy, node);
+    if (of->host_has > 0)
+        g_print(" of %s%s", has,
+                host_bytes(of) > of->host_has
+                    ? ": save without a copy, or from fewer ranks at a time"
+                    : "");
     g_print("\n");
 }
 
 void explain_memory_print(const Plan *plan, const ProgramSet *set)
 {
-    const Program *program = planned_program(plan, set);
-
     if (framework_is_foreign(plan->framework))
         return;
-    print_views(plan, program);
-    print_moments(plan, program);
-    print_host(plan, program);
+    const Moments of = moments_of(plan, formula_program(plan, set));
+    print_views(&of);
+    print_moments(&of);
+    if (plan->device == DEVICE_CUDA)
+        print_host(&of);
+}
+
+/* ---- JSON ---- */
+
+static JsonObject *host_answer(const Moments *of)
+{
+    JsonObject *host = json_object_new();
+
+    json_object_set_int_member(host, "ranks", of->host_ranks);
+    json_object_set_int_member(host, "tier_bytes", (gint64)of->host_tier);
+    json_object_set_int_member(host, "checkpoint_bytes", (gint64)of->host_copy);
+    json_object_set_int_member(host, "needs_bytes", (gint64)host_bytes(of));
+    if (of->host_has > 0)
+        json_object_set_int_member(host, "has_bytes", (gint64)of->host_has);
+    return host;
+}
+
+void explain_memory_answer(const Plan *plan, const ProgramSet *set, JsonObject *answer)
+{
+    if (framework_is_foreign(plan->framework))
+        return;
+    const Moments of = moments_of(plan, formula_program(plan, set));
+    JsonObject *memory = json_object_new();
+
+    json_object_set_int_member(memory, "allocated_bytes", (gint64)of.live);
+    json_object_set_int_member(memory, "reserved_bytes", (gint64)of.arena);
+    json_object_set_int_member(memory, "process_bytes", (gint64)of.process);
+    json_object_set_int_member(memory, "load_bytes", (gint64)of.load);
+    json_object_set_int_member(memory, "passes_bytes", (gint64)of.passes);
+    json_object_set_int_member(memory, "optimizer_bytes", (gint64)of.optimizer);
+    json_object_set_int_member(memory, "save_bytes", (gint64)of.save);
+    if (plan->device == DEVICE_CUDA)
+        json_object_set_object_member(memory, "host", host_answer(&of));
+    json_object_set_object_member(answer, "memory", memory);
 }

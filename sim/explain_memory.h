@@ -4,5 +4,10 @@
 
 #include "sim/search/plan.h"
 
-/* @set: the plan's programs.  Nothing is printed of other frameworks, which run another one. */
+#include <json-glib/json-glib.h>
+
+/* @set: the plan's programs.  Nothing is said of other frameworks, which run another one. */
 void explain_memory_print(const Plan *plan, const ProgramSet *set);
+
+/* Adds "memory". */
+void explain_memory_answer(const Plan *plan, const ProgramSet *set, JsonObject *answer);

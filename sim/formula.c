@@ -3,6 +3,11 @@
 #include <math.h>
 #include <string.h>
 
+const Program *formula_program(const Plan *plan, const ProgramSet *set)
+{
+    return set->classes[set->class_of[plan->prediction.rank]];
+}
+
 guint64 formula_parameters(const Program *program)
 {
     guint64 elements = 0;

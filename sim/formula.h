@@ -3,6 +3,9 @@
 
 #include "sim/search/plan.h"
 
+/* Of the rank that the plan's figures are of. */
+const Program *formula_program(const Plan *plan, const ProgramSet *set);
+
 /* Psi of a rank: parameters of its stage, of each matrix the part that its tp position holds; as
  * they are before they are sharded.  Both copies of tied embeddings count where stages have one
  * each, and keys and values that several tp positions hold count on each. */

@@ -54,7 +54,7 @@ static gboolean fix_keep(SearchRequest *request, const char *value, GError **err
         } else {
             return fail(error, ERROR_INPUT,
                         "--fix: keep = \"%s\": must be none, or root, last, layers.N, layers.N-M "
-                        "joined by +",
+                        "(or experts or rest in place of layers) joined by +",
                         value);
         }
     }
@@ -96,8 +96,8 @@ static gboolean fix_unit(SearchRequest *request, const char *value, GError **err
     if (g_strv_length(parts) != 2 || sharding->num_overrides == MAX_UNIT_OVERRIDES ||
         !unit_override_parse(parts[0], unit) || !strategy_from_name(parts[1], &strategy))
         return fail(error, ERROR_INPUT,
-                    "--fix: unit = \"%s\": must be uniform, or root, layers.N or layers.N-M, a "
-                    "colon, and a strategy (at most %d of them)",
+                    "--fix: unit = \"%s\": must be uniform, or " UNIT_TEXTS ", a colon, and a "
+                    "strategy (at most %d of them)",
                     value, MAX_UNIT_OVERRIDES);
     unit->strategy = (gint)strategy;
     sharding->num_overrides++;
@@ -282,6 +282,17 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s; allowed: %s", key, hint, all);
 }
 
+gboolean plan_fix_repeats(GStrv fields, guint i)
+{
+    const char *end = strchr(fields[i], '=');
+    const gsize length = end == NULL ? 0 : (gsize)(end - fields[i]) + 1;
+
+    for (guint k = 0; k < i && length > 0; k++)
+        if (strncmp(fields[k], fields[i], length) == 0 && !g_str_has_prefix(fields[i], "unit="))
+            return TRUE;
+    return FALSE;
+}
+
 gboolean plan_fix_read(SearchRequest *request, const char *option, const char *text,
                        gboolean axes_only, GError **error)
 {
@@ -292,6 +303,8 @@ gboolean plan_fix_read(SearchRequest *request, const char *option, const char *t
     for (guint i = 0; fields[i] != NULL; i++) {
         g_auto(GStrv) pair = g_strsplit(fields[i], "=", 2);
 
+        if (plan_fix_repeats(fields, i))
+            return fail(error, ERROR_INPUT, "--%s: %s is given twice", option, pair[0]);
         if (g_strv_length(pair) != 2 || pair[1][0] == '\0')
             return fail(error, ERROR_INPUT, "--%s: \"%s\": must be FIELD=VALUE", option, fields[i]);
         if (axis_from_name(pair[0], &axis)) {

@@ -11,3 +11,6 @@ gboolean plan_fix_read(SearchRequest *request, const char *option, const char *t
 
 /* "full", "selective:4:4", ...; FALSE when it is none of RECOMPUTE_TEXTS. */
 gboolean plan_fix_recompute(SearchRequest *request, const char *text);
+
+/* Whether what field @i of "name=value" ones names stands before it too; units may be several. */
+gboolean plan_fix_repeats(GStrv fields, guint i);

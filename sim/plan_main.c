@@ -1,6 +1,7 @@
 /* fsdp-plan: prices every legal layout of a model on a cluster, picks one, explains it. */
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
+#include "sim/base/text_file.h"
 #include "sim/commands.h"
 
 #include <locale.h>
@@ -73,7 +74,9 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], verbs[i].name) != 0)
             continue;
         argv[1] = argv[0];
-        const int status = verbs[i].run(argc - 1, argv + 1, &error);
+        int status = verbs[i].run(argc - 1, argv + 1, &error);
+        if (error == NULL && !text_stdout_flush(&error))
+            status = error_exit_status(error);
         if (error != NULL)
             g_printerr("fsdp-plan: %s\n", error->message);
         return status;

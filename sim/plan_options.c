@@ -39,6 +39,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
+        {"expert-imbalance", 0, 0, G_OPTION_ARG_STRING, &o->expert_imbalance,
+         "Tokens of the busiest rank's experts over the mean (default 1: balanced)", "X"},
         {"recompute", 0, 0, G_OPTION_ARG_STRING, &o->recompute,
          "none, selective (attention) or full (default: chosen); full:4 = of the first 4 layers of "
          "each chunk, full:4/2/0/0 = by stage",
@@ -80,6 +82,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
     g_autoptr(GError) why = NULL;
 
     o->seq_len = o->global_batch = o->micro_batch = o->top = o->virtual_stages = G_MININT;
+    command_name(estimate ? "estimate" : "search");
     g_option_context_set_summary(
         context, estimate ? "fsdp-plan estimate: prices one layout."
                           : "fsdp-plan search: prices every legal layout and ranks them.");
@@ -97,10 +100,12 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {
-        &o->model,     &o->topology,  &o->gpus,     &o->precision, &o->recipe,   &o->strategy,
-        &o->optimizer, &o->recompute, &o->schedule, &o->offload,   &o->fix,      &o->layout,
-        &o->from,      &o->sort,      &o->output,   &o->db,        &o->framework};
+    char **const strings[] = {&o->model,     &o->topology,  &o->gpus,
+                              &o->precision, &o->recipe,    &o->strategy,
+                              &o->optimizer, &o->recompute, &o->schedule,
+                              &o->offload,   &o->fix,       &o->layout,
+                              &o->from,      &o->sort,      &o->output,
+                              &o->db,        &o->framework, &o->expert_imbalance};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
@@ -145,6 +150,30 @@ static gboolean read_recipe(PlanInputs *inputs, const PlanOptions *o, GError **e
     if (inputs->request.recipe == NULL)
         return fail(error, ERROR_INPUT, "--precision = %s: recipe %s computes in %s", o->precision,
                     recipe->name, recipe == &recipe_fp32 ? "fp32" : "bf16, fp16 or fp8");
+    return TRUE;
+}
+
+/* From balanced to all tokens on the same experts. */
+static gboolean read_imbalance(SearchRequest *request, const PlanOptions *o, GError **error)
+{
+    const Experts *experts = &request->model->experts;
+    const double most = workload_most_imbalance(experts->count, experts->top_k);
+    double value;
+
+    if (o->expert_imbalance == NULL)
+        return TRUE;
+    if (!units_parse_number(o->expert_imbalance, &value, NULL) || !(value >= 1 && value <= most)) {
+        if (experts->count == 0)
+            return fail(error, ERROR_INPUT,
+                        "--expert-imbalance = \"%s\": must be 1: model %s has no experts",
+                        o->expert_imbalance, request->model->name);
+        return fail(error, ERROR_INPUT,
+                    "--expert-imbalance = \"%s\": must be 1 (balanced) to %g: model %s has %u "
+                    "experts, and a token goes to %u",
+                    o->expert_imbalance, most, request->model->name, experts->count,
+                    experts->top_k);
+    }
+    request->expert_imbalance = value;
     return TRUE;
 }
 
@@ -210,7 +239,8 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
                       error) &&
            int_option("top", o->top, MAX_TOP, &request->top, error) &&
            read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
-           read_strategy(request, o, error) && read_sort(request, o, error);
+           read_imbalance(request, o, error) && read_strategy(request, o, error) &&
+           read_sort(request, o, error);
 }
 
 static gboolean read_gpus(PlanInputs *inputs, const PlanOptions *o, GError **error)
@@ -259,9 +289,13 @@ static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **
 {
     g_auto(GStrv) fields = o->offload == NULL ? NULL : g_strsplit(o->offload, ",", -1);
 
-    for (guint i = 0; fields != NULL && fields[i] != NULL; i++)
+    for (guint i = 0; fields != NULL && fields[i] != NULL; i++) {
+        if (plan_fix_repeats(fields, i))
+            return fail(error, ERROR_INPUT, "--offload: %s: its kind of state is given twice",
+                        fields[i]);
         if (!read_tier(inputs, fields[i], error))
             return FALSE;
+    }
     return TRUE;
 }
 
@@ -272,6 +306,17 @@ static gboolean check_stages(const SearchRequest *request, GError **error)
 
     return stages <= 1 || pp == 0 || pp == stages ||
            fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", stages, pp);
+}
+
+/* An axis that --fix and --layout both give would be one of the two. */
+static gboolean check_mesh_is_free(const SearchRequest *request, GError **error)
+{
+    for (guint a = 0; a < NUM_AXES; a++)
+        if (request->fixed[a] != 0)
+            return fail(error, ERROR_INPUT, "--fix: %s = %u: the mesh is --layout's",
+                        axis_name((Axis)a), request->fixed[a]);
+    return request->fixed_ep == 0 ||
+           fail(error, ERROR_INPUT, "--fix: ep = %u: the mesh is --layout's", request->fixed_ep);
 }
 
 /* More prefetch needs more live units; a number that was given stays. */
@@ -289,7 +334,9 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
                                    .accumulate_sharded = TRUE};
     if (o->fix != NULL && !plan_fix_read(request, "fix", o->fix, FALSE, error))
         return FALSE;
-    if (estimate && o->layout != NULL && !plan_fix_read(request, "layout", o->layout, TRUE, error))
+    if (estimate && o->layout != NULL &&
+        (!check_mesh_is_free(request, error) ||
+         !plan_fix_read(request, "layout", o->layout, TRUE, error)))
         return FALSE;
     if (request->sharding.live_units == 0)
         request->sharding.live_units = request->sharding.prefetch + 1;
@@ -301,26 +348,31 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
     return check_stages(request, error);
 }
 
-static guint fixed_world(const SearchRequest *request)
-{
-    guint world = 1;
-
-    for (guint a = 0; a < NUM_AXES; a++)
-        world *= MAX(request->fixed[a], 1);
-    return world;
-}
-
 /* estimate's world is the product of its layout; --gpus may only confirm it. */
 static gboolean confirm_gpus(const PlanInputs *inputs, GError **error)
 {
-    const guint world = fixed_world(&inputs->request);
+    const guint world = search_fixed_ranks(&inputs->request);
 
+    if (world > MAX_GPUS)
+        return fail(error, ERROR_INPUT, "--layout: more than %d ranks", MAX_GPUS);
     if (inputs->gpus_auto)
         return fail(error, ERROR_INPUT, "--gpus auto: the layout says how many, %u", world);
     if (inputs->gpus_given && inputs->request.gpus != world)
         return fail(error, ERROR_INPUT, "--gpus %u: the layout has %u ranks", inputs->request.gpus,
                     world);
     return TRUE;
+}
+
+/* "fp32, fp16": of what is a precision. */
+static char *stated_peaks(const Gpu *gpu)
+{
+    GString *text = g_string_new(NULL);
+    DType precision;
+
+    for (guint d = 0; d < NUM_DTYPES; d++)
+        if (gpu->peak_flops[d] > 0 && precision_from_name(dtype_name((DType)d), &precision))
+            g_string_append_printf(text, "%s%s", text->len == 0 ? "" : ", ", dtype_name((DType)d));
+    return g_string_free(text, FALSE);
 }
 
 static gboolean check_peak(const Topology *topology, DType precision, DType dtype, GError **error)
@@ -330,10 +382,13 @@ static gboolean check_peak(const Topology *topology, DType precision, DType dtyp
     const double peak =
         in_fp32 ? gpu_peak_flops(&topology->gpu, dtype) : topology->gpu.peak_flops[dtype];
 
-    return peak > 0 ||
-           fail(error, ERROR_INPUT,
-                "--precision = %s: topology %s states no %s peak for its GPU %s",
-                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name);
+    if (peak > 0)
+        return TRUE;
+    g_autofree char *stated = stated_peaks(&topology->gpu);
+    return fail(error, ERROR_INPUT,
+                "--precision = %s: topology %s states no %s peak for its GPU %s; allowed: %s",
+                dtype_name(precision), topology->name, dtype_name(dtype), topology->gpu.name,
+                stated);
 }
 
 /* What the cluster can't do: a type its GPU has no rate for, more GPUs than its networks join. */
@@ -421,7 +476,7 @@ gboolean plan_inputs_load(PlanInputs *inputs, const PlanOptions *o, gboolean est
            read_offload(inputs, o, error) && read_today(inputs, o, error) &&
            (o->layout == NULL || confirm_gpus(inputs, error)) &&
            check_cluster(inputs,
-                         o->layout != NULL ? fixed_world(&inputs->request)
+                         o->layout != NULL ? search_fixed_ranks(&inputs->request)
                                            : search_gpus(&inputs->request),
                          error);
 }

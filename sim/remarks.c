@@ -1,10 +1,14 @@
 #include "sim/remarks.h"
 
-char *remark_balanced(const Model *model)
+char *remark_routing(const Model *model, double imbalance)
 {
-    return model->experts.count == 0
-               ? NULL
-               : g_strdup("routing is taken to be balanced: each expert has as many tokens");
+    if (model->experts.count == 0)
+        return NULL;
+    if (imbalance <= 1)
+        return g_strdup("routing is taken to be balanced: each expert has as many tokens");
+    return g_strdup_printf("routing is taken to be out of balance: where ranks share experts (ep), "
+                           "the busiest one's have %g times the mean of tokens, at most all",
+                           imbalance);
 }
 
 /* ALiBi knows no limit. */

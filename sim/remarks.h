@@ -4,7 +4,7 @@
 #include "sim/search/search.h"
 
 /* Lines without an end, the caller's; NULL where there is nothing to say. */
-char *remark_balanced(const Model *model);                     /* routing of experts */
+char *remark_routing(const Model *model, double imbalance);    /* of experts */
 char *remark_long_sequence(const Model *model, guint seq_len); /* positions it was not made for */
 char *remark_framework(const Framework *framework);            /* nothing is said of fsdp-run */
 

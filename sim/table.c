@@ -42,9 +42,10 @@ static void print_inputs(const SearchRequest *request)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
         g_print("one micro-batch a rank x %u tokens; ", seq);
-    g_print("%s, recipe %s, %s\n", dtype_name(request->recipe->precision), recipe,
-            optimizer_name(request->optimizer));
-    print_remark(remark_balanced(request->model));
+    g_print("%s, recipe %s, %s: %.4g bytes a parameter\n", dtype_name(request->recipe->precision),
+            recipe, optimizer_name(request->optimizer),
+            recipe_bytes_per_parameter(request->recipe, request->optimizer));
+    print_remark(remark_routing(request->model, request->expert_imbalance));
     print_remark(remark_long_sequence(request->model, seq));
     print_remark(remark_framework(request->framework));
 }
@@ -136,8 +137,10 @@ static void print_gain(const Plan *today, const Plan *best)
 }
 
 /* What the mark beside a plan's memory means, where one has it. */
-static void print_tight(const SearchResult *result)
+static void print_tight(const SearchAnswer *answer)
 {
+    const SearchResult *result = answer->result;
+
     for (guint i = 0; i < result->plans->len; i++) {
         const Plan *plan = g_ptr_array_index(result->plans, i);
 
@@ -146,6 +149,10 @@ static void print_tight(const SearchResult *result)
         g_print("! at risk: less to spare than the %.0f%% that predicted memory may be wrong by; "
                 "another layout, or more recomputation, leaves more\n",
                 100 * plan_memory_error(plan));
+        if (answer->roomy != 0)
+            g_print("All of these are; %u is the smallest number of GPUs on which one is not "
+                    "(search --gpus %u).\n",
+                    answer->roomy, answer->roomy);
         return;
     }
 }
@@ -176,8 +183,23 @@ static void print_alike(const SearchRequest *request, const SearchResult *result
             alike, 100 * REMARK_NOISE);
 }
 
-void table_print_search(const SearchRequest *request, const SearchResult *result, const Plan *today)
+/* Waiting for each other costs more than the others' work saves. */
+static void print_faster(const Plan *faster, const Plan *best)
 {
+    g_autofree char *layout = plan_layout_text(faster);
+
+    g_print(
+        "\nfewer are faster: %u GPU%s %.5g tokens/s (%s, %s; search --gpus %u), these %u %.5g\n",
+        faster->gpus, faster->gpus == 1 ? "" : "s", faster->prediction.tokens_per_second, layout,
+        strategy_name(faster->sharding.strategy), faster->gpus, best->gpus,
+        best->prediction.tokens_per_second);
+}
+
+void table_print_search(const SearchAnswer *answer)
+{
+    const SearchRequest *request = answer->request;
+    const SearchResult *result = answer->result;
+    const Plan *today = answer->today;
     const Widths width = widest(result, today);
     const gboolean costs = request->sort == SORT_COST;
 
@@ -200,12 +222,14 @@ void table_print_search(const SearchRequest *request, const SearchResult *result
     print_alike(request, result);
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));
+    if (answer->faster != NULL)
+        print_faster(answer->faster, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
             "against the dense %s peak.\n",
             dtype_name(request->recipe->precision));
-    print_tight(result);
+    print_tight(answer);
     print_untrainable(g_ptr_array_index(result->plans, 0));
 }
 
@@ -241,7 +265,7 @@ static void print_choices(const Plan *plan)
     g_autofree char *recompute = plan_recompute_text(plan);
     g_autofree char *units = plan_units_text(plan);
     g_autofree char *recipe = recipe_text(plan->workload.recipe);
-    g_autofree char *balanced = remark_balanced(plan->model);
+    g_autofree char *routing = remark_routing(plan->model, plan->workload.expert_imbalance);
 
     g_print("%s on %s: %s, %s", plan->model->name, plan->topology->name, layout,
             strategy_name(s->strategy));
@@ -253,13 +277,15 @@ static void print_choices(const Plan *plan)
                 s->gather_fp8 ? ", blocks gathered in fp8" : "");
     if (units != NULL)
         g_print("\nunits otherwise: %s", units);
-    g_print(
-        "\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, %s; "
-        "recompute %s; %u thread(s) a rank\n",
-        plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
-        plan->schedule.micro_batches, plan->schedule.micro_batch,
-        dtype_name(plan->workload.recipe->precision), recipe,
-        optimizer_name(plan->workload.optimizer), recompute, plan->threads);
+    g_print("\nbatch %u x %u tokens = %u ranks x %u micro-batches x %u sequences; %s, recipe %s, "
+            "%s: %.4g "
+            "bytes a parameter; recompute %s; %u thread(s) a rank\n",
+            plan->workload.global_batch, plan->workload.seq_len, layout_data_ranks(&plan->layout),
+            plan->schedule.micro_batches, plan->schedule.micro_batch,
+            dtype_name(plan->workload.recipe->precision), recipe,
+            optimizer_name(plan->workload.optimizer),
+            recipe_bytes_per_parameter(plan->workload.recipe, plan->workload.optimizer), recompute,
+            plan->threads);
     for (guint t = TIER_DEVICE + 1; t < NUM_TIERS; t++) {
         g_autofree char *bytes = bytes_text(plan->arena_bytes[t]);
 
@@ -274,10 +300,10 @@ static void print_choices(const Plan *plan)
     if (plan->layout.size[AXIS_TP] > 1)
         g_print("tp splits heads, feed-forward and words; between them tokens are %s\n",
                 plan->sequence_parallel ? "split (sequence)" : "whole (sequence = false)");
-    if (balanced != NULL)
+    if (routing != NULL)
         g_print("%u of %u experts a rank, %u a token; %s\n",
                 plan->model->experts.count / layout_ep(&plan->layout), plan->model->experts.count,
-                plan->model->experts.top_k, balanced);
+                plan->model->experts.top_k, routing);
 }
 
 static void print_time(const Plan *plan)
@@ -321,8 +347,12 @@ static void print_memory(const Plan *plan)
     }
 }
 
-static void print_volume(const Prediction *p)
+static void print_volume(const Plan *plan)
 {
+    const Prediction *p = &plan->prediction;
+
+    if (plan->gpus == 1) /* from nobody */
+        return;
     g_print("\nbytes that a rank receives in a step\n");
     for (guint v = 0; v < NUM_VOLUMES; v++) {
         g_autofree char *bytes = bytes_text(p->communication_bytes[v]);
@@ -337,7 +367,7 @@ void table_print_plan(const Plan *plan)
     print_choices(plan);
     print_time(plan);
     print_memory(plan);
-    print_volume(&plan->prediction);
+    print_volume(plan);
     for (guint i = 0; i < plan->reasons->len; i++)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
     print_untrainable(plan);

@@ -3,10 +3,9 @@
 
 #include "sim/answer_json.h"
 
-/* The ranked table below @today (NULL, or what runs now), and the line that says what was counted.
- */
-void table_print_search(const SearchRequest *request, const SearchResult *result,
-                        const Plan *today);
+/* The ranked table below what runs today, where that is asked for, and the line that says what was
+ * counted. */
+void table_print_search(const SearchAnswer *answer);
 
 /* One plan in full: choices, time by term, memory by term, volume. */
 void table_print_plan(const Plan *plan);

@@ -35,8 +35,10 @@ static Plan *make_plan(const Topology *topology, gboolean tiny, guint ranks, GEr
     plan->gpus = plan->ranks_per_node = plan->layout.size[AXIS_DP_SHARD] = ranks;
     plan->device = topology->gpu.kind;
     plan->threads = plan->device == DEVICE_CUDA ? 1 : MAX(1, topology->gpus_per_node / ranks);
-    plan->workload =
-        (Workload){2 * ranks, tiny ? TINY_TOKENS : TOKENS, &recipe_fp32, OPTIMIZER_ADAMW};
+    plan->workload = (Workload){.global_batch = 2 * ranks,
+                                .seq_len = tiny ? TINY_TOKENS : TOKENS,
+                                .recipe = &recipe_fp32,
+                                .optimizer = OPTIMIZER_ADAMW};
     plan->sharding = (Sharding){.strategy = STRATEGY_FULL_SHARD,
                                 .prefetch = 1,
                                 .live_units = 2,

@@ -1,18 +1,17 @@
 #include "exec/calibrate/calibrate_parts.h"
 
 #include "sim/base/error.h"
+#include "sim/base/text_file.h"
 
 #include <glib/gstdio.h>
+#include <string.h>
 #include <unistd.h>
 
 gboolean calibrate_write(const Topology *topology, const char *path, GError **error)
 {
     g_autofree char *text = topology_print(topology);
-    g_autoptr(GError) cause = NULL;
 
-    if (!g_file_set_contents(path, text, -1, &cause)) /* a temporary file, then renamed */
-        return fail(error, ERROR_RUNTIME, "%s", cause->message);
-    return TRUE;
+    return text_file_write(path, text, strlen(text), error);
 }
 
 /* Runs @ranks of this program, which write their rows to @path. */

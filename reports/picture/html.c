@@ -4,6 +4,7 @@
 #include "reports/picture/picture.h"
 #include "reports/report/format.h"
 #include "sim/base/error.h"
+#include "sim/base/text_file.h"
 
 #include <errno.h>
 #include <glib/gstdio.h>
@@ -333,11 +334,8 @@ static gboolean write_file(const char *folder, const char *name, const char *dat
                            GError **error)
 {
     g_autofree char *path = g_build_filename(folder, name, NULL);
-    g_autoptr(GError) local = NULL;
 
-    if (!g_file_set_contents(path, data, (gssize)size, &local))
-        return fail(error, ERROR_RUNTIME, "%s", local->message);
-    return TRUE;
+    return text_file_write(path, data, size, error);
 }
 
 static gboolean write_pictures(const char *folder, const GPtrArray *pictures,

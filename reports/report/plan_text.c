@@ -1,6 +1,7 @@
 #include "reports/report/plan_text.h"
 
 #include "reports/report/format.h"
+#include "sim/base/json_check.h"
 
 #include <math.h>
 
@@ -8,7 +9,9 @@ JsonParser *plan_text_parse(const char *text)
 {
     g_autoptr(JsonParser) parser = json_parser_new_immutable();
 
-    if (text == NULL || !json_parser_load_from_data(parser, text, -1, NULL))
+    /* json-glib recurses as deep as a text is nested */
+    if (text == NULL || !json_check(text, "plan", NULL) ||
+        !json_parser_load_from_data(parser, text, -1, NULL))
         return NULL;
 
     JsonNode *root = json_parser_get_root(parser);

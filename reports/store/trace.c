@@ -2,6 +2,7 @@
 #include "reports/store/trace.h"
 
 #include "sim/base/error.h"
+#include "sim/base/text_file.h"
 
 #include <math.h>
 
@@ -109,5 +110,5 @@ gboolean trace_write(const char *path, const char *title, const GArray *events, 
     if (events->len > 0)
         g_string_truncate(json, json->len - 2); /* the last comma */
     g_string_append(json, "\n]}\n");
-    return g_file_set_contents(path, json->str, (gssize)json->len, error);
+    return text_file_write(path, json->str, json->len, error);
 }

@@ -8,12 +8,13 @@ typedef struct {
     guint experts, top_k, ffn, shared_ffn;
     guint dense, dense_ffn; /* first blocks, that have none, and their MLP */
     guint heads, kv_heads, head_dim;
-    guint q_rank, kv_rank; /* latent attention; parts of a head are as DeepSeek has them */
+    guint q_rank, kv_rank;    /* latent attention; parts of a head are as DeepSeek has them */
+    guint window, full_every; /* of every block but each such one */
 } ExpertShape;
 
 /* DeepSeek-V3: arXiv 2412.19437, sec. 4.2.  Kimi K2: arXiv 2507.20534, table 2.  Qwen3: arXiv
- * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1 (its windows, sinks and biases are left
- * out).  Mixtral: arXiv 2401.04088, table 1, and the configuration of 8x22B.  Grok-1:
+ * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1 and sec. 2.2 (its sinks and biases are
+ * left out).  Mixtral: arXiv 2401.04088, table 1, and the configuration of 8x22B.  Grok-1:
  * github.com/xai-org/grok-1, run.py. */
 static const ExpertShape shapes[] = {
     {"deepseekv3", "deepseek_v3", 256, 8, 2048, 2048, .dense = 3, .dense_ffn = 18432, .heads = 128,
@@ -22,8 +23,10 @@ static const ExpertShape shapes[] = {
      .q_rank = 1536, .kv_rank = 512},
     {"qwen330b", "qwen3_moe", 128, 8, 768, .heads = 32, .kv_heads = 4, .head_dim = 128},
     {"qwen3235b", "qwen3_moe", 128, 8, 1536, .heads = 64, .kv_heads = 4, .head_dim = 128},
-    {"gptoss120b", "mixtral", 128, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64},
-    {"gptoss20b", "mixtral", 32, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64},
+    {"gptoss120b", "mixtral", 128, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64,
+     .window = 128, .full_every = 2},
+    {"gptoss20b", "mixtral", 32, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64, .window = 128,
+     .full_every = 2},
     {"mixtral8x22b", "mixtral", 8, 2, 16384, .heads = 48, .kv_heads = 8, .head_dim = 128},
     {"mixtral8x7b", "mixtral", 8, 2, 14336, .heads = 32, .kv_heads = 8, .head_dim = 128},
     {"grok1", "mixtral", 8, 2, 32768, .heads = 48, .kv_heads = 8, .head_dim = 128},
@@ -82,4 +85,14 @@ char *experts_config_text(const Record *record, guint vocab)
         g_string_append_printf(text, "\"num_key_value_heads\": %u, \"head_dim\": %u}",
                                shape->kv_heads, shape->head_dim);
     return g_string_free(text, FALSE);
+}
+
+void experts_set_windows(const Record *record, Model *model)
+{
+    const ExpertShape *shape = find_shape(record->model);
+
+    if (shape == NULL || shape->window == 0)
+        return;
+    model->sliding_window = shape->window;
+    model->full_every = shape->full_every;
 }

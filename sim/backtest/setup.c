@@ -38,6 +38,9 @@ typedef struct {
 #define MEGATRON_BRIDGE_USAGE                                                                      \
     .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE
 
+#define NEMO_USAGE                                                                                 \
+    .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE, .interleaves = TRUE
+
 /* The first that matches holds; the last matches all. */
 static const Usage usages[] = {
     {.word = "AA-Scaling",
@@ -109,12 +112,15 @@ static const Usage usages[] = {
      .framework = "nemo-2022",
      .recipe = "megatron",
      .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "NeMo",
-     .framework = "nemo",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER,
-     .sequence = TRUE,
-     .interleaves = TRUE},
+    {.word = "MLPerf", /* without dropout: 175b_mlperf.yaml */
+     NEMO_USAGE,
+     .framework = "nemo"},
+    {.word = "NeMo", /* 0.1 in its configurations of GPT-3 (NeMo-Framework-Launcher,
+                        conf/training), none in others */
+     .model = "gpt3",
+     NEMO_USAGE,
+     .framework = "nemo-dropout"},
+    {.word = "NeMo", NEMO_USAGE, .framework = "nemo"},
     {.word = "Megatron-Core 26.06",
      .software = "MXFP8",
      .gpu = "GB",
@@ -127,9 +133,34 @@ static const Usage usages[] = {
      .experts = TRUE,
      .framework = "megatron-bridge-graph",
      MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron-Core 26.06", /* perf_recipes of v0.5.0: of B300 this model alone */
+     .software = "MXFP8",
+     .model = "qwen330b",
+     .gpu = "B300",
+     .experts = TRUE,
+     .framework = "megatron-bridge-graph",
+     MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron-Core 26.08", /* of v0.6.0: of B200 and B300 these */
+     .software = "MXFP8",
+     .model = "qwen3",
+     .gpu = "B",
+     .experts = TRUE,
+     .framework = "megatron-bridge-graph",
+     MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Bridge",
      .model = "gptoss",
      .framework = "megatron-bridge-gpt-oss",
+     MEGATRON_BRIDGE_USAGE},
+    /* Beside gpt-oss, recipes of this model alone exchange by NCCL. */
+    {.word = "Megatron-Bridge",
+     .model = "qwen3235b",
+     .gpu = "H100",
+     .framework = "megatron-bridge-overlap",
+     MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron-Bridge",
+     .model = "qwen3235b",
+     .gpu = "B200",
+     .framework = "megatron-bridge-alltoall",
      MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Bridge", .framework = "megatron-bridge", MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-LM",

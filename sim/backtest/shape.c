@@ -85,6 +85,16 @@ gboolean shape_has_experts(const Record *record)
     return record->ep > 1 || record->active_params_b > 0;
 }
 
+/* NeMo fine-tunes on SQuAD, whose examples are packed into sequences and see only themselves (its
+ * user guide, "Sequence Packing"): some 120 words of context, 15 of question and answer, at 1.3
+ * tokens a word.  As many pairs are in windows of half an example. */
+enum { PACKED_TOKENS = 180 };
+
+static gboolean is_packed(const Record *record)
+{
+    return strstr(record->model, "SFT") != NULL && strstr(record->framework, "NeMo") != NULL;
+}
+
 Model *shape_model(const Record *record, guint tp, const char **reason)
 {
     const guint heads = record->heads != 0 ? record->heads : MAX(1, record->hidden / 128);
@@ -114,5 +124,9 @@ Model *shape_model(const Record *record, guint tp, const char **reason)
     *reason = "a shape that is not a model's";
     if (model == NULL || !model_check_plannable(model, &error))
         return NULL;
+    if (shape_has_experts(record))
+        experts_set_windows(record, model);
+    if (is_packed(record))
+        model->sliding_window = PACKED_TOKENS / 2;
     return g_steal_pointer(&model);
 }

@@ -231,8 +231,19 @@ typedef struct {
     gboolean (*read)(const Reader *reader, GError **error);
 } Framework;
 
-/* In this order: accelerate's files may speak of Megatron's degrees and DeepSpeed's stages. */
+/* Its file trains or tunes; how that is sharded stands in another one. */
+static gboolean read_llama_factory(const Reader *reader, GError **error)
+{
+    return flat_refuse(reader->flat, flat_find(reader->flat, "finetuning_type"),
+                       "in a file that says how ranks share the model: LLaMA-Factory's names it as "
+                       "deepspeed, or accelerate's is given to its launcher; --from takes those",
+                       error);
+}
+
+/* In this order: LLaMA-Factory has a "stage" that is not DeepSpeed's; accelerate's files may speak
+ * of Megatron's degrees and DeepSpeed's stages. */
 static const Framework frameworks[] = {
+    {"LLaMA-Factory", {"finetuning_type"}, read_llama_factory},
     {"accelerate", {"distributed_type"}, config_read_accelerate},
     {"axolotl", {"base_model"}, config_read_axolotl},
     {"torchtitan",
@@ -295,6 +306,30 @@ static gboolean check_one_run(const Flat *flat, const Framework *framework, GErr
     return TRUE;
 }
 
+/* Where files say that a few parameters are trained beside frozen ones, perhaps of 4 bits: axolotl,
+ * NeMo, LLaMA-Factory, transformers. */
+static gboolean check_all_trained(const Flat *flat, GError **error)
+{
+    static const struct {
+        const char *name, *of_all; /* what it says of training that is planned */
+    } signs[] = {{"adapter", "none"},       {"peft_scheme", "none"},   {"finetuning_type", "full"},
+                 {"use_peft", "false"},     {"use_lora", "false"},     {"load_in_4bit", "false"},
+                 {"load_in_8bit", "false"}, {"quantization_bit", "16"}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(signs); i++) {
+        const FlatEntry *entry = flat_find(flat, signs[i].name);
+
+        if (entry != NULL && g_ascii_strcasecmp(entry->value, signs[i].of_all) != 0)
+            return flat_refuse(
+                flat, entry,
+                "absent: LoRA and other training of some parameters is not planned "
+                "(it keeps no gradients, masters and moments of the frozen ones, and "
+                "as many activations); what is planned trains all",
+                error);
+    }
+    return TRUE;
+}
+
 static const Framework *find_framework(const Flat *flat)
 {
     for (guint i = 0; i < G_N_ELEMENTS(frameworks); i++)
@@ -320,7 +355,8 @@ Config *config_parse(const char *text, const char *source, GError **error)
     }
     const Reader reader = {flat, config};
     config->framework = framework->framework;
-    if (!check_one_run(flat, framework, error) || !framework->read(&reader, error))
+    if (!check_all_trained(flat, error) || !check_one_run(flat, framework, error) ||
+        !framework->read(&reader, error))
         return NULL;
     if (config->strategy == STRATEGY_NO_SHARD && config->axis[AXIS_DP_SHARD] == 0) {
         config->axis[AXIS_DP_REPLICATE] = 0; /* all data ranks are replicas */

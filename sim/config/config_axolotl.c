@@ -45,7 +45,6 @@ static gboolean read_strategy(const Reader *reader, GError **error)
     if (!checkpointing && !reader_flag(reader, "activation_checkpointing", &checkpointing, error))
         return FALSE;
     config->recompute = checkpointing ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-    reader_note(reader, "adapter", NULL, "priced as training of all parameters");
     return reader_experts(reader, "expert_parallel_size", error);
 }
 

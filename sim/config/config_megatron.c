@@ -150,8 +150,47 @@ static gboolean read_recompute(const Reader *reader, GError **error)
            read_recompute_layers(reader, "activations_checkpoint", error);
 }
 
-/* --pipeline-model-parallel-layout "Ett|ttt|ttL": blocks (t) of each chunk, E and L the embedding
- * and the loss; its short forms, "(tt|)*3", are not taken apart. */
+/* Appends @length characters as often as "*N" at *@at says, else once. */
+static gboolean append_times(GString *text, const char *what, gsize length, const char **at)
+{
+    enum { MOST = 1 << 16 };
+    char *end = (char *)*at;
+    const guint64 times = **at == '*' ? g_ascii_strtoull(*at + 1, &end, 10) : 1;
+
+    if ((**at == '*' && !g_ascii_isdigit((*at)[1])) || times * length > MOST - MIN(MOST, text->len))
+        return FALSE;
+    for (guint64 i = 0; i < times; i++)
+        g_string_append_len(text, what, (gssize)length);
+    *at = end;
+    return TRUE;
+}
+
+/* "t*2" is "tt" and "(t|)*2" is "t|t|", in @groups or of single characters; NULL: it is something
+ * else.  The caller's. */
+static char *unroll(const char *layout, gboolean groups)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    while (*layout != '\0') {
+        const gboolean group = groups && *layout == '(';
+        const char *what = layout + (group ? 1 : 0), *end = group ? strchr(what, ')') : what + 1;
+        const char *next = end == NULL ? NULL : end + (group ? 1 : 0);
+
+        if (next == NULL)
+            return NULL;
+        if (groups && !group) { /* its repetition is the second pass's */
+            g_string_append_c(text, *layout++);
+            continue;
+        }
+        if (!append_times(text, what, (gsize)(end - what), &next))
+            return NULL;
+        layout = next;
+    }
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
+/* --pipeline-model-parallel-layout "Et*2|(t*3|)*2t*2L": blocks (t) of each chunk, E and L the
+ * embedding and the loss; groups are unrolled first, and not nested; commas say nothing. */
 static gboolean read_chunks(const Reader *reader, GError **error)
 {
     Config *config = reader->config;
@@ -160,11 +199,13 @@ static gboolean read_chunks(const Reader *reader, GError **error)
 
     if (layout == NULL)
         return TRUE;
-    if (strspn(layout->value, "EtL|") != strlen(layout->value)) {
+    g_autofree char *groups = unroll(layout->value, TRUE);
+    g_autofree char *all = groups == NULL ? NULL : unroll(groups, FALSE);
+    if (all == NULL || strspn(all, "EtL|,") != strlen(all)) {
         reader_note(reader, "pipeline_model_parallel_layout", NULL, "priced with even stages");
         return TRUE;
     }
-    for (const char *at = layout->value; *at != '\0'; at++) {
+    for (const char *at = all; *at != '\0'; at++) {
         chunk += *at == '|';
         if (chunk == MAX_CHUNKS)
             return flat_refuse(reader->flat, layout, "at most 256 chunks", error);

@@ -1,6 +1,7 @@
 #include "sim/config/flat.h"
 
 #include "sim/base/error.h"
+#include "sim/base/json_check.h"
 
 #include <json-glib/json-glib.h>
 #include <string.h>
@@ -357,6 +358,8 @@ Flat *flat_parse_json(const char *text, const char *source, GError **error)
     g_autoptr(JsonParser) parser = json_parser_new();
     g_autoptr(GError) why = NULL;
 
+    if (!json_check(text, source, error)) /* json-glib recurses as deep as a text is nested */
+        return NULL;
     if (!json_parser_load_from_data(parser, text, -1, &why)) {
         fail(error, ERROR_INPUT, "%s: %s", source, why->message);
         return NULL;
@@ -427,7 +430,29 @@ static void word_clear(gpointer data)
     g_free(((Word *)data)->text);
 }
 
-/* Quotes, brackets and ends of lines only hold lists of options together. */
+/* Quotes, brackets and what ends a command only hold lists of options together; but within quotes
+ * around one word they are of it: "Et*2|(t*2|)*3". */
+static void separate_words(char *line)
+{
+    char *end = NULL; /* of such a word */
+
+    for (char *at = line; *at != '\0'; at++) {
+        const gboolean quote = *at == '"' || *at == '\'';
+
+        if (end == NULL && quote) {
+            char *closing = strchr(at + 1, *at);
+
+            end = closing != NULL && at + 1 + strcspn(at + 1, " \t") > closing ? closing : NULL;
+            *at = ' ';
+        } else if (at == end) {
+            end = NULL;
+            *at = ' ';
+        } else if (end == NULL && strchr("()\\,;\r", *at) != NULL) {
+            *at = ' ';
+        }
+    }
+}
+
 static GArray *split_words(const char *text)
 {
     GArray *words = g_array_new(FALSE, FALSE, sizeof(Word));
@@ -439,7 +464,7 @@ static GArray *split_words(const char *text)
 
         if (start[0] == '#')
             continue;
-        g_strdelimit(lines[i], "\"'()\\,;\r", ' ');
+        separate_words(lines[i]);
         g_auto(GStrv) parts = g_strsplit_set(lines[i], " \t", -1);
         for (guint p = 0; parts[p] != NULL; p++) {
             const Word word = {g_strdup(parts[p]), i + 1};

@@ -54,7 +54,7 @@ static double logit_bytes(const Topology *topology, const ComputeContext *contex
 {
     const double bytes = framework_of(topology, context)->logit_bytes;
 
-    return bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT;
+    return (bytes > 0 ? bytes : SOFTMAX_BYTES_PER_LOGIT) * MAX(context->logit_ranks, 1);
 }
 
 static void add_gemm(Works *works, const GemmShape *shape, double times)
@@ -152,8 +152,9 @@ Works compute_op_works(const Op *op, const Topology *topology, const ComputeCont
         works.list[works.num++] = (Work){.kind = WORK_ATTENTION, .times = 1};
     } else {
         add_memory(&works, &memory, 1);
-        works.list[0].memory.bytes = op_memory_bytes(op, context->unit_elements) *
-                                     framework_passes(framework_of(topology, context), op);
+        works.list[0].memory.bytes =
+            op_memory_bytes(op, context->unit_elements) *
+            framework_passes(framework_of(topology, context), op, context->pads);
     }
     return works;
 }

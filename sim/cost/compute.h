@@ -15,6 +15,8 @@ typedef struct {
     guint cores;                /* of a node, at least 1; read only where the device is a CPU */
     guint64 unit_elements;      /* ops on a unit: real elements that this rank holds of it */
     guint context_ranks;        /* that share a sequence; 0 = 1 */
+    guint logit_ranks;          /* whose logits a rank's loss is taken of; 0 = 1, its own */
+    gboolean pads;              /* rows of experts: see framework_passes() */
     const Framework *framework; /* NULL: fsdp-run; read only where the device is a GPU */
 } ComputeContext;
 

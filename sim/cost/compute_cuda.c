@@ -290,41 +290,69 @@ typedef struct {
     double forward, backward;
 } KernelRate;
 
-/* Beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on.  FlashAttention 1: Dao
- * 2023 (arXiv 2307.08691), figs. 4 to 7: half to two thirds.  Triton's: the same figures.  cuDNN on
- * Hopper: Shah et al. 2024 (arXiv 2407.08608), figs. 5, 6. */
+/* Beside FlashAttention-2 of the same GPU: before Hopper, from Hopper on.  FlashAttention 1: half
+ * (Dao 2023, arXiv 2307.08691, abstract: 25 to 40% of peak where version 2 reaches 50 to 73%).
+ * Triton's: its figs. 4 to 7. */
 static const KernelRate kernel_rates[NUM_ATTENTION_KERNELS][2] = {
     [ATTENTION_FLASH_2] = {{1, 1}, {1, 1}},
-    [ATTENTION_FLASH_1] = {{0.65, 0.65}, {0.65, 0.65}},
+    [ATTENTION_FLASH_1] = {{0.5, 0.5}, {0.5, 0.5}},
     [ATTENTION_FLASH_TRITON] = {{0.8, 0.6}, {0.52, 0.5}},
-    [ATTENTION_CUDNN] = {{1, 1}, {1.375, 1.27}},
+    [ATTENTION_CUDNN] = {{1, 1}},
     [ATTENTION_CUDNN_2026] = {{1, 1}},
     [ATTENTION_CUDNN_FP8] = {{1, 1}},
 };
 
-/* Of dense bf16 peak at a short benchmark's clock, in bf16 and in fp8: cuDNN 9.19 on H200, GB200
- * and GB300, 64 heads of 128, causal, 4k to 16k tokens (NVIDIA/cudnn-frontend,
- * benchmark/sdpa_benchmark_training/results/..._919_only_cudnn, February 2026).  Hopper's backward
+enum { NOT_CUDNN, CUDNN_BEFORE, CUDNN_2026, CUDNN_FP8, NUM_CUDNN };
+
+/* Of dense bf16 peak at a short benchmark's clock; heads of 128, causal, 4k to 16k tokens
+ * (NVIDIA/cudnn-frontend, benchmark).  Before 2026: 9.1 of May 2024 on H200 (sdpa_benchmark), 9.10
+ * on B200 and 9.13 on GB300 through PyTorch (sdpa_benchmark_training/artifacts).  In bf16 and in
+ * fp8 9.19 on H200, GB200 and GB300 (results/..._919_only_cudnn, February 2026).  Hopper's backward
  * pass in fp8 is slower than in bf16, which is taken.  Blackwell Ultra has twice the exponentials a
  * clock. */
-static const KernelRate cudnn_rates[NUM_GENERATIONS][2] = {
-    [HOPPER] = {{0.73, 0.61}, {0.73, 0.61}},
-    [BLACKWELL] = {{0.70, 0.585}, {0.88, 0.66}},
-    [BLACKWELL_ULTRA] = {{0.84, 0.615}, {1.22, 0.70}},
+static const KernelRate cudnn_rates[NUM_GENERATIONS][NUM_CUDNN] = {
+    [HOPPER] =
+        {[CUDNN_BEFORE] = {0.72, 0.53}, [CUDNN_2026] = {0.73, 0.61}, [CUDNN_FP8] = {0.73, 0.61}},
+    [BLACKWELL] =
+        {[CUDNN_BEFORE] = {0.60, 0.48}, [CUDNN_2026] = {0.70, 0.585}, [CUDNN_FP8] = {0.88, 0.66}},
+    [BLACKWELL_ULTRA] =
+        {[CUDNN_BEFORE] = {0.70, 0.52}, [CUDNN_2026] = {0.84, 0.615}, [CUDNN_FP8] = {1.22, 0.70}},
 };
+
+/* A score takes as long as with heads of so many values, be they smaller: its exponential and the
+ * tiles, not its products, bound it then.  From heads of 64 beside those of 128 in the same
+ * results: windows of 1,024 tokens reach 358 and 299 (H200), 632 and 660 (GB200), 748 and 689
+ * TFLOP/s (GB300).  In fp8: those of cuDNN 9.22 (results/gpt_oss, April 2026); forward twice as
+ * many heads of half the width take twice as long. */
+static const KernelRate least_head_dim[NUM_GENERATIONS][2] = {
+    [HOPPER] = {{86, 86}, {86, 86}},
+    [BLACKWELL] = {{119, 95}, {128, 106}},
+    [BLACKWELL_ULTRA] = {{120, 95}, {128, 95}},
+};
+
+static guint cudnn_version(const GpuFamily *family, AttentionKernel kernel)
+{
+    static const guint versions[NUM_ATTENTION_KERNELS] = {
+        [ATTENTION_CUDNN] = CUDNN_BEFORE,
+        [ATTENTION_CUDNN_2026] = CUDNN_2026,
+        [ATTENTION_CUDNN_FP8] = CUDNN_FP8,
+    };
+
+    return family->generation == BEFORE_HOPPER ? NOT_CUDNN : versions[kernel];
+}
 
 /* Of dense peak, on long sequences. */
 static KernelRate attention_rate(const GpuFamily *family, AttentionKernel kernel)
 {
-    const gboolean old = family->generation == BEFORE_HOPPER, fp8 = kernel == ATTENTION_CUDNN_FP8;
+    const guint version = cudnn_version(family, kernel);
     const double clock = family->sustained_clock;
 
-    if (!old && (fp8 || kernel == ATTENTION_CUDNN_2026)) {
-        const KernelRate *rate = &cudnn_rates[family->generation][fp8];
+    if (version != NOT_CUDNN) {
+        const KernelRate *rate = &cudnn_rates[family->generation][version];
 
         return (KernelRate){clock * rate->forward, clock * rate->backward};
     }
-    const KernelRate *beside = &kernel_rates[kernel][!old];
+    const KernelRate *beside = &kernel_rates[kernel][family->generation != BEFORE_HOPPER];
     return (KernelRate){family->attention_forward * beside->forward,
                         family->attention_backward * beside->backward};
 }
@@ -337,25 +365,87 @@ typedef struct {
 
 static const ScoreBytes score_bytes[2] = {{10, 16}, {32, 32}};
 
+static double of_pass(const KernelRate *rate, const Op *op)
+{
+    return op->kind == OP_ATTENTION ? rate->forward : rate->backward;
+}
+
+/* Of the products' time, what scores take with heads as small as the op's. */
+static double small_heads(const Op *op, const GpuFamily *family, AttentionKernel kernel)
+{
+    const double dim = (double)(op->sizes.head_dim + op_value_dim(op)) / 2;
+    const guint version = cudnn_version(family, kernel);
+
+    if (version == NOT_CUDNN)
+        return 1;
+    return MAX(1, of_pass(&least_head_dim[family->generation][version == CUDNN_FP8], op) / dim);
+}
+
+/* Of bf16, that a multiprocessor does a clock: peak / multiprocessors / boost clock. */
+static const double flops_per_clock[NUM_GENERATIONS] = {2048, 4096, 8192, 8192};
+
+/**
+ * dropout_seconds: random numbers for the scores of flash attention, in its forward pass and again
+ * in the backward one.
+ *
+ *     t = S c F / (peak * clock)
+ *
+ *     S  scores      c  0.2 clocks a score      F  flops_per_clock      clock  sustained_clock
+ *
+ * Philox-4x32 of 10 rounds gives four numbers with 20 xors and 20 sums of keys; with comparison,
+ * selection and scale 13 integer operations a score, of which a multiprocessor does 64 a clock
+ * (CUDA C++ Programming Guide, "Arithmetic Instructions").  Nothing of the kernel hides them: both
+ * are bound by what issues instructions (Ma et al., arXiv 2410.07531).
+ */
+static double dropout_seconds(const Op *op, const GpuFamily *family, const Topology *topology)
+{
+    const double dim = (double)op->sizes.head_dim, value_dim = (double)op_value_dim(op);
+    const double products = op->kind == OP_ATTENTION ? dim + value_dim : 3 * dim + 2 * value_dim;
+    const double scores = op_flops(op) / (2 * products);
+    const double clocks = 13.0 / 64;
+
+    return scores * clocks * flops_per_clock[family->generation] /
+           (gpu_peak_flops(&topology->gpu, DTYPE_BF16) * family->sustained_clock);
+}
+
 /**
  * flash_seconds: causal flash attention, forward or backward.
  *
- *     t = F / (peak * fraction * s / (s + s0))
+ *     t = F / (peak * fraction * s / (s + s0)) * max(1, d0 / d)
  *
  *     F   FLOPs as issued (causal half)     s0  causal_waste_tokens
  *     s   keys of a sequence, of those in windows as many as a causal one with these pairs has
+ *     d   head dimension                    d0  least_head_dim
  *
- * Left out: head dimension (the fractions are for 128), grouped queries.
+ * With windows of 128 in 4,096 tokens and heads of 64 cuDNN 9.22 takes 0.210 and 0.465 ms on GB200
+ * (results/gpt_oss), this 0.18 and 0.44.  Its backward pass in fp8 takes no less for windows (the
+ * time grows with the square of the sequence there).  Left out: grouped queries; smaller heads in
+ * other kernels, for which the fractions of 128 are taken.
  */
 static double flash_seconds(const Op *op, const Topology *topology, AttentionKernel kernel)
 {
     const GpuFamily *family = gpu_family(topology->gpu.name);
     const KernelRate rate = attention_rate(family, kernel);
-    const double fraction = op->kind == OP_ATTENTION ? rate.forward : rate.backward;
-    const double seq = (double)(op_key_blocks(op) * op->sizes.seq) * op_seen_pairs(op);
+    Op seen = *op;
 
-    return op_flops(op) / (gpu_peak_flops(&topology->gpu, op->dtype) * fraction * seq /
+    if (kernel == ATTENTION_CUDNN_FP8 && op->kind == OP_ATTENTION_BACKWARD)
+        seen.sizes.seen = 0;
+    const double seq = (double)(op_key_blocks(&seen) * seen.sizes.seq) * op_seen_pairs(&seen);
+    const double at_128 =
+        op_flops(&seen) / (gpu_peak_flops(&topology->gpu, op->dtype) * of_pass(&rate, op) * seq /
                            (seq + gpu_common.causal_waste_tokens));
+    return at_128 * small_heads(op, family, kernel);
+}
+
+/* Of what products of scores take, beside that of other misaligned ones: loads are as wide as a
+ * head's row allows, 16 bytes or less, so their rate falls with the largest power of two that
+ * divides it (Anthony et al. 2024, arXiv 2401.14489, products of attention). */
+static double narrow_loads(guint64 head_dim, DType dtype)
+{
+    const guint64 bytes = head_dim * (guint64)dtype_bytes(dtype);
+    const guint64 width = bytes & -bytes;
+
+    return width >= 16 ? 1 : gpu_common.misaligned_rate * 16 / (double)width;
 }
 
 /**
@@ -363,7 +453,8 @@ static double flash_seconds(const Op *op, const Topology *topology, AttentionKer
  *
  *     t = n T(M, T, D) + b B H T Tk / (0.85 HBM)      M = B H T rows of scores, Tk keys
  *
- *     n  products of the size of Q K^T: 2 forward, 4 backward     b  bytes_per_score
+ *     n  products of the size of Q K^T: 2 forward, 4 backward; narrow_loads() times as long
+ *     b  bytes_per_score
  *
  * The full square: kernels of products know no mask.
  */
@@ -381,7 +472,9 @@ static double unfused_seconds(const Op *op, const Topology *topology, const Comp
             (forward ? bytes->forward : bytes->backward) * (double)product.m * (double)product.n,
     };
 
-    return (forward ? 2 : 4) * cuda_gemm(&product, op->dtype, topology, context) +
+    const double narrow = narrow_loads(product.k, op->dtype);
+
+    return (forward ? 2 : 4) * narrow * cuda_gemm(&product, op->dtype, topology, context) +
            cuda_memory(&scores, topology, context);
 }
 
@@ -396,11 +489,14 @@ static double slowest_share(const ComputeContext *context)
 
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
-    const AttentionKernel kernel = framework_or_default(context->framework)->attention;
+    const Framework *framework = framework_or_default(context->framework);
+    const AttentionKernel kernel = framework->attention;
 
-    return kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED
-               ? unfused_seconds(op, topology, context)
-               : flash_seconds(op, topology, kernel) * slowest_share(context);
+    if (kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED)
+        return unfused_seconds(op, topology, context);
+    const double random_s =
+        framework->drops_scores ? dropout_seconds(op, gpu_family(topology->gpu.name), topology) : 0;
+    return (flash_seconds(op, topology, kernel) + random_s) * slowest_share(context);
 }
 
 static double cuda_overhead(const Topology *topology, const ComputeContext *context)

@@ -227,6 +227,15 @@ static void repeat_forward(const Program *program, guint again, double **duratio
     }
 }
 
+/* A part of a block with experts, not of its recomputation. */
+static gboolean is_sparse_pass(const Segment *segment)
+{
+    return (g_str_has_prefix(segment->name, "sparse") ||
+            g_str_has_prefix(segment->name, "experts")) &&
+           (g_str_has_suffix(segment->name, ".forward") ||
+            g_str_has_suffix(segment->name, ".backward"));
+}
+
 /* Of the pass over a block's experts, which is a segment of its own, beside that over the rest. */
 static double experts_seconds(const Program *program, const Segment *rest, double **durations)
 {
@@ -259,6 +268,51 @@ static void wait_for_host(const Program *program, guint s, const Framework *fram
     const double issued_s = all_seconds(segment, durations[s]) +
                             (sparse ? experts_seconds(program, segment, durations) : 0);
     stand_still(segment, MAX(0, host_s - issued_s), durations[s]);
+}
+
+/* Seconds of a block with experts, forward and backward: exchanges, and what computes. */
+static void add_block_seconds(const Program *program, double **durations, double *exchange_s,
+                              double *compute_s)
+{
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        if (!is_sparse_pass(segment))
+            continue;
+        for (guint i = 0; i < segment->num_ops; i++)
+            if (segment->ops[i].kind == OP_ALL_TO_ALL)
+                *exchange_s += durations[s][i];
+            else if (segment->ops[i].stream == COMPUTE_STREAM)
+                *compute_s += durations[s][i];
+    }
+}
+
+/**
+ * expose_exchanges: exchanges hide beside another micro-batch's pass over the same block, so no
+ * more of them than that takes.
+ *
+ *     A' = A - h min(A, C)
+ *
+ *     A  seconds of exchanges, C of compute, forward and backward     h  exchange_hidden
+ *
+ * Ops have A (1 - h) so far.
+ */
+static void expose_exchanges(const Program *program, const Framework *framework, double **durations)
+{
+    const double hidden = framework->exchange_hidden;
+    double exchange_s = 0, compute_s = 0;
+
+    if (hidden == 0)
+        return;
+    add_block_seconds(program, durations, &exchange_s, &compute_s);
+    const double all_s = exchange_s / (1 - hidden);
+    if (all_s <= compute_s)
+        return;
+    const double more = (all_s - hidden * compute_s) / exchange_s;
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++)
+            if (program_segment(program, s)->ops[i].kind == OP_ALL_TO_ALL)
+                durations[s][i] *= more;
 }
 
 /**
@@ -312,6 +366,18 @@ static gboolean can_be_saved(const Program *program, guint segment, const Op *op
            (!in_place && !g_str_has_suffix(program_segment(program, segment)->name, ".last"));
 }
 
+/* Whether that copies rows of experts whose products are in fp8, where the framework pads them. */
+static gboolean pads_rows(const Program *program, const Op *op, const Framework *framework)
+{
+    if (!framework->pads_rows || !op_copies_rows(op))
+        return FALSE;
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++)
+            if (program_segment(program, s)->ops[i].kind == OP_GROUPED_LINEAR)
+                return program_segment(program, s)->ops[i].dtype == DTYPE_FP8;
+    return FALSE;
+}
+
 ComputeContext durations_compute(const Program *program, const Op *op,
                                  const SimulateContext *context)
 {
@@ -321,6 +387,9 @@ ComputeContext durations_compute(const Program *program, const Op *op,
         .cores = context->topology->gpus_per_node,
         .unit_elements = unit_elements(program, op),
         .context_ranks = group_ranks(program, "cp"),
+        .logit_ranks =
+            durations_framework(context)->gathers_logits ? group_ranks(program, "tp") : 1,
+        .pads = pads_rows(program, op, durations_framework(context)),
         .framework = durations_framework(context),
     };
 }
@@ -357,6 +426,7 @@ double **durations_new(const Program *program, const SimulateContext *context, c
 
     for (guint s = 0; s < program->segments->len; s++)
         durations[s] = durations_of_segment(program, s, context, spans);
+    expose_exchanges(program, durations_framework(context), durations);
     for (guint s = 0; s < program->segments->len; s++)
         wait_for_host(program, s, durations_framework(context), durations);
     for (guint s = 0; durations_framework(context)->recomputes_all && s < program->segments->len;

@@ -60,6 +60,11 @@
 #define MEGATRON_HOST_EXPERTS .host_sparse_forward_s = 3e-3, .host_sparse_backward_s = 5.5e-3
 #define MEGATRON_EXPERTS      MEGATRON_HOST_EXPERTS, .sends_once = TRUE
 
+/* Dispatch all to all, by NCCL: each expert's row of a token by itself; in fp8 each expert's rows
+ * are padded, and what it gives is cut again, by kernels that copy all of them (Megatron-Core,
+ * experts.py, Fp8Padding; HybridEP pads as it permutes). */
+#define ALL_TO_ALL .pads_rows = TRUE
+
 /* Exchanges by HybridEP with 32 multiprocessors reach 0.53 of NVLink's rate on GB200, measured from
  * its Python calls, and 0.71 by their kernels alone, of 8 to 32 ranks, where a collective is taken
  * to reach 0.8 (deepseek-ai/DeepEP, docs/README_Hybrid-EP.md: its rates count what a rank keeps).
@@ -67,28 +72,33 @@
 #define HYBRID_EP         .sends_once = TRUE, .exchange_more = 0.5
 #define HYBRID_EP_KERNELS .sends_once = TRUE, .exchange_more = 0.13
 
+/* One micro-batch's exchanges run beside another's work; how much of them is taken to be as of
+ * tensor-parallel traffic.  0.37 was measured on 16 H100 of two nodes and more, where they take
+ * longer than the work beside them (skills/nemo-mbridge-perf-expert-parallel-overlap). */
+#define OVERLAPS_EXCHANGES .exchange_hidden = 0.7
+
 /* Recipes of Megatron-Bridge from 26.06 on (June 2026, perf_recipes, "full_iteration"), of mixtures
  * in MXFP8 on GB200 and GB300: nothing waits for the host, the experts' products end with the
- * activation and its rounding, attention is in fp8, one micro-batch's exchanges run beside
- * another's work.  What these hide is taken to be as much as of tensor-parallel traffic: 0.37 was
- * measured on 16 H100 of two nodes and more, where they take longer than the work beside them
- * (skills/nemo-mbridge-perf-expert-parallel-overlap). */
-#define WHOLE_GRAPH HYBRID_EP_KERNELS, .exchange_hidden = 0.7, .fuses_experts = TRUE
+ * activation and its rounding, attention is in fp8. */
+#define WHOLE_GRAPH HYBRID_EP_KERNELS, OVERLAPS_EXCHANGES, .fuses_experts = TRUE
 
 /* Beside the fused SwiGLU's 8 passes over the experts' inner width, forward and backward: clamps
  * and their concatenation 8 and 10, the output's bias times a row's weight in fp32 14 and 20
  * (Megatron-Core 0.15, fused_bias_geglu.py and TEGroupedMLP._apply_bias; its width and the inner
- * one are the same).  Dispatch is all to all. */
-#define GPT_OSS_STEPS .activation_more = 6.5
+ * one are the same).  Rotary embedding is not fused where YaRN scales it: 12 passes forward and 17
+ * backward in place of 2 and 2 (rope_utils.py, apply_rotary_pos_emb). */
+#define GPT_OSS_STEPS .activation_more = 6.5, .rotary_more = 6.25, ALL_TO_ALL
 
 #define DRIVER .process_bytes = 3.5e9
 
-/* Megatron-Core whose traffic of tp and pp is hidden but for 0.3. */
-#define NEMO                                                                                       \
+/* Megatron-Core whose traffic of tp and pp is hidden but for 0.3; keeps so many bytes for each
+ * value of the residual stream. */
+#define NEMO_KEEPS(bytes)                                                                          \
     WHOLE_LOGITS, DRIVER, .keeps_fp8_weights = TRUE, .tensor_hidden = 0.7, .pipeline_hidden = 0.7, \
                           .gather_exposed = 0.15, .reduce_exposed = 0.15, .splits_messages = TRUE, \
                           .logit_held_bytes = 6, .transient_share = 0.07,                          \
-                          .saved = {.hidden = 4, .ffn = 2}
+                          .saved = {.hidden = (bytes), .ffn = 2}
+#define NEMO NEMO_KEEPS(4)
 
 /* Between tensor-parallel matrices DTensor gathers the norms' outputs before the products, which
  * keep what they read. */
@@ -154,6 +164,16 @@ static const Framework frameworks[] = {
         .attention = ATTENTION_CUDNN,
     },
     {
+        .name = "nemo-dropout",
+        .reading = "the same with dropout, as NeMo's configurations of GPT-3 alone have it",
+        .recomputes_all = TRUE,
+        MEGATRON_EXPERTS,
+        NEMO_KEEPS(6), /* and two masks */
+        DROPOUT,
+        .drops_scores = TRUE,
+        .attention = ATTENTION_CUDNN,
+    },
+    {
         .name = "megatron-bridge",
         .reading = "Megatron-Bridge: NeMo's with cuDNN 9.19 and HybridEP",
         .recomputes_all = TRUE,
@@ -170,6 +190,25 @@ static const Framework frameworks[] = {
         WHOLE_GRAPH,
         NEMO,
         .attention = ATTENTION_CUDNN_FP8,
+    },
+    {
+        .name = "megatron-bridge-alltoall",
+        .reading = "Megatron-Bridge whose experts exchange by NCCL",
+        .recomputes_all = TRUE,
+        MEGATRON_HOST_EXPERTS,
+        ALL_TO_ALL,
+        NEMO,
+        .attention = ATTENTION_CUDNN_2026,
+    },
+    {
+        .name = "megatron-bridge-overlap",
+        .reading = "the same, beside another micro-batch's work",
+        .recomputes_all = TRUE,
+        MEGATRON_HOST_EXPERTS,
+        ALL_TO_ALL,
+        OVERLAPS_EXCHANGES,
+        NEMO,
+        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "megatron-bridge-gpt-oss",
@@ -469,8 +508,11 @@ static double norm_passes(const Framework *framework, const Op *op)
     return (norm * (1 + framework->norm_more) + 3 * pass * (1 + framework->residual_more)) / all;
 }
 
-double framework_passes(const Framework *framework, const Op *op)
+double framework_passes(const Framework *framework, const Op *op, gboolean pads)
 {
+    if (op_copies_rows(op))
+        return pads ? 2 : 1;
+
     switch (op->kind) {
     case OP_RMSNORM:
     case OP_RMSNORM_BACKWARD:

@@ -35,8 +35,9 @@ typedef struct Framework {
     double activation_more; /* the same of SwiGLU and GELU */
     double residual_more;   /* the same of what adds to the residual stream */
     double rotary_more;     /* the same of rotary embedding */
-    double gradient_more; /* bytes that adding a product's gradient to the step's moves, a value */
-    double fp8_more;      /* time of fp8 products beside that of the library's best, of it */
+    double gradient_more;  /* bytes that adding a product's gradient to the step's moves, a value */
+    gboolean drops_scores; /* flash attention has dropout: a random number for each score */
+    double fp8_more;       /* time of fp8 products beside that of the library's best, of it */
     gboolean keeps_fp8_weights; /* rounded once a step, not for each micro-batch */
     double logit_bytes;         /* that softmax and its gradient move, a logit; 0: as the program */
     double host_forward_s;      /* a block's kernels are not issued faster: forward, recompute */
@@ -46,8 +47,11 @@ typedef struct Framework {
     gboolean fuses_experts; /* their activation is part of the products */
     double exchange_more;   /* time of exchanges between experts beside that of their bytes, where
                                the innermost network joins all of them, of it */
-    double exchange_hidden; /* of those exchanges, beside the rest */
+    double exchange_hidden; /* of those exchanges, beside the rest of a block, where that takes as
+                               long; of the rest where it is shorter */
     gboolean sends_once;    /* a token goes once to each node, rank with experts that it visits */
+    gboolean pads_rows;     /* in fp8 each expert's rows are copied to a multiple of 16 or 32, and
+                               back, by kernels of their own */
     double tensor_hidden;   /* of tensor-parallel collectives, beside the products they belong to */
     double all_reduce_more; /* time of all-reduces within a tp group beside that of their bytes, of
                                it */
@@ -65,7 +69,8 @@ typedef struct Framework {
     double process_bytes;     /* of a process beside its tensors; 0: as for fsdp-run */
     double logit_held_bytes;  /* of a logit of a whole micro-batch; 0: chunks, as the program */
     double logit_split_bytes; /* the same where a tp group splits the vocabulary; 0: as much */
-    gboolean gathers_logits;  /* of the tp group: each rank holds all of them */
+    gboolean gathers_logits;  /* of the tp group: each rank holds all of them, and takes the loss of
+                                 all */
     double transient_share;   /* buffers that come and go, of all that is not state */
     double gather_bytes;      /* of buffers that stay, for the collectives of a tp group, for each
                                  value of a micro-batch's residual stream */
@@ -88,8 +93,9 @@ const Framework *framework_or_default(const Framework *framework);
 /* Whether that is another than fsdp-run, whose memory is not the program's. */
 gboolean framework_is_foreign(const Framework *framework);
 
-/* How often the bytes of a memory-bound op pass through memory. */
-double framework_passes(const Framework *framework, const Op *op);
+/* How often the bytes of a memory-bound op pass through memory; @pads: rows of experts are padded
+ * (pads_rows in a program in fp8). */
+double framework_passes(const Framework *framework, const Op *op, gboolean pads);
 
 /* Of the time of a collective of @kind between ranks of @purpose ("tp", "pp", "shard", ...), what
  * is left; @inside: the innermost network joins all of them. */

@@ -1,6 +1,8 @@
 #include "sim/import/import_node.h"
 
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/base/nearest.h"
 #include "sim/base/units.h"
 #include "sim/import/import_rates.h"
 
@@ -255,7 +257,8 @@ static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportT
         .name = "network",
         .kind = "network",
         .latency = NETWORK_LATENCY,
-        .bytes_per_s = node->nic_bytes_per_s / node->gpus,
+        /* no GPU sends more than its own slot takes, however many adapters there are */
+        .bytes_per_s = MIN(node->nic_bytes_per_s / node->gpus, rates->pcie_bytes_per_s),
     };
 
     if (!check_islands(node, text, island, size, error))
@@ -309,8 +312,17 @@ static gboolean check_gpu(const char *gpu, const char *topologies_dir, GError **
     if (*gpu != '\0' && strchr(gpu, G_DIR_SEPARATOR) == NULL &&
         g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return TRUE;
-    return fail(error, ERROR_INPUT, "--gpu \"%s\" is unknown; allowed: a file of %s%cgpus", shown,
-                topologies_dir, G_DIR_SEPARATOR);
+    if (topology_lists_gpus(gpu))
+        return fail(error, ERROR_INPUT, "--gpu \"%s\": " TOPOLOGY_MIXED_GPUS, shown);
+    g_autofree char *folder = topology_gpus_dir(topologies_dir);
+    g_auto(GStrv) names = data_names(folder, NULL);
+    g_autofree char *hint = nearest_hint(lower, (const char *const *)names);
+    g_autofree char *all = g_strjoinv(", ", names);
+    return fail(
+        error, ERROR_INPUT,
+        "--gpu \"%s\" is unknown%s; allowed: one of %s (files of %s: another GPU needs one, "
+        "with its dense peaks, memory and memory_bandwidth)",
+        shown, hint, all, folder);
 }
 
 static const ImportRates *rates_of(const char *gpu, const char *topologies_dir, GError **error)

@@ -378,7 +378,7 @@ static const char *gpu_name(const Xml *xml, const char *gpu, GError **error)
 
         if (g_strcmp0(other->device, first->device) != 0 || other->sm != first->sm) {
             import_refuse(xml->text, other->line, error,
-                          "another GPU than that of line %u; allowed: one kind of GPU in a node",
+                          "another GPU than that of line %u; " TOPOLOGY_MIXED_GPUS,
                           first->line + 1);
             return NULL;
         }

@@ -1,5 +1,6 @@
 #include "sim/input/model_family.h"
 
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
 #include "sim/base/text_file.h"
@@ -19,30 +20,6 @@ void model_free(Model *model)
 
 /* ---- finding ---- */
 
-static int compare_names(gconstpointer a, gconstpointer b)
-{
-    return g_strcmp0(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* The models that ship, sorted. */
-static GStrv list_models(const char *models_dir)
-{
-    g_autoptr(GPtrArray) names = g_ptr_array_new();
-    GDir *dir = g_dir_open(models_dir, 0, NULL);
-
-    for (const char *entry; dir != NULL && (entry = g_dir_read_name(dir)) != NULL;) {
-        g_autofree char *path = g_build_filename(models_dir, entry, "config.json", NULL);
-
-        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
-            g_ptr_array_add(names, g_strdup(entry));
-    }
-    if (dir != NULL)
-        g_dir_close(dir);
-    g_ptr_array_sort(names, compare_names);
-    g_ptr_array_add(names, NULL);
-    return (GStrv)g_ptr_array_free(g_steal_pointer(&names), FALSE);
-}
-
 /* The path of the config.json that @where means. */
 static char *find_config(const char *where, const char *models_dir, GError **error)
 {
@@ -58,7 +35,7 @@ static char *find_config(const char *where, const char *models_dir, GError **err
     if (is_name && g_file_test(shipped, G_FILE_TEST_EXISTS))
         return g_steal_pointer(&shipped);
 
-    g_auto(GStrv) names = list_models(models_dir);
+    g_auto(GStrv) names = data_names(models_dir, "config.json");
     g_autofree char *hint = nearest_hint(lower, (const char *const *)names);
     g_autofree char *all = g_strjoinv(", ", names);
 
@@ -85,15 +62,29 @@ static char *name_of(const char *path)
     return g_str_equal(name, G_DIR_SEPARATOR_S) ? NULL : g_steal_pointer(&name);
 }
 
-/* Excerpts of configurations lose this field, and then read as a larger or a smaller model. */
-static void note_assumed_kv_heads(const Model *model, const char *path, const char *text)
+static gboolean mentions(const char *text, const char *key)
 {
-    const char *key = model->family->keys->kv_heads_from;
-    g_autofree char *quoted = g_strdup_printf("\"%s\"", key != NULL ? key : "");
+    g_autofree char *quoted = g_strdup_printf("\"%s\"", key);
 
-    if (key != NULL && strstr(text, quoted) == NULL)
-        g_message("%s: %u kv heads assumed: the field %s is missing", path, model->kv_heads,
-                  quoted);
+    return strstr(text, quoted) != NULL;
+}
+
+/* Excerpts of configurations lose this field, and then read as a larger or a smaller model; what
+ * else decides which tensors there are may be lost with it. */
+static void note_assumed(const Model *model, const char *path, const char *text)
+{
+    const ModelFamily *family = model->family;
+    const char *key = family->keys->kv_heads_from;
+    g_autoptr(GString) others = g_string_new(NULL);
+
+    if (key == NULL || mentions(text, key))
+        return;
+    for (guint i = 0; i < MAX_FLAGS && family->flags[i].key != NULL; i++)
+        if (!family->flags[i].fixed && !mentions(text, family->flags[i].key))
+            g_string_append_printf(others, "%s \"%s\" (%s)", others->len == 0 ? "; so are" : ",",
+                                   family->flags[i].key, family->flags[i].value ? "true" : "false");
+    g_message("%s: %u kv heads assumed: the field \"%s\" is missing%s", path, model->kv_heads, key,
+              others->str);
 }
 
 Model *model_load(const char *where, const char *models_dir, GError **error)
@@ -108,7 +99,7 @@ Model *model_load(const char *where, const char *models_dir, GError **error)
     Model *model = model_parse(text, path, name, error);
 
     if (model != NULL)
-        note_assumed_kv_heads(model, path, text);
+        note_assumed(model, path, text);
     return model;
 }
 

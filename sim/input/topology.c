@@ -1,5 +1,6 @@
 #include "sim/input/topology.h"
 
+#include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/base/nearest.h"
 #include "sim/base/text_file.h"
@@ -215,6 +216,9 @@ static gboolean read_group(const Reader *reader, const KeyGroup *group, GError *
         return measured_read(&reader->topology->measured, name, reader->text, group, error);
     if (name_after(group, "gpu") != NULL)
         return TRUE;
+    if (name_after(group, "node") != NULL)
+        return key_text_refuse(reader->text, group, NULL, error,
+                               "[node] says of all nodes what they are; " TOPOLOGY_MIXED_GPUS);
 
     g_autofree char *hint = nearest_hint(group->name, words);
     g_autofree char *all = g_strjoinv("], [", (GStrv)words);
@@ -241,6 +245,16 @@ static gboolean read_gpu_group(Topology *topology, const KeyText *text, const Ke
     return TRUE;
 }
 
+char *topology_gpus_dir(const char *topologies_dir)
+{
+    return g_build_filename(topologies_dir, "gpus", NULL);
+}
+
+gboolean topology_lists_gpus(const char *gpu)
+{
+    return strpbrk(gpu, " ,;+&") != NULL;
+}
+
 /* The GPU that @entry of [node] names, from a file of its own. */
 static gboolean read_gpu_file(const Reader *reader, const KeyGroup *node, const KeyEntry *entry,
                               GError **error)
@@ -249,6 +263,8 @@ static gboolean read_gpu_file(const Reader *reader, const KeyGroup *node, const 
     g_autofree char *lower = g_ascii_strdown(name, -1);
     g_autofree char *path = g_build_filename(reader->topologies_dir, "gpus", lower, NULL);
 
+    if (topology_lists_gpus(name))
+        return key_text_refuse(reader->text, node, entry, error, TOPOLOGY_MIXED_GPUS);
     if (strchr(name, G_DIR_SEPARATOR) != NULL || !g_file_test(path, G_FILE_TEST_IS_REGULAR))
         return key_text_refuse(
             reader->text, node, entry, error,
@@ -279,8 +295,7 @@ static gboolean read_gpu(const Reader *reader, const KeyGroup *node, GError **er
             continue;
         if (!g_str_equal(group_name, name))
             return key_text_refuse(reader->text, group, NULL, error,
-                                   "[node] has gpu = %s; allowed: one kind of GPU in a cluster",
-                                   name);
+                                   "[node] has gpu = %s; " TOPOLOGY_MIXED_GPUS, name);
         found = group;
     }
     if (found != NULL)
@@ -395,20 +410,21 @@ Topology *topology_parse(const char *text, const char *source, const char *topol
     return read_topology(&reader, error) ? g_steal_pointer(&topology) : NULL;
 }
 
-static char *list_topologies(const char *topologies_dir)
+/* The name of a GPU is a usual slip. */
+static gboolean refuse_unknown(const char *where, const char *lower, const char *topologies_dir,
+                               GError **error)
 {
-    g_autoptr(GString) names = g_string_new(NULL);
-    GDir *dir = g_dir_open(topologies_dir, 0, NULL);
+    g_autofree char *folder = topology_gpus_dir(topologies_dir);
+    g_auto(GStrv) names = data_names(topologies_dir, NULL), gpus = data_names(folder, NULL);
+    const char *gpu = nearest_with(lower, (const char *const *)gpus);
+    g_autofree char *all = g_strjoinv(", ", names);
+    g_autofree char *hint =
+        gpu != NULL && nearest_with(lower, (const char *const *)names) == NULL
+            ? g_strdup_printf(" (%s is a GPU; a topology says how many and what joins them)", gpu)
+            : nearest_hint(lower, (const char *const *)names);
 
-    for (const char *entry; dir != NULL && (entry = g_dir_read_name(dir)) != NULL;) {
-        g_autofree char *path = g_build_filename(topologies_dir, entry, NULL);
-
-        if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
-            g_string_append_printf(names, "%s%s", names->len > 0 ? ", " : "", entry);
-    }
-    if (dir != NULL)
-        g_dir_close(dir);
-    return g_string_free(g_steal_pointer(&names), FALSE);
+    return fail(error, ERROR_INPUT, "topology \"%s\" is not known%s; allowed: a file, or one of %s",
+                where, hint, all);
 }
 
 Topology *topology_load(const char *where, const char *topologies_dir, GError **error)
@@ -420,10 +436,7 @@ Topology *topology_load(const char *where, const char *topologies_dir, GError **
 
     if (!g_file_test(where, G_FILE_TEST_EXISTS) || g_file_test(where, G_FILE_TEST_IS_DIR)) {
         if (!is_name || !g_file_test(shipped, G_FILE_TEST_IS_REGULAR)) {
-            g_autofree char *names = list_topologies(topologies_dir);
-
-            fail(error, ERROR_INPUT, "topology \"%s\" is not known; allowed: a file, or one of %s",
-                 where, names);
+            (void)refuse_unknown(where, lower, topologies_dir, error);
             return NULL;
         }
         path = shipped;

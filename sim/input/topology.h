@@ -122,6 +122,17 @@ typedef struct {
     GArray *extras; /* TopologyExtra */
 } Topology;
 
+/* What is said of several kinds of GPU in one cluster. */
+#define TOPOLOGY_MIXED_GPUS                                                                        \
+    "unsupported: mixed GPUs; allowed: one kind of GPU in a cluster (a topology of its own for "   \
+    "each)"
+
+/* Whether @gpu lists names: "a10, l40s", "4x a10 + l40s". */
+gboolean topology_lists_gpus(const char *gpu);
+
+/* Where GPUs have files of their own; the caller's. */
+char *topology_gpus_dir(const char *topologies_dir);
+
 /* @where: a file, or a name under @topologies_dir.  ERROR_INPUT with file, line or key, value and
  * what is allowed; unknown keys are errors that name the nearest known one. */
 Topology *topology_load(const char *where, const char *topologies_dir,

@@ -1,5 +1,7 @@
 #include "sim/input/workload.h"
 
+#include <math.h>
+
 /* A row a precision: @products of the blocks, activations and gathered parameters in @half;
  * @gradients are accumulated and @sums are reduced. */
 
@@ -197,4 +199,23 @@ gboolean precision_from_name(const char *name, DType *precision)
         }
     }
     return FALSE;
+}
+
+double workload_most_imbalance(guint experts, guint top_k)
+{
+    return experts == 0 ? 1 : (double)experts / top_k;
+}
+
+/* What rounding adds to a product that is whole is no row. */
+guint64 workload_busiest_rows(const Workload *workload, guint64 rows, guint ep)
+{
+    const double factor = MIN(MAX(workload->expert_imbalance, 1), ep);
+
+    return (guint64)ceil((double)rows * factor * (1 - 1e-12));
+}
+
+double recipe_bytes_per_parameter(const Recipe *recipe, Optimizer optimizer)
+{
+    return dtype_bytes(recipe->stored) + dtype_bytes(recipe->gradient) + (recipe->master ? 4 : 0) +
+           optimizer_bytes_per_parameter(optimizer);
 }

@@ -30,7 +30,16 @@ typedef struct {
     guint global_batch, seq_len;
     const Recipe *recipe;
     Optimizer optimizer;
+    double expert_imbalance; /* tokens of the busiest rank's experts over the mean; 0 = 1 */
 } Workload;
+
+/* The largest imbalance there is: all tokens go to the same top_k of the model's experts.  1 where
+ * it has none. */
+double workload_most_imbalance(guint experts, guint top_k);
+
+/* Of @rows, the mean that a rank's experts take, those of the busiest one of the @ep ranks that
+ * share a block's experts: at most all ranks' rows. */
+guint64 workload_busiest_rows(const Workload *workload, guint64 rows, guint ep);
 
 #define OPTIMIZER_NAMES "adamw, sgd or adam8bit"
 const char *optimizer_name(Optimizer optimizer);
@@ -55,6 +64,9 @@ const Recipe *recipe_with_precision(const Recipe *recipe, DType precision);
 /* The same with other accumulators and reductions, each fp32 or as wide as what is computed with;
  * NULL where they are neither. */
 const Recipe *recipe_with_gradients(const Recipe *recipe, DType gradient, DType reduce);
+
+/* State of one parameter, unsharded: itself, gradient, master, moments. */
+double recipe_bytes_per_parameter(const Recipe *recipe, Optimizer optimizer);
 
 /* "zero", or with what is not as that name says: "fsdp2 (gradients fp32, reductions bf16)"; the
  * caller's.  And what recipe_with_gradients() takes: "bf16 or fp32". */

@@ -156,6 +156,30 @@ static Verdict check_tensor(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
+/* The model's units one after the other, experts behind all blocks; FALSE behind the last. */
+static gboolean next_unit(const Model *model, guint *unit)
+{
+    const guint last = model->experts.count > 0 ? EXPERTS_UNITS + model->layers : model->layers;
+
+    do {
+        *unit = *unit == model->layers ? EXPERTS_UNITS + 1 : *unit + 1;
+    } while (*unit > EXPERTS_UNITS && *unit <= last &&
+             !model_is_sparse(model, sharding_block(*unit) - 1));
+    return *unit <= last;
+}
+
+static gboolean any_experts_whole(const Choice *choice)
+{
+    const Sharding *sharding = choice->sharding;
+
+    if (sharding->num_overrides == 0)
+        return sharding->strategy == STRATEGY_NO_SHARD;
+    for (guint unit = ROOT_UNIT; next_unit(choice->model, &unit);)
+        if (unit > EXPERTS_UNITS && sharding_unit_strategy(sharding, unit) == STRATEGY_NO_SHARD)
+            return TRUE;
+    return FALSE;
+}
+
 /* What is split over tokens needs them split between all matrices. */
 static Verdict check_token_parallel(const Choice *choice, char **reason)
 {
@@ -164,10 +188,6 @@ static Verdict check_token_parallel(const Choice *choice, char **reason)
 
     if (tp > 1 && !choice->sequence_parallel)
         return refuse(reason, VERDICT_TENSOR, "tp = %u: %s needs sequence parallelism", tp,
-                      latent ? "latent attention" : "a mixture of experts");
-    if (choice->schedule->kind == SCHEDULE_ZB_H1)
-        return refuse(reason, VERDICT_PIPELINE,
-                      "schedule zb_h1 is not there for %s: its backward for weights comes at once",
                       latent ? "latent attention" : "a mixture of experts");
     return VERDICT_OK;
 }
@@ -200,7 +220,7 @@ static Verdict check_expert_ranks(const Choice *choice, char **reason)
                       "ep = %u: must divide dp_shard x cp x tp = %u, the ranks among which experts "
                       "are divided",
                       ep, ranks);
-    if (ep > 1 && choice->sharding->strategy == STRATEGY_NO_SHARD)
+    if (ep > 1 && any_experts_whole(choice))
         return refuse(reason, VERDICT_EXPERTS,
                       "ep = %u with no_shard: experts are divided among ranks that shard", ep);
     return VERDICT_OK;
@@ -213,9 +233,6 @@ static Verdict check_experts(const Choice *choice, char **reason)
 
     if (verdict != VERDICT_OK || (model->features & (FEATURE_EXPERTS | FEATURE_LATENT)) == 0)
         return verdict;
-    if (model->experts.count > 0 && choice->sharding->num_overrides > 0)
-        return refuse(reason, VERDICT_STRATEGY,
-                      "units: all units of a model with experts have one strategy and keep");
     return check_token_parallel(choice, reason);
 }
 
@@ -259,13 +276,20 @@ static Verdict check_strategy(const Choice *choice, char **reason)
     return VERDICT_OK;
 }
 
-/* A block whose weights are whole, or -1. */
-static gint whole_unit(const Choice *choice, guint first)
+/* The first unit behind @unit whose weights are whole, or -1. */
+static gint whole_behind(const Choice *choice, guint unit)
 {
-    for (guint unit = first; unit <= choice->model->layers; unit++)
+    while (next_unit(choice->model, &unit))
         if (sharding_unit_strategy(choice->sharding, unit) <= STRATEGY_SHARD_OPTIMIZER)
             return (gint)unit;
     return -1;
+}
+
+static gint whole_unit(const Choice *choice)
+{
+    return sharding_unit_strategy(choice->sharding, ROOT_UNIT) <= STRATEGY_SHARD_OPTIMIZER
+               ? ROOT_UNIT
+               : whole_behind(choice, ROOT_UNIT);
 }
 
 /* fp8 products read what was gathered in fp8; for others each matrix has a scale of its own, and is
@@ -275,7 +299,7 @@ static Verdict check_gather(const Choice *choice, char **reason)
     const Recipe *recipe = choice->workload->recipe;
     const Sharding *sharding = choice->sharding;
     const gboolean scaled = sharding->gather_fp8 && recipe->precision != DTYPE_FP8;
-    const gint whole = sharding->gather_fp8 ? whole_unit(choice, ROOT_UNIT + 1) : -1;
+    const gint whole = sharding->gather_fp8 ? whole_behind(choice, ROOT_UNIT) : -1;
 
     if (scaled && sharding->form != FORM_PER_PARAMETER)
         return refuse(
@@ -306,7 +330,7 @@ static Verdict check_gradients(const Choice *choice, char **reason)
 
     if (recipe->gradient == recipe->reduce)
         return VERDICT_OK;
-    for (guint unit = ROOT_UNIT + 1; unit <= choice->model->layers; unit++)
+    for (guint unit = ROOT_UNIT; next_unit(choice->model, &unit);)
         if (sharding_unit_reduces_each(sharding, unit) != root)
             return refuse(
                 reason, VERDICT_RECIPE,
@@ -324,7 +348,7 @@ static Verdict check_gradients(const Choice *choice, char **reason)
 static Verdict check_recipe(const Choice *choice, char **reason)
 {
     const Recipe *recipe = choice->workload->recipe;
-    const gint whole = recipe->stored == recipe->compute ? -1 : whole_unit(choice, ROOT_UNIT);
+    const gint whole = recipe->stored == recipe->compute ? -1 : whole_unit(choice);
 
     if (whole >= 0)
         return refuse(reason, VERDICT_RECIPE,
@@ -340,7 +364,7 @@ static Verdict check_recipe(const Choice *choice, char **reason)
 static Verdict check_offload(const Choice *choice, char **reason)
 {
     const Tier tier = choice->sharding->offload.parameters;
-    const gint whole = tier == TIER_DEVICE ? -1 : whole_unit(choice, ROOT_UNIT);
+    const gint whole = tier == TIER_DEVICE ? -1 : whole_unit(choice);
 
     if (whole >= 0)
         return refuse(reason, VERDICT_RECIPE,
@@ -348,6 +372,33 @@ static Verdict check_offload(const Choice *choice, char **reason)
                       "full_shard, hybrid_shard, shard_grad_op",
                       tier_name(tier),
                       strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
+    return VERDICT_OK;
+}
+
+static gboolean has_sparse(const Model *model, guint first, guint last)
+{
+    for (guint block = first; block <= last; block++)
+        if (model_is_sparse(model, block))
+            return TRUE;
+    return FALSE;
+}
+
+/* It names units that the model has. */
+static Verdict check_override(const Choice *choice, const UnitOverride *override, char **reason)
+{
+    const Model *model = choice->model;
+    const guint first = sharding_block(override->first), last = sharding_block(override->last);
+    const gboolean part = override->first >= REST_UNITS;
+
+    if (last > model->layers)
+        return refuse(reason, VERDICT_STRATEGY, "units: block %u is not one of the model's 0 .. %u",
+                      last - 1, model->layers - 1);
+    if (part && !has_sparse(model, first - 1, last - 1)) {
+        g_autofree char *units = unit_override_units(override);
+
+        return refuse(reason, VERDICT_STRATEGY, "units: %s: none of these blocks has experts",
+                      units);
+    }
     return VERDICT_OK;
 }
 
@@ -360,12 +411,14 @@ static Verdict check_units(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_PREFETCH,
                       "live_units = %u: prefetch %u needs at least %u gathered units alive",
                       sharding->live_units, sharding->prefetch, sharding->prefetch + 1);
-    for (guint i = 0; i < sharding->num_overrides; i++)
-        if (sharding->overrides[i].last > choice->model->layers)
-            return refuse(reason, VERDICT_STRATEGY,
-                          "units: block %u is not one of the model's 0 .. %u",
-                          sharding->overrides[i].last - 1, choice->model->layers - 1);
-    for (guint unit = 0; unit <= choice->model->layers; unit++)
+    for (guint i = 0; i < sharding->num_overrides; i++) {
+        const Verdict verdict = check_override(choice, &sharding->overrides[i], reason);
+
+        if (verdict != VERDICT_OK)
+            return verdict;
+    }
+    for (guint unit = ROOT_UNIT, more = sharding->num_overrides > 0 ? 1 : 0; more != 0;
+         more = next_unit(choice->model, &unit) ? 1 : 0)
         if (sharding_unit_strategy(sharding, unit) == STRATEGY_SHARD_OPTIMIZER && shard == 1 &&
             sharding->strategy != STRATEGY_SHARD_OPTIMIZER)
             return refuse(reason, VERDICT_STRATEGY,

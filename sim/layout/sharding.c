@@ -152,6 +152,17 @@ ShardSpan unit_map_span(const UnitMap *map, guint param, guint rank)
     };
 }
 
+static gboolean names_unit(const UnitOverride *entry, guint unit)
+{
+    const gboolean part = entry->first >= REST_UNITS; /* of blocks */
+
+    if (part && unit < REST_UNITS)
+        unit += REST_UNITS;
+    else if (!part)
+        unit = sharding_block(unit);
+    return entry->first <= unit && unit <= entry->last;
+}
+
 /* A unit's override of one field; the last one that names the unit and the field holds. */
 static gint override_of(const Sharding *sharding, guint unit, gboolean keep)
 {
@@ -162,7 +173,7 @@ static gint override_of(const Sharding *sharding, guint unit, gboolean keep)
         const UnitOverride *entry = &sharding->overrides[i];
         const gint value = keep ? entry->keep : entry->strategy;
 
-        if (entry->first <= unit && unit <= entry->last && value >= 0)
+        if (names_unit(entry, unit) && value >= 0)
             found = value;
     }
     return found;
@@ -200,5 +211,5 @@ gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_bloc
         return keep != 0;
     if (unit == ROOT_UNIT)
         return sharding->keep_root;
-    return unit == num_blocks && sharding->keep_last;
+    return sharding_block(unit) == num_blocks && sharding->keep_last;
 }

@@ -22,10 +22,16 @@ gboolean strategy_from_name(const char *name, Strategy *strategy); /* upper case
 const char *form_name(Form form);
 gboolean form_from_name(const char *name, Form *form);
 
-/* Units are numbered: the root is 0, block i is i + 1. */
-enum { ROOT_UNIT = 0, MAX_UNIT_OVERRIDES = 32 };
+/* Units are numbered: the root is 0, block i is i + 1, its experts EXPERTS_UNITS + i + 1. */
+enum {
+    ROOT_UNIT = 0,
+    REST_UNITS = 1 << 21,    /* in overrides: blocks without their experts */
+    EXPERTS_UNITS = 1 << 22, /* experts without the rest of their blocks */
+    MAX_UNIT_OVERRIDES = 32
+};
 
-/* For units first..last: another strategy, another keep; -1 = as the rest. */
+/* For units first..last: another strategy, another keep; -1 = as the rest.  Blocks are named with
+ * their experts. */
 typedef struct {
     guint first, last;
     gint strategy, keep;
@@ -114,7 +120,16 @@ gboolean sharding_offloads(const Sharding *sharding); /* something is in another
 gboolean sharding_unit_reduces_each(const Sharding *sharding, guint unit);
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks);
 
-/* "root", "layers.3", "layers.0-7" -> the units it names; FALSE when it is none of those.  And
- * back: the caller's. */
+/* The block of a unit, or of what an override names; the root is its own. */
+static inline guint sharding_block(guint unit)
+{
+    return unit & (REST_UNITS - 1);
+}
+
+#define UNIT_TEXTS "root, layers.N or layers.N-M, or experts or rest in place of layers"
+
+/* "root", "layers.3", "layers.0-7", "experts.0-7" (of those layers only their experts), "rest.3"
+ * (all but these) -> the units it names; FALSE when it is none of those.  And back: the caller's.
+ */
 gboolean unit_override_parse(const char *text, UnitOverride *unit);
 char *unit_override_units(const UnitOverride *unit);

@@ -29,19 +29,19 @@ static Form unit_form(const Builder *builder, UnitKind kind)
 }
 
 /* Sharding divides experts among the ranks of the tp group too. */
-static guint expert_copies(const Builder *builder)
+static guint expert_copies(const Builder *builder, Strategy strategy)
 {
-    return builder->spec->sharding->strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
+    return strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
 }
 
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks)
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks)
 {
     UnitMap *map = unit_map_new(builder->params[kind], ranks, unit_form(builder, kind));
 
     for (guint i = 0; i < map->num_params; i++)
         map->params[i].copies =
             kind == UNIT_EXPERTS
-                ? expert_copies(builder)
+                ? expert_copies(builder, strategy)
                 : tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
     if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
         map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
@@ -59,7 +59,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
         .kind = kind,
         .strategy = strategy,
         .count = 0,
-        .map = builder_unit_map(builder, kind, 1),
+        .map = builder_unit_map(builder, kind, strategy, 1),
         .param_names = g_new0(char *, params->len + 1),
         .parameter = NO_TENSOR,
         .gathered = NO_TENSOR,
@@ -139,8 +139,10 @@ static void add_block_ref(Builder *builder, guint block, UnitKind kind)
 
     if (is_on_stage(builder, block) &&
         (kind == UNIT_BLOCK || model_is_sparse(builder->spec->model, block))) {
+        const guint unit = (kind == UNIT_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+
         ref.unit_class =
-            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, block + 1));
+            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, unit));
         ref.index = program_unit(program, ref.unit_class)->count++;
     }
     g_array_append_val(program->unit_refs, ref);
@@ -187,6 +189,27 @@ static void add_units(Builder *builder)
                                               .store = -1};
 }
 
+guint builder_saved_space(const Builder *builder, Until until, gboolean again)
+{
+    static const struct {
+        Ring saved, kept, again_kept;
+    } rings[NUM_LOTS][2] = {
+        [LOT_FIRST] = {{RING_SAVED, RING_KEPT, RING_AGAIN_KEPT},
+                       {RING_SPARSE, RING_SPARSE_KEPT, RING_SPARSE_AGAIN_KEPT}},
+        [LOT_REST] = {{RING_REST_SAVED, RING_REST_KEPT, NUM_RINGS},
+                      {RING_REST_SPARSE, RING_REST_SPARSE_KEPT, NUM_RINGS}},
+    };
+    const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
+    const guint kind = builder->is_sparse ? 1 : 0;
+
+    g_assert(!again || builder->lot == LOT_FIRST);
+    if (again && !kept)
+        return builder->ring_space[RING_AGAIN];
+    return builder->ring_space[again  ? rings[builder->lot][kind].again_kept
+                               : kept ? rings[builder->lot][kind].kept
+                                      : rings[builder->lot][kind].saved];
+}
+
 /* Copies are counted once the step is laid out. */
 static void add_rings(Builder *builder)
 {
@@ -200,27 +223,39 @@ static void add_rings(Builder *builder)
         [RING_GRADIENT] = "gradient",
         [RING_INBOX] = "inbox",
         [RING_SPARSE] = "sparse_saved",
+        [RING_SPARSE_KEPT] = "sparse_kept",
+        [RING_SPARSE_AGAIN_KEPT] = "sparse_again_kept",
+        [RING_SPARSE_WEIGHTS] = "sparse_weights",
         [RING_REST_SAVED] = "rest_saved",
         [RING_REST_KEPT] = "rest_kept",
-        [RING_REST_SPARSE] = "rest_sparse_saved",
         [RING_REST_WEIGHTS] = "rest_weights",
+        [RING_REST_SPARSE] = "rest_sparse_saved",
+        [RING_REST_SPARSE_KEPT] = "rest_sparse_kept",
+        [RING_REST_SPARSE_WEIGHTS] = "rest_sparse_weights",
     };
     const gboolean saves = builder->recompute != RECOMPUTE_FULL;
     const gboolean again = builder->recompute != RECOMPUTE_NONE;
+    const gboolean splits = builder->splits_backward;
+    const guint *dense = builder->most_dense, *sparse = builder->most_sparse;
     const gboolean used[NUM_RINGS] = {
         [RING_RESIDUAL] = TRUE,
-        [RING_SAVED] = saves && builder->most_dense[LOT_FIRST] > 0,
-        [RING_SPARSE] = saves && builder->most_sparse[LOT_FIRST] > 0,
-        [RING_KEPT] = builder->splits_backward && saves,
+        [RING_SAVED] = saves && dense[LOT_FIRST] > 0,
+        [RING_KEPT] = splits && saves && dense[LOT_FIRST] > 0,
         [RING_AGAIN] = again,
-        [RING_AGAIN_KEPT] = builder->splits_backward && again,
-        [RING_WEIGHTS] = builder->splits_backward,
+        [RING_AGAIN_KEPT] = splits && again && dense[LOT_FIRST] > 0,
+        [RING_WEIGHTS] = splits && dense[LOT_FIRST] > 0,
         [RING_GRADIENT] = TRUE,
         [RING_INBOX] = builder->pp > 1,
-        [RING_REST_SAVED] = builder->most_dense[LOT_REST] > 0,
-        [RING_REST_KEPT] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
-        [RING_REST_SPARSE] = builder->most_sparse[LOT_REST] > 0,
-        [RING_REST_WEIGHTS] = builder->splits_backward && builder->most_of[LOT_REST] > 0,
+        [RING_SPARSE] = saves && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_KEPT] = splits && saves && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_AGAIN_KEPT] = splits && again && sparse[LOT_FIRST] > 0,
+        [RING_SPARSE_WEIGHTS] = splits && sparse[LOT_FIRST] > 0,
+        [RING_REST_SAVED] = dense[LOT_REST] > 0,
+        [RING_REST_KEPT] = splits && dense[LOT_REST] > 0,
+        [RING_REST_WEIGHTS] = splits && dense[LOT_REST] > 0,
+        [RING_REST_SPARSE] = sparse[LOT_REST] > 0,
+        [RING_REST_SPARSE_KEPT] = splits && sparse[LOT_REST] > 0,
+        [RING_REST_SPARSE_WEIGHTS] = splits && sparse[LOT_REST] > 0,
     };
 
     for (guint r = 0; r < NUM_RINGS; r++)

@@ -45,27 +45,6 @@ typedef struct {
     ExpertTensors experts;
 } BlockTensors;
 
-/* What backward reads, of those the backward for weights, of those that are computed again. */
-typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
-
-static guint saved_space(const Builder *builder, Until until, gboolean again)
-{
-    static const struct {
-        Ring dense, sparse, kept;
-    } rings[NUM_LOTS] = {
-        [LOT_FIRST] = {RING_SAVED, RING_SPARSE, RING_KEPT},
-        [LOT_REST] = {RING_REST_SAVED, RING_REST_SPARSE, RING_REST_KEPT},
-    };
-    const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
-    const Ring backward =
-        builder->is_sparse ? rings[builder->lot].sparse : rings[builder->lot].dense;
-    const Ring ring = again  ? (kept ? RING_AGAIN_KEPT : RING_AGAIN)
-                      : kept ? rings[builder->lot].kept
-                             : backward;
-
-    return builder->ring_space[ring];
-}
-
 /* Of the blocks whose tensors are added. */
 static Recompute lot_recompute(const Builder *builder)
 {
@@ -124,11 +103,13 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
     tensors->input_again = tensors->post_again = tensors->tp.local;
     tensors->dfed = tensors->dmid = builder->residual_gradient;
     if (builder->splits_backward) {
-        tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
+        if (tensors->ffn > 0)
+            tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
         tensors->input_again = emit_local_activation(builder, "input_normed", weights);
         if (has_second_input(builder))
             tensors->post_again = emit_local_activation(builder, "post_normed", weights);
-        tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
+        if (tensors->ffn > 0)
+            tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
         tensors->dmid = is_parallel(builder) ? tensors->dfed
                                              : emit_activation(builder, "dmid", weights, hidden);
     } else if (builder->sequence || has_output_norms(builder)) {
@@ -159,23 +140,26 @@ static AttentionTensors add_attention_tensors(Builder *builder)
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
     const guint64 value = (guint64)model->kv_heads * model_value_dim(model);
     const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
-    const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
+    const guint saved = builder_saved_space(builder, UNTIL_BACKWARD, all);
     const guint weights = builder_weights_space(builder);
     const guint rotated = (model->features & FEATURE_QK_NORM) != 0 ? NO_SPACE : weights;
+    const gboolean latent = is_latent(builder); /* keys and values come from one matrix */
     AttentionTensors tensors = {
         .q = emit_activation(builder, "q", saved, query),
         .k = emit_activation(builder, "k", saved, kv),
         .v = emit_activation(builder, "v", saved, value),
-        .o = emit_activation(builder, "o", saved_space(builder, UNTIL_WEIGHTS, some), given),
-        .lse = emit_activation_fp32(builder, "lse", saved_space(builder, UNTIL_BACKWARD, some),
-                                    builder->rows * model->heads),
+        .o =
+            emit_activation(builder, "o", builder_saved_space(builder, UNTIL_WEIGHTS, some), given),
+        .lse =
+            emit_activation_fp32(builder, "lse", builder_saved_space(builder, UNTIL_BACKWARD, some),
+                                 builder->rows * model->heads),
         .dattention = emit_activation(builder, "dattention", NO_SPACE, given),
         .dq = emit_activation(builder, "dq", rotated, query),
-        .dk = emit_activation(builder, "dk", rotated, kv),
-        .dv = emit_activation(builder, "dv", weights, value),
+        .dk = emit_activation(builder, "dk", latent ? NO_SPACE : rotated, kv),
+        .dv = emit_activation(builder, "dv", latent ? NO_SPACE : weights, value),
     };
 
-    if (is_latent(builder))
+    if (latent)
         build_latent(builder, &tensors, saved);
     else
         build_projections(builder, &tensors, saved);
@@ -195,8 +179,8 @@ static BlockTensors add_block_tensors(Builder *builder, Lot lot, gboolean is_spa
     const guint64 hidden = builder->local.hidden;
     const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
     const gboolean all = lot_recompute(builder) == RECOMPUTE_FULL;
-    const guint saved = saved_space(builder, UNTIL_BACKWARD, all);
-    const guint kept = saved_space(builder, UNTIL_WEIGHTS, all);
+    const guint saved = builder_saved_space(builder, UNTIL_BACKWARD, all);
+    const guint kept = builder_saved_space(builder, UNTIL_WEIGHTS, all);
     BlockTensors tensors = {
         .is_sparse = is_sparse,
         .ffn = ffn,
@@ -218,7 +202,7 @@ static BlockTensors add_block_tensors(Builder *builder, Lot lot, gboolean is_spa
     add_gradients(builder, &tensors);
     add_output_norms(builder, &tensors, saved);
     if (is_sparse)
-        build_experts(builder, &tensors.experts, saved);
+        build_experts(builder, &tensors.experts, saved, kept);
     builder->is_sparse = FALSE;
     builder->lot = LOT_FIRST;
     return tensors;
@@ -550,31 +534,32 @@ static void feed_forward_backward(const Emit *to, const Emit *weights, const Blo
 }
 
 /* The same with experts, whose own backward has left the gradients of the rows that it was sent. */
-static void sparse_half_backward(const Emit *to, const BlockTensors *t)
+static void sparse_half_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
     const Norm post = post_norm(t);
     const guint dx = t->experts.dx;
 
     if (t->ffn > 0) {
         take_gradient(to, t, &t->fed, t->dfed);
-        down_backward(to, to, t);
+        down_backward(to, weights, t);
     }
     const guint local = local_again(to, &post, t->post_again);
-    emit_route_backward(to, &t->experts, local);
+    emit_route_backward(to, weights, &t->experts, local);
     if (t->ffn > 0) {
-        gate_up_backward(to, to, t, whole(to, t, local));
+        gate_up_backward(to, weights, t, whole(weights, t, local));
         emit_add(to, emit_reduce_partial(to, t->dnormed, t->tp.local), dx, 0);
     }
     local_norm_backward(to, &post, dx);
 }
 
-static void latent_backward(const Emit *to, const BlockTensors *t, const Norm *input)
+static void latent_backward(const Emit *to, const Emit *weights, const BlockTensors *t,
+                            const Norm *input)
 {
     const guint local = local_again(to, input, t->input_again);
-    const guint read = t->attention.latent.q == 0 ? whole(to, t, local) : local;
+    const guint read = t->attention.latent.q == 0 ? whole(weights, t, local) : local;
+    const LatentInput latent = {local, read, t->dnormed};
 
-    local_norm_backward(to, input,
-                        emit_latent_backward(to, &t->attention, local, read, t->dnormed));
+    local_norm_backward(to, input, emit_latent_backward(to, weights, &t->attention, &latent));
 }
 
 /* Of the first half: on exit dx holds the gradient of the block's input. */
@@ -586,7 +571,7 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
     output_backward(to, weights, t);
     emit_attention_backward(to, &t->attention);
     if (is_latent(to->builder)) {
-        latent_backward(to, t, &input);
+        latent_backward(to, weights, t, &input);
         return;
     }
     emit_head_norms_backward(to, &t->attention);
@@ -653,7 +638,7 @@ static void build_block(Builder *builder, guint index, Lot lot, const BlockTenso
         return;
     }
     if (tensors->is_sparse)
-        sparse_half_backward(&to, tensors);
+        sparse_half_backward(&to, &weights, tensors);
     else
         feed_forward_backward(&to, &weights, tensors);
     attention_half_backward(&to, &weights, tensors);
@@ -663,12 +648,15 @@ static void build_experts_unit(Builder *builder, guint index, Lot lot, const Blo
 {
     const UnitClass *unit = program_unit(builder->program, index);
     Passes *passes = &builder->classes[index].passes[lot];
-    Emit to;
+    Emit to, weights;
 
     passes->forward = add_block_segment(builder, &to, unit, lot, "forward");
     emit_experts(&to, &tensors->experts);
     passes->backward = add_block_segment(builder, &to, unit, lot, "backward");
-    emit_experts_backward(&to, &tensors->experts);
+    weights = to;
+    if (builder->splits_backward)
+        passes->weights = add_block_segment(builder, &weights, unit, lot, "weights");
+    emit_experts_backward(&to, &weights, &tensors->experts);
 }
 
 static void build_lot(Builder *builder, Lot lot)

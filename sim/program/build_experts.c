@@ -2,10 +2,12 @@
  * ep. Tokens go to their experts' ranks and back in two exchanges of all with all, each of a row
  * for every expert that a token visits.
  *
- * Routing is taken to be balanced: each expert has N k ep / E rows of a micro-batch, N being a
- * rank's tokens, and room for as many (rounded up: op_expert_rows()).  A row's weight goes along
- * and is multiplied in with the activation, so that what the experts give need not be kept for its
- * gradient.
+ * A rank's experts have N k x rows of a micro-batch, N being a rank's tokens and x the workload's
+ * expert_imbalance (1: balanced), each E / ep-th of them, and room for as many (rounded up:
+ * op_expert_rows()): every rank is taken to be the busiest one, for which all wait.  An exchange is
+ * told by what that one receives on the way there and sends on the way back.  A row's weight goes
+ * along and is multiplied in with the activation, so that what the experts give need not be kept
+ * for its gradient.
  *
  * Saved per block and micro-batch: logits, weights and choices of the router, the experts' rows,
  * gate and up, and the rows' weights. */
@@ -16,11 +18,17 @@ static guint64 routed_rows(const Builder *builder)
     return builder->local_rows * builder->local.experts.top_k;
 }
 
+/* What comes to this rank's experts of all ranks. */
+static guint64 arriving_rows(const Builder *builder)
+{
+    return workload_busiest_rows(builder->spec->workload, routed_rows(builder), builder->ep);
+}
+
 /* Of all experts that are held. */
 static guint64 expert_rows(const Builder *builder)
 {
     const Experts *experts = &builder->local.experts;
-    const guint64 rows = (routed_rows(builder) + experts->held - 1) / experts->held;
+    const guint64 rows = (arriving_rows(builder) + experts->held - 1) / experts->held;
 
     return experts->held * op_expert_rows(rows, builder->spec->device);
 }
@@ -37,6 +45,12 @@ static guint add_routed(Builder *builder, const char *name, guint space)
                        routed_rows(builder) * builder->local.hidden);
 }
 
+static guint add_arriving(Builder *builder, const char *name, guint space)
+{
+    return emit_tensor(builder, name, builder->dtype, space,
+                       arriving_rows(builder) * builder->local.hidden);
+}
+
 static guint add_rows(Builder *builder, const char *name, guint space, guint64 columns)
 {
     return emit_tensor(builder, name, builder->dtype, space, expert_rows(builder) * columns);
@@ -50,39 +64,43 @@ static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
     const guint passed = saved == builder->ring_space[RING_AGAIN] ? saved : NO_SPACE;
 
     t->sent = alone ? t->rows : add_routed(builder, "sent", NO_SPACE);
-    t->received = direct ? t->rows : add_routed(builder, "received", passed);
-    t->given = direct ? t->y : add_routed(builder, "given", NO_SPACE);
+    t->received = direct ? t->rows : add_arriving(builder, "received", passed);
+    t->given = direct ? t->y : add_arriving(builder, "given", NO_SPACE);
     t->returned = alone ? t->y : add_routed(builder, "returned", NO_SPACE);
     t->dsent = alone ? t->dy : add_routed(builder, "dsent", NO_SPACE);
-    t->dreceived = direct ? t->dy : add_routed(builder, "dreceived", NO_SPACE);
-    t->dgiven = direct ? t->drows : add_routed(builder, "dgiven", NO_SPACE);
+    t->dreceived = direct ? t->dy : add_arriving(builder, "dreceived", NO_SPACE);
+    t->dgiven = direct ? t->drows : add_arriving(builder, "dgiven", NO_SPACE);
     t->dreturned = alone ? t->drows : add_routed(builder, "dreturned", NO_SPACE);
 }
 
-void build_experts(Builder *builder, ExpertTensors *t, guint saved)
+/* @kept: what the weights' backward reads too, which may come later; then it finds h as it was, and
+ * the gradients of what the router and the experts gave. */
+void build_experts(Builder *builder, ExpertTensors *t, guint saved, guint kept)
 {
     const Experts *experts = &builder->local.experts;
     const guint64 hidden = builder->local.hidden, ffn = experts->ffn;
     const guint64 routes = routed_rows(builder), rows = expert_rows(builder);
+    const guint weights = builder_weights_space(builder);
 
     *t = (ExpertTensors){
         .logits = emit_local_columns(builder, "logits", saved, experts->count),
         .weights = emit_activation_fp32(builder, "route_weights", saved, routes),
         .routes = emit_tensor(builder, "routes", DTYPE_INT32, saved, routes),
-        .rows = add_rows(builder, "expert_rows", saved, hidden),
+        .rows = add_rows(builder, "expert_rows", kept, hidden),
         .row_weights = emit_activation_fp32(builder, "row_weights", saved, rows),
-        .gate = add_rows(builder, "expert_gate", saved, ffn),
-        .up = add_rows(builder, "expert_up", saved, ffn),
+        .gate = add_rows(builder, "expert_gate", kept, ffn),
+        .up = add_rows(builder, "expert_up", kept, ffn),
         .h = add_rows(builder, "expert_h", NO_SPACE, ffn),
         .y = add_rows(builder, "expert_y", NO_SPACE, hidden),
-        .dy = add_rows(builder, "dexpert_y", NO_SPACE, hidden),
+        .dy = add_rows(builder, "dexpert_y", weights, hidden),
         .dh = add_rows(builder, "dexpert_h", NO_SPACE, ffn),
         .drows = add_rows(builder, "dexpert_rows", NO_SPACE, hidden),
         .drow_weights = emit_activation_fp32(builder, "drow_weights", NO_SPACE, rows),
         .dweights = emit_activation_fp32(builder, "droute_weights", NO_SPACE, routes),
-        .dlogits = emit_local_columns(builder, "dlogits", NO_SPACE, experts->count),
+        .dlogits = emit_local_columns(builder, "dlogits", weights, experts->count),
         .dx = emit_local_activation(builder, "drouted", NO_SPACE),
     };
+    t->h_again = builder->splits_backward ? add_rows(builder, "expert_h_kept", weights, ffn) : t->h;
     add_ways(builder, t, saved);
 }
 
@@ -107,12 +125,14 @@ static void permute(const Emit *to, guint x, guint routes, guint rows)
     emit_writes(op, rows);
 }
 
+/* top_k tells it from casts of other things: where it is, frameworks differ. */
 static void copy_rows(const Emit *to, guint from, guint target)
 {
     if (from == target)
         return;
     Op *op = emit_op(to, OP_CAST);
-    op->sizes.elements = routed_rows(to->builder) * to->builder->local.hidden;
+    op->sizes.elements = arriving_rows(to->builder) * to->builder->local.hidden;
+    op->sizes.top_k = to->builder->local.experts.top_k;
     emit_reads(op, from);
     emit_writes(op, target);
 }
@@ -133,12 +153,12 @@ static void exchange_rows(const Emit *to, guint from, guint target)
 {
     if (to->builder->ep > 1)
         all_to_all(to, from, target, to->builder->dtype,
-                   routed_rows(to->builder) * to->builder->local.hidden);
+                   arriving_rows(to->builder) * to->builder->local.hidden);
 }
 
 static void exchange_weights(const Emit *to, guint from, guint target)
 {
-    const guint64 elements = routed_rows(to->builder);
+    const guint64 elements = arriving_rows(to->builder);
 
     if (to->builder->ep > 1) {
         all_to_all(to, from, target, DTYPE_FP32, elements);
@@ -174,7 +194,7 @@ void emit_route(const Emit *to, const ExpertTensors *t, guint x)
     exchange_weights(to, t->weights, t->row_weights);
 }
 
-void emit_route_backward(const Emit *to, const ExpertTensors *t, guint x)
+void emit_route_backward(const Emit *to, const Emit *weights, const ExpertTensors *t, guint x)
 {
     const Linear weight = router(to->builder);
     Op *op = routing_op(to, OP_ROUTE_BACKWARD);
@@ -185,7 +205,7 @@ void emit_route_backward(const Emit *to, const ExpertTensors *t, guint x)
     emit_reads(op, t->routes);
     emit_reads(op, t->logits);
     emit_writes(op, t->dlogits);
-    emit_linear_backward_weight(to, &weight, t->dlogits, x);
+    emit_linear_backward_weight(weights, &weight, t->dlogits, x);
     emit_linear_backward_input(to, &weight, t->dlogits, t->dx, ACCESS_UPDATE);
 }
 
@@ -216,13 +236,13 @@ static Op *activation_op(const Emit *to, OpKind kind)
     return op;
 }
 
-static void activate(const Emit *to, const ExpertTensors *t)
+static void activate(const Emit *to, const ExpertTensors *t, guint h)
 {
     Op *op = activation_op(to, OP_SWIGLU);
 
     emit_reads(op, t->gate);
     emit_reads(op, t->up);
-    emit_writes(op, t->h);
+    emit_writes(op, h);
     emit_reads(op, t->row_weights);
 }
 
@@ -255,14 +275,14 @@ void emit_experts(const Emit *to, const ExpertTensors *t)
     copy_rows(to, t->received, t->rows);
     emit_linear(to, &w.gate, t->rows, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->rows, t->up, ACCESS_WRITE);
-    activate(to, t);
+    activate(to, t, t->h);
     emit_linear(to, &w.down, t->h, t->y, ACCESS_WRITE);
     copy_rows(to, t->y, t->given);
     exchange_rows(to, t->given, t->returned);
     unpermute(to, t->returned, t->routes, next);
 }
 
-void emit_experts_backward(const Emit *to, const ExpertTensors *t)
+void emit_experts_backward(const Emit *to, const Emit *weights, const ExpertTensors *t)
 {
     const ExpertWeights w = expert_weights(to->builder);
     const Operand dx = {.tensor = t->dx, .access = ACCESS_WRITE};
@@ -270,13 +290,13 @@ void emit_experts_backward(const Emit *to, const ExpertTensors *t)
     permute(to, to->builder->residual_gradient, t->routes, t->dsent);
     exchange_rows(to, t->dsent, t->dreceived);
     copy_rows(to, t->dreceived, t->dy);
-    activate(to, t);
-    emit_linear_backward_weight(to, &w.down, t->dy, t->h);
+    activate(to, t, t->h_again);
+    emit_linear_backward_weight(weights, &w.down, t->dy, t->h_again);
     emit_linear_backward_input(to, &w.down, t->dy, t->dh, ACCESS_WRITE);
     activate_backward(to, t);
     exchange_weights(to, t->drow_weights, t->dweights);
-    emit_linear_backward_weight(to, &w.gate, t->gate, t->rows);
-    emit_linear_backward_weight(to, &w.up, t->up, t->rows);
+    emit_linear_backward_weight(weights, &w.gate, t->gate, t->rows);
+    emit_linear_backward_weight(weights, &w.up, t->up, t->rows);
     emit_linear_backward_input(to, &w.gate, t->gate, t->drows, ACCESS_WRITE);
     emit_linear_backward_input(to, &w.up, t->up, t->drows, ACCESS_UPDATE);
     copy_rows(to, t->drows, t->dgiven);

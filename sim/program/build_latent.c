@@ -45,9 +45,18 @@ static guint add_local(Builder *builder, const char *name, guint whole, guint64 
     return builder->sequence ? emit_local_columns(builder, name, NO_SPACE, columns) : whole;
 }
 
+/* What a norm left, in the backward pass: kept where the matrices' come later. */
+static guint add_again(Builder *builder, const char *name, guint local, guint64 columns)
+{
+    return builder->splits_backward
+               ? emit_local_columns(builder, name, builder_weights_space(builder), columns)
+               : local;
+}
+
 static void add_query(Builder *builder, LatentTensors *t, guint saved)
 {
     const guint64 rank = builder->local.latent.q_rank;
+    const guint weights = builder_weights_space(builder);
 
     if (!has_q_rank(builder))
         return;
@@ -55,9 +64,10 @@ static void add_query(Builder *builder, LatentTensors *t, guint saved)
     t->q_stats = emit_norm_stats(builder, "q_latent_rstd", saved, PARAM_Q_DOWN_NORM);
     t->q_normed_local = emit_local_columns(builder, "q_latent_normed", NO_SPACE, rank);
     t->q_normed = add_whole(builder, "q_latent_gathered", t->q_normed_local, rank);
+    t->q_again = add_again(builder, "q_latent_again", t->q_normed_local, rank);
     t->dq_normed = emit_activation(builder, "dq_latent_normed", NO_SPACE, rank);
     t->dq_local = add_local(builder, "dq_latent_reduced", t->dq_normed, rank);
-    t->dq = emit_local_columns(builder, "dq_latent", NO_SPACE, rank);
+    t->dq = emit_local_columns(builder, "dq_latent", weights, rank);
 }
 
 static void add_key_value(Builder *builder, LatentTensors *t, guint saved)
@@ -65,20 +75,22 @@ static void add_key_value(Builder *builder, LatentTensors *t, guint saved)
     const LatentAttention *latent = &builder->local.latent;
     const guint64 rank = latent->kv_rank, rope = latent->rope_dim;
     const guint64 up = up_columns(&builder->local);
+    const guint weights = builder_weights_space(builder);
 
     t->kv = emit_local_columns(builder, "kv_latent", saved, rank + rope);
     t->kv_stats = emit_norm_stats(builder, "kv_latent_rstd", saved, PARAM_KV_DOWN_NORM);
     t->kv_normed_local = emit_local_columns(builder, "kv_latent_normed", NO_SPACE, rank);
     t->kv_normed = add_whole(builder, "kv_latent_gathered", t->kv_normed_local, rank);
+    t->kv_again = add_again(builder, "kv_latent_again", t->kv_normed_local, rank);
     t->rotated_local = emit_local_columns(builder, "rotated", NO_SPACE, rope);
     t->rotated = add_whole(builder, "rotated_gathered", t->rotated_local, rope);
     t->up = emit_activation(builder, "kv_up", NO_SPACE, up);
-    t->dup = emit_activation(builder, "dkv_up", NO_SPACE, up);
+    t->dup = emit_activation(builder, "dkv_up", weights, up);
     t->drotated = emit_activation(builder, "drotated", NO_SPACE, rope);
     t->drotated_local = add_local(builder, "drotated_reduced", t->drotated, rope);
     t->dkv_normed = emit_activation(builder, "dkv_latent_normed", NO_SPACE, rank);
     t->dkv_local = add_local(builder, "dkv_latent_reduced", t->dkv_normed, rank);
-    t->dkv = emit_local_columns(builder, "dkv_latent", NO_SPACE, rank + rope);
+    t->dkv = emit_local_columns(builder, "dkv_latent", weights, rank + rope);
 }
 
 void build_latent(Builder *builder, AttentionTensors *tensors, guint saved)
@@ -146,15 +158,22 @@ void emit_latent(const Emit *to, const AttentionTensors *t, guint local, guint n
     emit_writes(op, t->v);
 }
 
-static void key_value_backward(const Emit *to, const AttentionTensors *t)
+/* Of all tokens, as the weight's backward reads it. */
+static guint whole_again(const Emit *weights, guint again, guint whole, guint64 columns)
+{
+    emit_gather_columns(weights, again, whole, columns);
+    return weights->builder->sequence ? whole : again;
+}
+
+static void key_value_backward(const Emit *to, const Emit *weights, const AttentionTensors *t)
 {
     const LatentWeights w = latent_weights(to->builder);
     const LatentAttention *sizes = &to->builder->local.latent;
     const LatentTensors *l = &t->latent;
 
-    emit_norm_again(to, l->kv, PARAM_KV_DOWN_NORM, l->kv_stats, l->kv_normed_local);
-    emit_gather_columns(to, l->kv_normed_local, l->kv_normed, sizes->kv_rank);
-    emit_linear_backward_weight(to, &w.kv_up, l->dup, l->kv_normed);
+    emit_norm_again(to, l->kv, PARAM_KV_DOWN_NORM, l->kv_stats, l->kv_again);
+    emit_linear_backward_weight(weights, &w.kv_up, l->dup,
+                                whole_again(weights, l->kv_again, l->kv_normed, sizes->kv_rank));
     emit_linear_backward_input(to, &w.kv_up, l->dup, l->dkv_normed, ACCESS_WRITE);
     const NormBackward norm = {emit_reduce_columns(to, l->dkv_normed, l->dkv_local, sizes->kv_rank),
                                l->kv, l->kv_stats, l->dkv, ACCESS_WRITE};
@@ -164,32 +183,32 @@ static void key_value_backward(const Emit *to, const AttentionTensors *t)
 }
 
 /* Returns where the gradient of what the norm left is, of this rank's tokens, so far. */
-static guint query_backward(const Emit *to, const AttentionTensors *t, guint local, guint normed,
-                            guint dnormed)
+static guint query_backward(const Emit *to, const Emit *weights, const AttentionTensors *t,
+                            const LatentInput *input)
 {
     const LatentWeights w = latent_weights(to->builder);
     const guint64 rank = to->builder->local.latent.q_rank;
     const LatentTensors *l = &t->latent;
 
     if (!has_q_rank(to->builder)) {
-        emit_linear_backward_weight(to, &w.q, t->dq, normed);
-        emit_linear_backward_input(to, &w.q, t->dq, dnormed, ACCESS_WRITE);
-        return emit_reduce_partial(to, dnormed, l->dnormed);
+        emit_linear_backward_weight(weights, &w.q, t->dq, input->normed);
+        emit_linear_backward_input(to, &w.q, t->dq, input->dnormed, ACCESS_WRITE);
+        return emit_reduce_partial(to, input->dnormed, l->dnormed);
     }
-    emit_norm_again(to, l->q, PARAM_Q_DOWN_NORM, l->q_stats, l->q_normed_local);
-    emit_gather_columns(to, l->q_normed_local, l->q_normed, rank);
-    emit_linear_backward_weight(to, &w.q, t->dq, l->q_normed);
+    emit_norm_again(to, l->q, PARAM_Q_DOWN_NORM, l->q_stats, l->q_again);
+    emit_linear_backward_weight(weights, &w.q, t->dq,
+                                whole_again(weights, l->q_again, l->q_normed, rank));
     emit_linear_backward_input(to, &w.q, t->dq, l->dq_normed, ACCESS_WRITE);
     const NormBackward norm = {emit_reduce_columns(to, l->dq_normed, l->dq_local, rank), l->q,
                                l->q_stats, l->dq, ACCESS_WRITE};
     emit_norm_backward(to, &norm, PARAM_Q_DOWN_NORM);
-    emit_linear_backward_weight(to, &w.q_down, l->dq, local);
+    emit_linear_backward_weight(weights, &w.q_down, l->dq, input->local);
     emit_linear_backward_input(to, &w.q_down, l->dq, l->dnormed, ACCESS_WRITE);
     return l->dnormed;
 }
 
-guint emit_latent_backward(const Emit *to, const AttentionTensors *t, guint local, guint normed,
-                           guint dnormed)
+guint emit_latent_backward(const Emit *to, const Emit *weights, const AttentionTensors *t,
+                           const LatentInput *input)
 {
     const LatentWeights w = latent_weights(to->builder);
     const LatentTensors *l = &t->latent;
@@ -200,9 +219,9 @@ guint emit_latent_backward(const Emit *to, const AttentionTensors *t, guint loca
     emit_writes(op, l->dup);
     emit_writes(op, l->drotated);
     rotate(to, OP_ROPE_BACKWARD, t->dq, l->drotated);
-    key_value_backward(to, t);
-    const guint dx = query_backward(to, t, local, normed, dnormed);
-    emit_linear_backward_weight(to, &w.kv_down, l->dkv, local);
+    key_value_backward(to, weights, t);
+    const guint dx = query_backward(to, weights, t, input);
+    emit_linear_backward_weight(weights, &w.kv_down, l->dkv, input->local);
     emit_linear_backward_input(to, &w.kv_down, l->dkv, dx, ACCESS_UPDATE);
     return dx;
 }

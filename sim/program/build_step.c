@@ -65,16 +65,21 @@ static guint run_length(const Step *step, Ring ring)
         [RING_RESIDUAL] = builder->most_layers + 1,
         [RING_SAVED] = builder->most_dense[LOT_FIRST],
         [RING_SPARSE] = builder->most_sparse[LOT_FIRST],
-        [RING_KEPT] = builder->most_of[LOT_FIRST],
+        [RING_KEPT] = builder->most_dense[LOT_FIRST],
         [RING_AGAIN] = 1,
-        [RING_AGAIN_KEPT] = builder->most_of[LOT_FIRST],
-        [RING_WEIGHTS] = builder->most_of[LOT_FIRST],
+        [RING_AGAIN_KEPT] = builder->most_dense[LOT_FIRST],
+        [RING_WEIGHTS] = builder->most_dense[LOT_FIRST],
         [RING_GRADIENT] = 1,
         [RING_INBOX] = 1,
+        [RING_SPARSE_KEPT] = builder->most_sparse[LOT_FIRST],
+        [RING_SPARSE_AGAIN_KEPT] = builder->most_sparse[LOT_FIRST],
+        [RING_SPARSE_WEIGHTS] = builder->most_sparse[LOT_FIRST],
         [RING_REST_SAVED] = builder->most_dense[LOT_REST],
-        [RING_REST_KEPT] = builder->most_of[LOT_REST],
+        [RING_REST_KEPT] = builder->most_dense[LOT_REST],
+        [RING_REST_WEIGHTS] = builder->most_dense[LOT_REST],
         [RING_REST_SPARSE] = builder->most_sparse[LOT_REST],
-        [RING_REST_WEIGHTS] = builder->most_of[LOT_REST],
+        [RING_REST_SPARSE_KEPT] = builder->most_sparse[LOT_REST],
+        [RING_REST_SPARSE_WEIGHTS] = builder->most_sparse[LOT_REST],
     };
 
     return lengths[ring];
@@ -82,7 +87,7 @@ static guint run_length(const Step *step, Ring ring)
 
 static guint run_start(Ring ring)
 {
-    return ring == RING_AGAIN_KEPT ? 1 : 0;
+    return ring == RING_AGAIN_KEPT || ring == RING_SPARSE_AGAIN_KEPT ? 1 : 0;
 }
 
 static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint within)
@@ -117,9 +122,12 @@ static guint before_of_kind(const Step *step, guint chunk, guint within)
 /* What forward leaves, by lot and kind of block: a chunk and micro-batch takes and gives all of it.
  */
 static const Ring saved_rings[] = {RING_SAVED, RING_SPARSE, RING_REST_SAVED, RING_REST_SPARSE};
-static const Ring kept_rings[] = {RING_KEPT, RING_REST_KEPT};
-/* What backward for inputs leaves. */
-static const Ring weights_rings[] = {RING_WEIGHTS, RING_REST_WEIGHTS};
+static const Ring kept_rings[] = {RING_KEPT, RING_SPARSE_KEPT, RING_REST_KEPT,
+                                  RING_REST_SPARSE_KEPT};
+/* What backward for inputs leaves, or computes again before that. */
+static const Ring weights_rings[] = {RING_WEIGHTS,        RING_AGAIN_KEPT,
+                                     RING_SPARSE_WEIGHTS, RING_SPARSE_AGAIN_KEPT,
+                                     RING_REST_WEIGHTS,   RING_REST_SPARSE_WEIGHTS};
 
 /* Rings of a block's call; @within: which block of its chunk, @of_kind: of those of its kind. */
 static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within,
@@ -128,7 +136,6 @@ static void bind_rings(const Step *step, Draft *draft, const Flight *flight, gui
     draft->ring[RING_RESIDUAL] = copy_of(step, flight, RING_RESIDUAL, within);
     for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
         draft->ring[weights_rings[i]] = copy_of(step, flight, weights_rings[i], of_kind);
-    draft->ring[RING_AGAIN_KEPT] = copy_of(step, flight, RING_AGAIN_KEPT, of_kind);
     for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
         draft->ring[kept_rings[i]] = copy_of(step, flight, kept_rings[i], of_kind);
     for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
@@ -180,6 +187,15 @@ static const Passes *passes_of(const Builder *builder, guint unit, guint chunk, 
 
 /* ---- actions ---- */
 
+/* What is computed again goes nowhere. */
+static void add_forward_call(Step *step, const Action *action, guint unit, guint within)
+{
+    const Passes *passes = passes_of(step->builder, unit, action->chunk, within);
+    Draft *forward = add_draft(step, action, passes->forward, unit, within);
+
+    forward->ring[RING_AGAIN_KEPT] = forward->ring[RING_SPARSE_AGAIN_KEPT] = 0;
+}
+
 static void add_forward(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
@@ -200,11 +216,9 @@ static void add_forward(Step *step, const Action *action)
     for (guint i = 0; i < layers.count; i++) {
         const guint unit = layers.first + i + 1, experts = builder_experts_unit(builder, unit);
 
-        add_draft(step, action, passes_of(builder, unit, action->chunk, i)->forward, unit, i)
-            ->ring[RING_AGAIN_KEPT] = 0;
+        add_forward_call(step, action, unit, i);
         if (model_is_sparse(builder->spec->model, layers.first + i))
-            add_draft(step, action, passes_of(builder, experts, action->chunk, i)->forward, experts,
-                      i);
+            add_forward_call(step, action, experts, i);
     }
 }
 
@@ -222,7 +236,6 @@ static void give_saved(Step *step, Flight *flight)
 {
     for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
         pool_give(step, flight, kept_rings[i]);
-    pool_give(step, flight, RING_AGAIN_KEPT);
     for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
         pool_give(step, flight, weights_rings[i]);
 }
@@ -244,7 +257,6 @@ static void add_backward(Step *step, const Action *action)
     const LayerRange layers = layers_of(builder, action->chunk);
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
-    pool_take(step, flight, RING_AGAIN_KEPT);
     for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
         pool_take(step, flight, weights_rings[i]);
     if (action->chunk + 1 == chunks) {
@@ -272,6 +284,13 @@ static void add_backward(Step *step, const Action *action)
         give_saved(step, flight);
 }
 
+static void add_weights_call(Step *step, const Action *action, guint unit, guint within)
+{
+    const Passes *passes = passes_of(step->builder, unit, action->chunk, within);
+
+    add_draft(step, action, passes->weights, unit, within)->closes_gradient = TRUE;
+}
+
 static void add_weights(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
@@ -280,8 +299,9 @@ static void add_weights(Step *step, const Action *action)
     for (guint i = layers.count; i-- > 0;) {
         const guint unit = layers.first + i + 1;
 
-        add_draft(step, action, passes_of(builder, unit, action->chunk, i)->weights, unit, i)
-            ->closes_gradient = TRUE;
+        if (model_is_sparse(builder->spec->model, layers.first + i))
+            add_weights_call(step, action, builder_experts_unit(builder, unit), i);
+        add_weights_call(step, action, unit, i);
     }
     give_saved(step, flight_of(step, action->chunk, action->micro_batch));
 }

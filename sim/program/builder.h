@@ -21,11 +21,16 @@ typedef enum {
     RING_WEIGHTS,    /* what backward for inputs leaves for that for weights, a block */
     RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
     RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
-    RING_SPARSE,     /* RING_SAVED of blocks with experts */
+    RING_SPARSE,     /* RING_SAVED of blocks with experts; and so on */
+    RING_SPARSE_KEPT,
+    RING_SPARSE_AGAIN_KEPT,
+    RING_SPARSE_WEIGHTS,
     RING_REST_SAVED, /* the same of LOT_REST */
     RING_REST_KEPT,
-    RING_REST_SPARSE,
     RING_REST_WEIGHTS,
+    RING_REST_SPARSE,
+    RING_REST_SPARSE_KEPT,
+    RING_REST_SPARSE_WEIGHTS,
     NUM_RINGS
 } Ring;
 
@@ -149,8 +154,7 @@ void pass_order(Builder *builder);
  * have no waits yet. */
 void order_add_waits(Program *program);
 
-/* Units are numbered: the root, blocks, and behind them the experts of each block; experts have
- * the strategy of their block. */
+/* Units are numbered: the root, blocks, and right behind them the experts of each block. */
 static inline guint builder_experts_unit(const Builder *builder, guint block_unit)
 {
     return builder->spec->model->layers + block_unit;
@@ -163,15 +167,34 @@ static inline guint builder_block_unit(const Builder *builder, guint unit)
     return unit > layers ? unit - layers : unit;
 }
 
+/* As sharding.h numbers them. */
+static inline guint builder_sharding_unit(const Builder *builder, guint unit)
+{
+    const guint layers = builder->spec->model->layers;
+
+    return unit > layers ? EXPERTS_UNITS + unit - layers : unit;
+}
+
 static inline Draft *builder_draft(const Builder *builder, guint i)
 {
     return &g_array_index(builder->drafts, Draft, i);
 }
 
-/* What backward for inputs leaves for that for weights, of the blocks whose tensors are added. */
+/* Where a tensor of the blocks whose tensors are added lives that forward leaves, or that is
+ * computed @again, by who reads it last. */
+typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
+
+guint builder_saved_space(const Builder *builder, Until until, gboolean again);
+
+/* What backward for inputs leaves for that for weights, of the same blocks. */
 static inline guint builder_weights_space(const Builder *builder)
 {
-    return builder->ring_space[builder->lot == LOT_REST ? RING_REST_WEIGHTS : RING_WEIGHTS];
+    static const Ring rings[NUM_LOTS][2] = {
+        [LOT_FIRST] = {RING_WEIGHTS, RING_SPARSE_WEIGHTS},
+        [LOT_REST] = {RING_REST_WEIGHTS, RING_REST_SPARSE_WEIGHTS},
+    };
+
+    return builder->ring_space[rings[builder->lot][builder->is_sparse ? 1 : 0]];
 }
 
 /* Of block @within of a chunk: where the same is computed again of all of a stage's, LOT_FIRST;
@@ -198,4 +221,4 @@ Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const c
 guint builder_stream(Builder *builder, const char *purpose, const char *direction);
 
 /* The map of a unit of this class over @ranks, of this tensor-parallel rank's part. */
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, guint ranks);
+UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks);

@@ -245,6 +245,7 @@ Sketch *program_sketch(const ProgramSpec *spec, guint stage)
     Sketch *sketch = g_new0(Sketch, 1);
 
     sketch->program = builder.program;
+    sketch->micro_batch_space = builder.micro_batch_space;
     sketch->calls = g_new0(guint64, builder.program->segments->len);
     for (guint i = 0; i < builder.drafts->len; i++) {
         const Draft *draft = builder_draft(&builder, i);

@@ -50,6 +50,7 @@ Program *program_build_unplaced(const ProgramSpec *spec, guint stage);
 typedef struct {
     Program *program;
     guint64 *calls; /* of a step, by segment */
+    guint micro_batch_space;
 } Sketch;
 
 Sketch *program_sketch(const ProgramSpec *spec, guint stage);

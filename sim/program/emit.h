@@ -30,6 +30,7 @@ typedef struct {
     guint q, q_stats, kv, kv_stats; /* what the matrices down gave, local */
     guint q_normed_local, kv_normed_local, rotated_local;
     guint q_normed, kv_normed, rotated, up;
+    guint q_again, kv_again; /* local: what the norms left, in the backward pass */
     guint dup, drotated, dq_normed, dkv_normed; /* backward */
     guint dq_local, dkv_local, drotated_local;  /* sums over ranks */
     guint dq, dkv;
@@ -69,12 +70,18 @@ void emit_projections_backward_weight(const Emit *weights, const AttentionTensor
 void emit_projections_backward_input(const Emit *to, const AttentionTensors *tensors, guint dnormed,
                                      Access access);
 
-/* The same of latent attention; @local: what the norm left of this rank's tokens, @normed: of all,
- * only read where queries have no rank.  Backward returns where its gradient is, local. */
+/* What latent attention's matrices down read, and where its gradient's partial sums go. */
+typedef struct {
+    guint local, normed; /* what the norm left of this rank's tokens; of all */
+    guint dnormed;
+} LatentInput;
+
+/* The same of latent attention; @normed is only read where queries have no rank.  Backward returns
+ * where the gradient of @local is. */
 void build_latent(Builder *builder, AttentionTensors *tensors, guint saved);
 void emit_latent(const Emit *to, const AttentionTensors *tensors, guint local, guint normed);
-guint emit_latent_backward(const Emit *to, const AttentionTensors *tensors, guint local,
-                           guint normed, guint dnormed);
+guint emit_latent_backward(const Emit *to, const Emit *weights, const AttentionTensors *tensors,
+                           const LatentInput *input);
 
 /* Experts of a block, and the way to them and back (build_experts.c). */
 typedef struct {
@@ -83,16 +90,18 @@ typedef struct {
     guint rows, row_weights, gate, up, h, y; /* of the experts that are held, padded */
     guint dsent, dreceived, dreturned, dgiven, dy, dh, drows, drow_weights;
     guint dweights, dlogits, dx;
+    guint h_again; /* h in the backward pass */
 } ExpertTensors;
 
 /* emit_route() is of the block's unit and sends the rows; emit_experts(), of the experts' own,
  * works on them and adds what comes back to the next copy of the residual stream.  Backward the
  * other way round: dx, local, is the gradient of @x. */
-void build_experts(Builder *builder, ExpertTensors *tensors, guint saved);
+void build_experts(Builder *builder, ExpertTensors *tensors, guint saved, guint kept);
 void emit_route(const Emit *to, const ExpertTensors *tensors, guint x);
 void emit_experts(const Emit *to, const ExpertTensors *tensors);
-void emit_experts_backward(const Emit *to, const ExpertTensors *tensors);
-void emit_route_backward(const Emit *to, const ExpertTensors *tensors, guint x);
+void emit_experts_backward(const Emit *to, const Emit *weights, const ExpertTensors *tensors);
+void emit_route_backward(const Emit *to, const Emit *weights, const ExpertTensors *tensors,
+                         guint x);
 
 void build_attention(Builder *builder, AttentionTensors *tensors); /* adds those of the ring */
 void emit_attention(const Emit *to, const AttentionTensors *tensors);

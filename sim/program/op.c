@@ -73,6 +73,11 @@ guint64 op_value_dim(const Op *op)
     return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;
 }
 
+gboolean op_copies_rows(const Op *op)
+{
+    return op->kind == OP_CAST && op->sizes.top_k != 0;
+}
+
 double op_seen_pairs(const Op *op)
 {
     return op->sizes.seen > 0 ? op->sizes.seen : 1;

@@ -211,6 +211,9 @@ gboolean op_norm_adds(const Op *op);
 /* Of values in attention: head_dim unless they have a width of their own. */
 guint64 op_value_dim(const Op *op);
 
+/* Whether it copies rows between their exchange and their experts' order. */
+gboolean op_copies_rows(const Op *op);
+
 /* Attention: of all causal pairs of queries and keys, the part that is computed, in (0, 1]. */
 double op_seen_pairs(const Op *op);
 

@@ -173,10 +173,16 @@ static void append_tied_reduce(Builder *builder)
 /* Whether any unit of the model, on whatever stage, is sharded, or is not. */
 static gboolean any_unit(const Builder *builder, gboolean sharded)
 {
-    for (guint u = 0; u < builder->program->unit_refs->len; u++)
-        if ((sharding_unit_strategy(builder->spec->sharding, builder_block_unit(builder, u)) !=
-             STRATEGY_NO_SHARD) == sharded)
+    const ProgramSpec *spec = builder->spec;
+    const guint layers = spec->model->layers;
+
+    for (guint u = 0; u < builder->program->unit_refs->len; u++) {
+        const guint unit = builder_sharding_unit(builder, u);
+        const gboolean is_whole = sharding_unit_strategy(spec->sharding, unit) == STRATEGY_NO_SHARD;
+
+        if (is_whole != sharded && (u <= layers || model_is_sparse(spec->model, u - layers - 1)))
             return TRUE;
+    }
     return FALSE;
 }
 

@@ -29,19 +29,27 @@ static guint64 extent(const Program *program, const Tensor *tensor)
     return tensor->stride * g_array_index(program->spaces, Space, tensor->space).count;
 }
 
+/* The same before it is placed. */
+static guint64 extent_of(const Program *program, const Tensor *tensor)
+{
+    const guint count = g_array_index(program->spaces, Space, tensor->space).count;
+    const guint64 bytes = tensor_copy_bytes(tensor);
+
+    return count > 1 ? count * aligned(bytes) : bytes;
+}
+
 static gint by_extent(gconstpointer a, gconstpointer b, gpointer data)
 {
     const Program *program = data;
-    const guint64 left = extent(program, program_tensor(program, *(const guint *)a));
-    const guint64 right = extent(program, program_tensor(program, *(const guint *)b));
+    const guint64 left = extent_of(program, program_tensor(program, *(const guint *)a));
+    const guint64 right = extent_of(program, program_tensor(program, *(const guint *)b));
 
     if (left != right)
         return left > right ? -1 : 1;
     return (gint) * (const guint *)a - (gint) * (const guint *)b;
 }
 
-/* Tensors that may share memory, the largest first. */
-static GArray *shared_by_extent(const Program *program)
+GArray *program_shared_by_extent(const Program *program)
 {
     GArray *order = g_array_new(FALSE, FALSE, sizeof(guint));
 
@@ -131,7 +139,7 @@ static void swap(GArray *order, guint a, guint b)
 static guint64 place_shared(const Lifetimes *lives, Program *program, guint64 floor_bytes)
 {
     enum { TRIES = 100, LARGER = 24 };
-    g_autoptr(GArray) order = shared_by_extent(program);
+    g_autoptr(GArray) order = program_shared_by_extent(program);
     const guint num = MIN(order->len, LARGER);
     guint64 best = place_in_order(lives, program, order, floor_bytes);
     guint32 drawn = 1;
@@ -256,7 +264,7 @@ static const Segment *segment_at(const Lifetimes *lives, guint64 instance)
  * access there stands for all of them. */
 static void find_peak(const Lifetimes *lives, gint phase, Peak *peak)
 {
-    g_autoptr(GArray) order = shared_by_extent(lives->program);
+    g_autoptr(GArray) order = program_shared_by_extent(lives->program);
     g_autofree guint32 *last = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
     g_autofree gboolean *alive = g_new(gboolean, lives->num_tensors);
     guint64 all_bytes = 0;

@@ -16,6 +16,10 @@ void program_place(Program *program);
 void program_place_tensors(Program *program);
 void program_find_peak(Program *program);
 
+/* Tensors that may share memory, the largest first: so they are placed, and counted at the peak.
+ * GArray of guint; the caller's. */
+GArray *program_shared_by_extent(const Program *program);
+
 /* The peak moment of TIER_DEVICE, of a placed program.  A ring counts whole while any copy is
  * alive. */
 MemoryUse program_memory(const Program *program);

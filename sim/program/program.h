@@ -62,7 +62,7 @@ typedef struct {
     guint count;
 } Space;
 
-enum { MAX_SPACES = 40, NO_SPACE = 0 }; /* space 0 has one copy */
+enum { MAX_SPACES = 64, NO_SPACE = 0 }; /* space 0 has one copy */
 
 typedef struct {
     char *name;
@@ -86,7 +86,7 @@ typedef struct {
     guint group; /* STREAM_COMMUNICATION: index into the program's groups */
 } Stream;
 
-enum { MAX_STREAMS = 20, COMPUTE_STREAM = 0 };
+enum { MAX_STREAMS = 24, COMPUTE_STREAM = 0 };
 
 /* A purpose ("shard", "replicate", "data", "pp", "tp") and its size for this class of ranks. */
 typedef struct {

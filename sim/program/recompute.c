@@ -14,13 +14,16 @@ static gboolean is_in_ring(const Builder *builder, guint tensor, Ring ring)
 /* What backward finds computed again, and what it finds as forward left it. */
 static gboolean is_again(const Builder *builder, guint tensor)
 {
-    return is_in_ring(builder, tensor, RING_AGAIN) || is_in_ring(builder, tensor, RING_AGAIN_KEPT);
+    return is_in_ring(builder, tensor, RING_AGAIN) ||
+           is_in_ring(builder, tensor, RING_AGAIN_KEPT) ||
+           is_in_ring(builder, tensor, RING_SPARSE_AGAIN_KEPT);
 }
 
 static gboolean is_stored(const Builder *builder, guint tensor)
 {
     return is_in_ring(builder, tensor, RING_RESIDUAL) || is_in_ring(builder, tensor, RING_SAVED) ||
-           is_in_ring(builder, tensor, RING_KEPT) || is_in_ring(builder, tensor, RING_SPARSE);
+           is_in_ring(builder, tensor, RING_KEPT) || is_in_ring(builder, tensor, RING_SPARSE) ||
+           is_in_ring(builder, tensor, RING_SPARSE_KEPT);
 }
 
 static gboolean writes_needed(const Op *op, const gboolean *needed)

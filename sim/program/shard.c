@@ -131,7 +131,7 @@ static void remap(Builder *builder, guint index)
     UnitClass *unit = program_unit(program, index);
 
     unit_map_free(unit->map);
-    unit->map = builder_unit_map(builder, unit->kind, shard_ranks(builder, unit));
+    unit->map = builder_unit_map(builder, unit->kind, unit->strategy, shard_ranks(builder, unit));
     program_tensor(program, (guint)unit->parameter)->elements = unit->map->full_elements;
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
@@ -150,7 +150,8 @@ static guint kept_blocks(const Builder *builder, guint index)
         const guint unit = experts ? builder_experts_unit(builder, i) : i;
 
         kept += program_unit_ref(builder->program, unit)->unit_class == index &&
-                sharding_unit_kept(builder->spec->sharding, i, layers);
+                sharding_unit_kept(builder->spec->sharding, builder_sharding_unit(builder, unit),
+                                   layers);
     }
     return kept;
 }
@@ -380,7 +381,7 @@ static gboolean stays_gathered(const Inserter *inserter, guint i)
     const Builder *builder = inserter->builder;
     const Draft *draft = &g_array_index(inserter->from, Draft, i);
     const guint layers = builder->spec->model->layers;
-    const guint unit = builder_block_unit(builder, draft->unit);
+    const guint unit = builder_sharding_unit(builder, draft->unit);
     const guint next = inserter->next_use[i];
 
     if (next == 0)

@@ -10,9 +10,6 @@ static gboolean is_schedule_offered(const SearchRequest *request, guint pp, Sche
 {
     if (request->schedule >= 0)
         return request->schedule == (gint)kind;
-    if (kind == SCHEDULE_ZB_H1 &&
-        (request->model->features & (FEATURE_EXPERTS | FEATURE_LATENT)) != 0)
-        return FALSE;
     return pp > 1 || kind == SCHEDULE_1F1B;
 }
 
@@ -137,12 +134,14 @@ static Candidate candidate_of(const Plan *plan, const Summary *summary)
     };
 }
 
-/* FALSE where it is too large. */
+/* FALSE where it is too large.  How much too large is of interest only of what needs least. */
 static gboolean add_candidate(Finder *finder)
 {
     Candidates *found = finder->found;
     const ProgramSpec spec = plan_spec(&finder->plan);
-    const Summary summary = summarise(finder->summariser, &spec, finder->floor_limit_bytes);
+    const guint64 least_bytes = found->legal == 0 ? G_MAXUINT64 : found->least.floor_bytes;
+    const Summary summary =
+        summarise(finder->summariser, &spec, MAX(finder->floor_limit_bytes, least_bytes));
     const Candidate candidate = candidate_of(&finder->plan, &summary);
     const gboolean fits = candidate.floor_bytes <= finder->floor_limit_bytes;
 
@@ -170,6 +169,7 @@ static void add_partly(Finder *finder)
     const Summary summary = summarise(finder->summariser, &spec, G_MAXUINT64);
     Candidate candidate = candidate_of(&finder->plan, &summary);
     candidate.partly = TRUE;
+    candidate.too_large = TOO_LARGE_UNKNOWN;
     found->legal++;
     g_array_append_val(found->listed, candidate);
 }
@@ -446,7 +446,8 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
         .request = request,
         .plan = {.model = (Model *)request->model,
                  .topology = (Topology *)request->topology,
-                 .workload = {0, search_seq_len(request), request->recipe, request->optimizer},
+                 .workload = {0, search_seq_len(request), request->recipe, request->optimizer,
+                              request->expert_imbalance},
                  .layout = {.size = {1, gpus, 1, 1, 1}},
                  .sharding = request->sharding,
                  .sequence_parallel = request->sequence_parallel,
@@ -530,6 +531,8 @@ static void walk_candidate(gpointer data, guint i, guint worker)
         if (!summarise_recompute(summariser, &spec, walks->candidates->floor_limit_bytes, TRUE,
                                  by_stage))
             g_debug("a stage has too few layers: it will be found to be too large");
+        if (candidate->too_large != TOO_LARGE_UNKNOWN)
+            by_stage[candidate->too_large] = MAX(by_stage[candidate->too_large], 1);
         spec.schedule.recompute_layers = candidate->recompute_layers = by_stage;
     }
     const double bound_s = summarise_calls(summariser, &spec);
@@ -537,23 +540,28 @@ static void walk_candidate(gpointer data, guint i, guint worker)
     g_free(plan.recompute_layers);
 }
 
-double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
+Summariser *candidates_summariser(const Candidates *candidates, guint worker)
 {
-    const ProgramSpec spec = plan_spec(plan);
-
     return worker < candidates->summarisers->len
-               ? summarise_calls(g_ptr_array_index(candidates->summarisers, worker), &spec)
-               : 0;
+               ? g_ptr_array_index(candidates->summarisers, worker)
+               : NULL;
 }
 
-Candidate candidate_partly(const Candidate *none, Recompute recompute)
+double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
 {
-    static const guint16 no_layers[MAX_CHUNKS];
+    Summariser *summariser = candidates_summariser(candidates, worker);
+    const ProgramSpec spec = plan_spec(plan);
+
+    return summariser == NULL ? 0 : summarise_calls(summariser, &spec);
+}
+
+Candidate candidate_partly(const Candidate *none, Recompute recompute, guint too_large)
+{
     Candidate partly = *none;
 
     partly.recompute = (guint8)recompute;
     partly.partly = TRUE;
-    partly.recompute_layers = no_layers;
+    partly.too_large = (guint16)too_large;
     return partly;
 }
 
@@ -595,7 +603,7 @@ void candidate_choose(const SearchRequest *request, const Candidate *candidate, 
     plan->model = (Model *)request->model;
     plan->topology = (Topology *)request->topology;
     plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
-                                request->optimizer};
+                                request->optimizer, request->expert_imbalance};
     plan->layout = candidate->layout;
     plan->sharding = request->sharding;
     plan->sharding.strategy = (Strategy)candidate->strategy;

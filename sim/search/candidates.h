@@ -4,6 +4,8 @@
 #include "sim/search/price.h"
 #include "sim/search/search.h"
 
+enum { TOO_LARGE_UNKNOWN = G_MAXUINT16 };
+
 /* Small: there are many. */
 typedef struct {
     double bound_s; /* of the step, divided by the global batch: layouts of different batches
@@ -14,8 +16,9 @@ typedef struct {
     Layout layout;
     guint16 virtual_stages, stage; /* stage: that needs most memory, by its floor */
     guint8 strategy, schedule, recompute, context;
-    gboolean partly; /* recomputed are as few layers as fit; by stage at least: */
-    const guint16 *recompute_layers;
+    gboolean partly;                 /* recomputed are as few layers as fit: */
+    guint16 too_large;               /* TOO_LARGE_UNKNOWN, or a stage, of which some are */
+    const guint16 *recompute_layers; /* by stage at least; NULL: not yet known */
 } Candidate;
 
 typedef struct {
@@ -42,13 +45,16 @@ guint candidates_most_tp(const SearchRequest *request);
  * takes one number for all stages, torchtitan none, so only for fsdp-run.) */
 gboolean candidates_offer_partly(const SearchRequest *request);
 
-/* What becomes of a candidate that computes nothing again and does not fit: the same with as few
- * layers as fit. */
-Candidate candidate_partly(const Candidate *none, Recompute recompute);
+/* What becomes of a candidate that computes nothing again and of which @too_large, a stage, does
+ * not fit: the same with as few layers as fit. */
+Candidate candidate_partly(const Candidate *none, Recompute recompute, guint too_large);
 
 /* Brings the bounds of @num candidates closer, on all cores. */
 void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
                      guint num);
+
+/* That of @worker of parallel_run(); NULL where it has walked none. */
+Summariser *candidates_summariser(const Candidates *candidates, guint worker);
 
 /* The closer bound of @plan's step, one of the request's; 0 where @worker of parallel_run() has
  * walked none. */

@@ -1,6 +1,7 @@
 #include "sim/search/cheapest.h"
 
 #include "sim/search/plan_cost.h"
+#include "sim/search/price.h"
 
 static gint by_money(gconstpointer a, gconstpointer b)
 {
@@ -41,4 +42,61 @@ SearchResult *search_cheapest(const SearchRequest *request)
     if (all->plans->len > 0)
         g_clear_pointer(&all->closest, plan_free);
     return all;
+}
+
+/* Takes @faster, and gives it or what is faster still on @gpus. */
+static Plan *faster_on(const SearchRequest *request, guint gpus, const Plan *best, Plan *faster)
+{
+    const Plan *than = faster != NULL ? faster : best;
+    SearchRequest fewer = *request;
+
+    fewer.gpus = gpus;
+    fewer.top = 1;
+    g_autoptr(SearchResult) result = search(&fewer);
+    if (result->plans->len == 0)
+        return faster;
+    const Plan *found = g_ptr_array_index(result->plans, 0);
+    if (found->prediction.tokens_per_second <= than->prediction.tokens_per_second)
+        return faster;
+    plan_free(faster);
+    return g_ptr_array_steal_index(result->plans, 0);
+}
+
+Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
+{
+    const guint node = request->topology->gpus_per_node, gpus = best->gpus;
+    const double waits_s = best->prediction.time_seconds[OP_CLASS_COMMUNICATION];
+    Plan *faster = NULL;
+
+    if (request->sort != SORT_TIME || 3 * waits_s < best->prediction.step_seconds)
+        return NULL;
+    if (gpus > 1)
+        faster = faster_on(request, 1, best, faster);
+    if (node > 1 && node < gpus)
+        faster = faster_on(request, node, best, faster);
+    if (gpus / 2 > 1 && gpus / 2 != node && gpus <= 64)
+        faster = faster_on(request, gpus / 2, best, faster);
+    return faster;
+}
+
+guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from)
+{
+    const Plan *plan = NULL;
+
+    for (guint i = 0; i < result->plans->len; i++) {
+        plan = g_ptr_array_index(result->plans, i);
+        if (!plan_is_tight(plan))
+            return 0;
+    }
+    if (plan == NULL)
+        return 0;
+    /* What fits in so much less has it to spare. */
+    const double memory = (double)request->topology->gpu.memory_bytes;
+    g_autofree char *text = topology_print(request->topology);
+    g_autoptr(Topology) smaller = topology_parse(text, request->topology->name, "", NULL);
+    SearchRequest roomy = *request;
+
+    smaller->gpu.memory_bytes = (guint64)(memory / (1 + plan_memory_error(plan)));
+    roomy.topology = smaller;
+    return search_smallest_gpus(&roomy, from + 1);
 }

@@ -1,4 +1,4 @@
-/* Search over numbers of GPUs, for what a token costs. */
+/* Search over other numbers of GPUs: for what a token costs, and where fewer are faster. */
 #pragma once
 
 #include "sim/search/search.h"
@@ -6,3 +6,14 @@
 /* All of the request's GPUs, a half of them, a quarter, ...: the plans of each, the cheapest token
  * first, and counts of all together.  The topology has a price. */
 SearchResult *search_cheapest(const SearchRequest *request);
+
+/* Where none of @result, the answer for @from GPUs, has more memory to spare than what a prediction
+ * may be wrong by (plan_is_tight()): the smallest larger number on which one has; 0 = none, or one
+ * here has. */
+guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from);
+
+/* On 1 GPU, on one node's, and of up to 64 GPUs on half: the fastest plan that makes more tokens a
+ * second than @best, of all that were asked for; NULL: none.  Looked for only where ranks wait for
+ * each other a third of the step or longer: else half as many can't be faster, as their work takes
+ * twice as long. */
+Plan *search_fewer_faster(const SearchRequest *request, const Plan *best);

@@ -119,6 +119,15 @@ static gboolean read_target(Plan *plan, const JsonText *json, GError **error)
     return read_framework(plan, json, error);
 }
 
+static gboolean read_imbalance(Plan *plan, const JsonText *json, GError **error)
+{
+    const Experts *experts = &plan->model->experts;
+    const double most = workload_most_imbalance(experts->count, experts->top_k);
+
+    return json_optional_double(json, "workload.expert_imbalance", 1, most,
+                                &plan->workload.expert_imbalance, error);
+}
+
 static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
 {
     Workload *workload = &plan->workload;
@@ -143,6 +152,8 @@ static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
                     json_source(json), precision_text, recipe);
     if (!optimizer_from_name(optimizer, &workload->optimizer))
         return bad_name(json, "workload.optimizer", optimizer, OPTIMIZER_NAMES, error);
+    if (!read_imbalance(plan, json, error))
+        return FALSE;
     return TRUE;
 }
 
@@ -208,7 +219,7 @@ static gboolean read_override(Sharding *sharding, const JsonText *json, guint i,
         !json_optional_bool(json, keep_field, &keep, error))
         return FALSE;
     if (!unit_override_parse(range, unit))
-        return bad_name(json, unit_field, range, "root, layers.N or layers.N-M", error);
+        return bad_name(json, unit_field, range, UNIT_TEXTS, error);
     if (strategy != NULL && !strategy_from_name(strategy, &value))
         return bad_name(json, strategy_field, strategy,
                         "no_shard, shard_optimizer, shard_grad_op or full_shard", error);

@@ -1,5 +1,5 @@
 /* Plan -> JSON (DESIGN 6). */
-#include "sim/base/error.h"
+#include "sim/base/text_file.h"
 #include "sim/cost/framework.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
@@ -62,6 +62,8 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
     add_string(json, "precision", dtype_name(workload->recipe->precision));
     add_string(json, "recipe", workload->recipe->name);
     add_string(json, "optimizer", optimizer_name(workload->optimizer));
+    if (workload->expert_imbalance > 1)
+        add_double(json, "expert_imbalance", workload->expert_imbalance);
     json_builder_end_object(json);
     begin(json, "layout");
     for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */
@@ -327,10 +329,6 @@ gboolean plan_save(const Plan *plan, const char *path, GError **error)
 {
     g_autofree char *json = plan_print(plan);
     g_autofree char *text = g_strconcat(json, "\n", NULL);
-    g_autoptr(GError) why = NULL;
 
-    /* Written beside and renamed: a reader sees the old plan or the new one. */
-    if (!g_file_set_contents_full(path, text, -1, G_FILE_SET_CONTENTS_CONSISTENT, 0666, &why))
-        return fail(error, ERROR_INPUT, "%s", why->message);
-    return TRUE;
+    return text_file_write(path, text, strlen(text), error);
 }

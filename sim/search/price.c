@@ -3,7 +3,7 @@
 #include "sim/base/text.h"
 #include "sim/cost/device_cost.h"
 #include "sim/cost/framework_memory.h"
-#include "sim/summary/summary.h"
+#include "sim/search/price_parts.h"
 
 #include <string.h>
 
@@ -443,6 +443,13 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
            plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
 }
 
+guint price_most_micro_batches(const Plan *plan)
+{
+    guint steady, group;
+
+    return is_steady(plan, &steady, &group) ? steady + group : plan->schedule.micro_batches;
+}
+
 /* Of that many micro-batches, whether it fits or not. */
 static Priced price_micro_batches(Plan *plan, guint micro_batches)
 {
@@ -539,6 +546,27 @@ static gboolean place_stage(Plan *plan, Program *program, guint stage, gboolean 
     return predict_fits(plan, &priced);
 }
 
+/* A stage whose peak is too large need not be compiled; without terms nothing is explained.  To
+ * look costs half as much as to compile, so it is worth it where a floor, which is mostly 1 to 2%
+ * below the arena, is as close to what there is. */
+static gboolean peak_fits(Plan *plan, const ProgramSpec *spec, const PriceLimit *below)
+{
+    if (below->summariser == NULL || below->explains ||
+        below->floor_bytes < plan_floor_limit(plan) / 100 * 98 ||
+        !summarise_peak_pays(spec, below->stage))
+        return TRUE;
+    const guint64 bytes = summarise_peak(below->summariser, spec, below->stage);
+    const Priced priced = {.memory.total = bytes, .stage = below->stage};
+
+    return predict_fits(plan, &priced);
+}
+
+gboolean price_fits(Plan *plan, Program *program, guint stage, gboolean explains)
+{
+    grow_program(plan, program);
+    return place_stage(plan, program, stage, explains);
+}
+
 /* What is most likely to be too large comes first, and what takes longest last.  Where it fits,
  * *set are the placed programs; the caller's. */
 static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const PriceLimit *below,
@@ -548,9 +576,10 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Pric
     ProgramSpec spec = plan_spec(plan);
 
     spec.schedule.micro_batches = micro_batches;
+    if (!peak_fits(plan, &spec, below))
+        return PRICE_TOO_LARGE;
     g_autoptr(Program) program = program_build_unplaced(&spec, below->stage);
-    grow_program(plan, program);
-    if (!place_stage(plan, program, below->stage, below->explains))
+    if (!price_fits(plan, program, below->stage, below->explains))
         return PRICE_TOO_LARGE;
     g_autoptr(ProgramSet) set =
         program_compile_around(&spec, below->stage, g_steal_pointer(&program));
@@ -607,71 +636,4 @@ PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
         conclude(plan, set, &priced, below->briefly);
     }
     return result;
-}
-
-/* ---- as few layers computed again as fit ---- */
-
-typedef struct {
-    Plan *plan;
-    ProgramSpec spec;
-    guint16 *by_stage; /* what @spec points to */
-    guint most;        /* of the stage */
-} Fitting;
-
-static gboolean fits_with(const Fitting *fitting, guint stage, guint layers)
-{
-    fitting->by_stage[stage] = (guint16)layers;
-    g_autoptr(Program) program = program_build_unplaced(&fitting->spec, stage);
-
-    grow_program(fitting->plan, program);
-    return place_stage(fitting->plan, program, stage, layers == fitting->most);
-}
-
-/* Fewer layers than @from don't fit; more need less.  Floors are close, so it takes small steps
- * first. */
-static gboolean fit_stage(const Fitting *fitting, guint stage, guint from)
-{
-    guint low = from, high = from, step = 1;
-
-    while (!fits_with(fitting, stage, high)) {
-        if (high == fitting->most)
-            return FALSE;
-        low = high + 1;
-        high = MIN(high + step, fitting->most);
-        step *= 2;
-    }
-    while (low < high) {
-        const guint middle = (low + high) / 2;
-
-        if (fits_with(fitting, stage, middle))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    fitting->by_stage[stage] = (guint16)high;
-    return TRUE;
-}
-
-gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from)
-{
-    const guint pp = plan->layout.size[AXIS_PP];
-    g_autofree guint16 *by_stage = g_memdup2(from, pp * sizeof *from);
-    Fitting fitting = {plan, plan_spec(plan), by_stage, 0};
-    guint steady, group;
-
-    fitting.spec.schedule.recompute = recompute;
-    fitting.spec.schedule.recompute_layers = by_stage;
-    if (is_steady(plan, &steady, &group))
-        fitting.spec.schedule.micro_batches = steady + group;
-    for (guint s = 0; s < pp; s++) {
-        fitting.most = schedule_most_layers(&plan->schedule, plan->model->layers, pp, s);
-        if (!fit_stage(&fitting, s, by_stage[s]))
-            return FALSE;
-    }
-    plan_set_recompute(plan, recompute, by_stage, pp);
-    if (schedule_has_rest(&plan->schedule))
-        return TRUE;
-    g_ptr_array_set_size(plan->reasons, 0);
-    g_ptr_array_add(plan->reasons, g_strdup("memory: fits only with all layers computed again"));
-    return FALSE;
 }

@@ -3,6 +3,7 @@
 
 #include "sim/cost/simulate.h"
 #include "sim/search/plan.h"
+#include "sim/summary/summary.h"
 
 /* Sets device, ranks_per_node and threads from the topology and the layout.  On a CPU a rank is a
  * process of the one node, with its share of the cores. */
@@ -54,14 +55,21 @@ UnitSavings plan_unit_savings(const Plan *plan);
  * nothing less than all of them fits, or not even that. */
 gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *from);
 
+/* One layer more of each stage of which the peak is too large with that many: as floors are close,
+ * that mostly is enough. */
+void plan_raise_recompute(Plan *plan, Recompute recompute, Summariser *summariser, guint16 *layers);
+
 typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
 
 /* What is of interest of a plan among many. */
 typedef struct {
-    double limit_s;    /* no more seconds a step */
-    guint stage;       /* whose memory to look at first */
-    gboolean explains; /* of a plan that is too large, the largest term */
-    gboolean briefly;  /* plan_price_briefly() is enough */
+    double limit_s;         /* no more seconds a step */
+    guint stage;            /* whose memory to look at first */
+    gboolean explains;      /* of a plan that is too large, the largest term */
+    gboolean briefly;       /* plan_price_briefly() is enough */
+    Summariser *summariser; /* is asked for that stage's peak first, unless the floor is far below
+                               what there is; NULL: nobody */
+    guint64 floor_bytes;
 } PriceLimit;
 
 /* The same for a plan among many, of which only those that fit and take no more than the limit are

@@ -132,15 +132,28 @@ typedef struct {
     PriceResult results[BATCH];
 } Batch;
 
+static gboolean is_too_slow(const Batch *batch, const Plan *plan, const PriceLimit *limit,
+                            guint worker)
+{
+    return candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s;
+}
+
 /* As few layers computed again as fit, if that can still be fast enough. */
 static PriceResult price_partly(const Batch *batch, const Candidate *candidate, Plan *plan,
                                 const PriceLimit *limit, guint worker)
 {
-    if (!plan_least_recompute(plan, (Recompute)candidate->recompute, candidate->recompute_layers))
-        return PRICE_TOO_LARGE;
-    if (candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s)
+    const Recompute recompute = (Recompute)candidate->recompute;
+    const guint pp = plan->layout.size[AXIS_PP];
+    g_autofree guint16 *layers = g_memdup2(candidate->recompute_layers, pp * sizeof *layers);
+
+    if (limit->summariser != NULL)
+        plan_raise_recompute(plan, recompute, limit->summariser, layers);
+    plan_set_recompute(plan, recompute, layers, pp);
+    if (is_too_slow(batch, plan, limit, worker))
         return PRICE_TOO_SLOW;
-    return plan_price_below(plan, limit);
+    if (!plan_least_recompute(plan, recompute, layers))
+        return PRICE_TOO_LARGE;
+    return is_too_slow(batch, plan, limit, worker) ? PRICE_TOO_SLOW : plan_price_below(plan, limit);
 }
 
 static void price_candidate(gpointer data, guint i, guint worker)
@@ -154,6 +167,8 @@ static void price_candidate(gpointer data, guint i, guint worker)
         .stage = candidate->stage,
         .explains = batch->explains,
         .briefly = batch->request->briefly,
+        .summariser = candidates_summariser(batch->found, worker),
+        .floor_bytes = candidate->partly ? 0 : candidate->floor_bytes,
     };
 
     batch->plans[i] = plan_new();
@@ -167,13 +182,16 @@ static void price_candidate(gpointer data, guint i, guint worker)
 static const char slower[] =
     "a lower bound of its step time (or memory) is above the last plan that is listed";
 
-/* Its floor fits, itself it does not. */
-static void add_partly(Search *search, const Candidate *candidate)
+/* Its floor fits, itself it does not: the stage that @plan says to be too large is that as long as
+ * it computes nothing again. */
+static void add_partly(Search *search, const Candidate *candidate, const Plan *plan)
 {
+    const guint stage = plan->prediction.rank / (plan->gpus / plan->layout.size[AXIS_PP]);
+
     if (!candidates_offer_partly(search->request) || candidate->recompute != RECOMPUTE_NONE)
         return;
     for (gint r = RECOMPUTE_NONE + 1; r < NUM_RECOMPUTES; r++) {
-        const Candidate partly = candidate_partly(candidate, (Recompute)r);
+        const Candidate partly = candidate_partly(candidate, (Recompute)r, stage);
 
         g_array_append_val(search->more, partly);
         search->result->candidates++;
@@ -189,7 +207,7 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
     }
     if (result == PRICE_TOO_LARGE) {
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
-        add_partly(search, candidate);
+        add_partly(search, candidate, plan);
     } else {
         reject(search, VERDICT_SLOWER, slower);
     }
@@ -217,15 +235,24 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
     return count;
 }
 
-/* Brings the bounds of the next of @listed closer and sorts them in; returns how many. */
-static guint walk_more(const Search *search, const Candidates *found, guint walked, GArray *ready)
+/* Brings the bounds of @num candidates closer and sorts them in. */
+static void add_ready(const Search *search, const Candidate *candidates, guint num, GArray *ready)
+{
+    const guint first = ready->len;
+
+    g_array_append_vals(ready, candidates, num);
+    candidates_walk(search->found, search->request, &g_array_index(ready, Candidate, first), num);
+    g_array_sort(ready, by_bound);
+}
+
+/* The next of those that were listed; returns how many. */
+static guint walk_more(const Search *search, guint walked, GArray *ready)
 {
     enum { WALKS = 64 };
-    const guint first = ready->len, num = MIN(found->listed->len - walked, WALKS);
+    const GArray *listed = search->found->listed;
+    const guint num = MIN(listed->len - walked, WALKS);
 
-    g_array_append_vals(ready, &g_array_index(found->listed, Candidate, walked), num);
-    candidates_walk(found, search->request, &g_array_index(ready, Candidate, first), num);
-    g_array_sort(ready, by_bound);
+    add_ready(search, &g_array_index(listed, Candidate, walked), num, ready);
     return num;
 }
 
@@ -252,16 +279,15 @@ static void price_by_time(Search *search, const Candidates *found)
 
         if (next != NULL && !is_excluded(search, next) &&
             (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
-            walked += walk_more(search, found, walked, ready);
+            walked += walk_more(search, walked, ready);
             continue;
         }
         count = price_batch(search, ready, frontier);
         g_array_remove_range(ready, 0, count);
         if (search->more->len == 0)
             continue;
-        g_array_append_vals(ready, search->more->data, search->more->len);
+        add_ready(search, &g_array_index(search->more, Candidate, 0), search->more->len, ready);
         g_array_set_size(search->more, 0);
-        g_array_sort(ready, by_bound);
     }
     reject_rest(search, ready->len + listed->len - walked);
 }
@@ -349,20 +375,19 @@ static Plan *closest_plan(const SearchRequest *request, const Candidates *found)
     return plan;
 }
 
-/* What a number of GPUs is a multiple of. */
-static guint fixed_ranks(const SearchRequest *request)
+guint search_fixed_ranks(const SearchRequest *request)
 {
-    guint ranks = 1;
+    guint64 ranks = 1;
 
     for (guint a = 0; a < NUM_AXES; a++)
-        ranks *= MAX(request->fixed[a], 1);
-    return ranks;
+        ranks = MIN(ranks * MAX(request->fixed[a], 1), G_MAXUINT);
+    return (guint)ranks;
 }
 
 /* Why no choice was even offered: none was refused that could say it. */
 static void say_none_offered(const SearchRequest *request, SearchResult *result)
 {
-    const guint gpus = search_gpus(request), unit = fixed_ranks(request);
+    const guint gpus = search_gpus(request), unit = search_fixed_ranks(request);
     const Verdict verdict = gpus % unit != 0 ? VERDICT_MESH : VERDICT_PIPELINE;
 
     for (guint v = 0; v < NUM_VERDICTS; v++)
@@ -470,7 +495,10 @@ static gboolean fits_on(const SearchRequest *request, guint gpus)
     g_array_sort(found->listed, by_floor);
     for (guint i = 0; i < found->listed->len && !fits; i++) {
         const Candidate *candidate = &g_array_index(found->listed, Candidate, i);
-        const PriceLimit limit = {.limit_s = INFINITY, .stage = candidate->stage};
+        const PriceLimit limit = {.limit_s = INFINITY,
+                                  .stage = candidate->stage,
+                                  .summariser = candidates_summariser(found, 0),
+                                  .floor_bytes = candidate->floor_bytes};
 
         if (candidate->partly) /* all of it is a candidate too, and needs less */
             continue;
@@ -509,7 +537,7 @@ guint search_most_gpus(const SearchRequest *request)
 guint search_smallest_gpus(const SearchRequest *request, guint from)
 {
     enum { SHORT = 64 };
-    const guint unit = fixed_ranks(request);
+    const guint unit = search_fixed_ranks(request);
     const guint most = search_most_gpus(request) / unit;
     guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
 
@@ -546,7 +574,7 @@ guint search_smallest_gpus(const SearchRequest *request, guint from)
 guint search_nearest_gpus(const SearchRequest *request, guint from, gboolean above)
 {
     enum { MOST_TRIED = 64 };
-    const guint unit = fixed_ranks(request), most = search_most_gpus(request) / unit;
+    const guint unit = search_fixed_ranks(request), most = search_most_gpus(request) / unit;
     guint n = above ? from / unit + 1 : (from - 1) / unit;
 
     for (guint tried = 0; n >= 1 && n <= most && tried < MOST_TRIED; n += above ? 1 : -1u) {

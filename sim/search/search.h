@@ -18,11 +18,12 @@ typedef struct {
     guint seq_len;      /* 0 = min(max_position_embeddings, 8192) */
     const Recipe *recipe;
     Optimizer optimizer;
-    gint strategy;       /* -1 = all */
-    guint micro_batch;   /* 0 = all divisors of a rank's batch */
-    gint recompute;      /* -1 = all, and of as many layers as memory asks for */
-    guint num_recompute; /* 0 = of all layers; else of the first ones of chunks: of each stage
-                            alike (1), or by stage: */
+    double expert_imbalance; /* Workload's; 0 = 1 */
+    gint strategy;           /* -1 = all */
+    guint micro_batch;       /* 0 = all divisors of a rank's batch */
+    gint recompute;          /* -1 = all, and of as many layers as memory asks for */
+    guint num_recompute;     /* 0 = of all layers; else of the first ones of chunks: of each stage
+                                alike (1), or by stage: */
     guint16 recompute_layers[MAX_CHUNKS];
     gint schedule;        /* -1 = all */
     guint virtual_stages; /* 0 = all that cut the layers evenly */
@@ -53,6 +54,9 @@ typedef struct {
 SearchResult *search(const SearchRequest *request);
 void search_result_free(SearchResult *result);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(SearchResult, search_result_free)
+
+/* The product of the axes that are fixed, at most G_MAXUINT. */
+guint search_fixed_ranks(const SearchRequest *request);
 
 /* What the topology's networks join, at most SEARCH_MOST_GPUS. */
 guint search_most_gpus(const SearchRequest *request);

@@ -41,11 +41,12 @@ static gboolean is_offered(Level level, const Plan *plan)
            overrides[level].strategy < (gint)strategy;
 }
 
-/* Raises some units to a level: the root, or the first or last @num blocks of each chunk. */
+/* Raises some units to a level: the root, and the first or last @num blocks of each chunk, or that
+ * part of them: REST_UNITS, EXPERTS_UNITS, 0 for all. */
 typedef struct {
     Level level;
     gboolean of_root, from_end;
-    guint num;
+    guint num, part;
 } Change;
 
 /* One plan under work. */
@@ -54,15 +55,29 @@ typedef struct {
     Summariser *summariser;
     guint64 limit_bytes; /* of a floor */
     guint most_blocks;   /* of a chunk, that there may be room for */
-    guint8 *levels;      /* Level, by unit: the best so far */
+    guint8 *levels;      /* Level, by unit, experts behind the blocks: the best so far */
     double step_s;       /* of it */
     Sharding sharding;
 } Refiner;
 
-static void raise_units(guint8 *levels, guint first, guint num, Level level)
+static guint num_units(const Model *model)
 {
-    for (guint unit = first; unit < first + num; unit++)
-        levels[unit] = MAX(levels[unit], (guint8)level);
+    return 1 + model->layers + (model->experts.count > 0 ? model->layers : 0);
+}
+
+static void raise_unit(guint8 *level, const Change *change)
+{
+    *level = MAX(*level, (guint8)change->level);
+}
+
+static void raise_blocks(const Model *model, guint8 *levels, LayerRange range, const Change *change)
+{
+    for (guint block = range.first; block < range.first + range.count; block++) {
+        if (change->part != EXPERTS_UNITS)
+            raise_unit(&levels[block + 1], change);
+        if (change->part != REST_UNITS && model_is_sparse(model, block))
+            raise_unit(&levels[model->layers + block + 1], change);
+    }
 }
 
 static void change_levels(const Plan *plan, const Change *change, guint8 *levels)
@@ -70,37 +85,61 @@ static void change_levels(const Plan *plan, const Change *change, guint8 *levels
     const guint layers = plan->model->layers, pp = plan->layout.size[AXIS_PP];
 
     if (change->of_root)
-        raise_units(levels, ROOT_UNIT, 1, change->level);
-    for (guint c = 0; !change->of_root && c < schedule_chunks(&plan->schedule, pp); c++) {
+        raise_unit(&levels[ROOT_UNIT], change);
+    for (guint c = 0; change->num > 0 && c < schedule_chunks(&plan->schedule, pp); c++) {
         const LayerRange range = schedule_chunk(&plan->schedule, layers, pp, c);
         const guint num = MIN(change->num, range.count);
+        const LayerRange some = {range.first + (change->from_end ? range.count - num : 0), num};
 
-        raise_units(levels, 1 + range.first + (change->from_end ? range.count - num : 0), num,
-                    change->level);
+        raise_blocks(plan->model, levels, some, change);
     }
 }
 
-/* One override for each run of units of a level; FALSE where they are too many. */
-static gboolean set_overrides(Sharding *sharding, const guint8 *levels, guint layers)
+/* What an override of that part of a block says: nothing where both are alike and it is not of the
+ * whole, or the reverse. */
+static Level part_level(const Model *model, const guint8 *levels, guint unit, guint part)
 {
-    sharding->num_overrides = 0;
-    for (guint unit = ROOT_UNIT; unit <= layers; unit++) {
-        const gboolean runs_on = unit > ROOT_UNIT + 1 && levels[unit] == levels[unit - 1];
+    const gboolean sparse = unit > ROOT_UNIT && model_is_sparse(model, unit - 1);
+    const guint8 rest = levels[unit], experts = sparse ? levels[model->layers + unit] : rest;
+
+    if ((rest == experts) != (part == 0))
+        return LEVEL_PLAN;
+    return (Level)(part == EXPERTS_UNITS ? experts : rest);
+}
+
+/* One for each run of that part of blocks of a level; FALSE where they are too many. */
+static gboolean add_overrides(Sharding *sharding, const Model *model, const guint8 *levels,
+                              guint part)
+{
+    Level before = LEVEL_PLAN;
+
+    for (guint unit = ROOT_UNIT; unit <= model->layers; unit++) {
+        const Level level = part_level(model, levels, unit, part);
+        const gboolean runs_on = unit > ROOT_UNIT + 1 && level == before;
         UnitOverride *entry = &sharding->overrides[sharding->num_overrides];
 
-        if (levels[unit] == LEVEL_PLAN)
+        before = level;
+        if (level == LEVEL_PLAN)
             continue;
         if (runs_on) {
-            entry[-1].last = unit;
+            entry[-1].last = part + unit;
             continue;
         }
         if (sharding->num_overrides == MAX_UNIT_OVERRIDES)
             return FALSE;
-        *entry = overrides[levels[unit]];
-        entry->first = entry->last = unit;
+        *entry = overrides[level];
+        entry->first = entry->last = part + unit;
         sharding->num_overrides++;
     }
     return TRUE;
+}
+
+static gboolean set_overrides(Sharding *sharding, const Model *model, const guint8 *levels)
+{
+    sharding->num_overrides = 0;
+    return add_overrides(sharding, model, levels, 0) &&
+           (model->experts.count == 0 || (add_overrides(sharding, model, levels, REST_UNITS) &&
+                                          add_overrides(sharding, model, levels, EXPERTS_UNITS)));
 }
 
 /* The plan's choices with another sharding; what they point to is borrowed. */
@@ -138,7 +177,7 @@ static gboolean change_sharding(const Refiner *refiner, const Change *change, gu
                                 Sharding *sharding)
 {
     const Plan *plan = refiner->plan;
-    const guint units = plan->model->layers + 1;
+    const guint units = num_units(plan->model);
     Choice choice = plan_choice(plan);
 
     memcpy(levels, refiner->levels, units);
@@ -146,7 +185,7 @@ static gboolean change_sharding(const Refiner *refiner, const Change *change, gu
     *sharding = refiner->sharding;
     choice.sharding = sharding;
     return memcmp(levels, refiner->levels, units) != 0 &&
-           set_overrides(sharding, levels, plan->model->layers) &&
+           set_overrides(sharding, plan->model, levels) &&
            legality_check(&choice, NULL) == VERDICT_OK;
 }
 
@@ -169,7 +208,7 @@ typedef struct {
 /* FALSE where it is too large; one that is no faster counts as fitting. */
 static gboolean try_change(const Refiner *refiner, const Change *change, Best *best)
 {
-    const guint units = refiner->plan->model->layers + 1;
+    const guint units = num_units(refiner->plan->model);
     const PriceLimit limit = {.limit_s = best->step_s * (1 - CHANGE_GAIN)};
     g_autofree guint8 *levels = g_new(guint8, units);
     Sharding sharding;
@@ -182,7 +221,10 @@ static gboolean try_change(const Refiner *refiner, const Change *change, Best *b
     if (summary.bound_s > limit.limit_s)
         return TRUE;
     Plan *variant = variant_new(refiner->plan, &sharding);
-    const PriceLimit of_stage = {.limit_s = limit.limit_s, .stage = summary.stage};
+    const PriceLimit of_stage = {.limit_s = limit.limit_s,
+                                 .stage = summary.stage,
+                                 .summariser = refiner->summariser,
+                                 .floor_bytes = summary.floor_bytes};
     const PriceResult result = plan_price_below(variant, &of_stage);
     if (result == PRICE_FITS) {
         memcpy(best->levels, levels, units);
@@ -196,13 +238,13 @@ static gboolean try_change(const Refiner *refiner, const Change *change, Best *b
 
 /* ---- until nothing gains ---- */
 
-/* One block, all that there may be room for, and where those are too large the most that fit, by
- * halves.  FALSE where not even one fits. */
-static gboolean try_blocks(const Refiner *refiner, Level level, gboolean from_end, Best *best)
+/* Blocks of @change, or that part: one, all that there may be room for, and where those are too
+ * large the most that fit, by halves.  FALSE where not even one fits. */
+static gboolean try_numbers(const Refiner *refiner, Change change, Best *best)
 {
-    Change change = {.level = level, .from_end = from_end, .num = 1};
     guint fits = 1, most = refiner->most_blocks;
 
+    change.num = 1;
     if (!try_change(refiner, &change, best))
         return FALSE;
     change.num = most;
@@ -216,25 +258,44 @@ static gboolean try_blocks(const Refiner *refiner, Level level, gboolean from_en
     return TRUE;
 }
 
+/* The last ones and the first ones, whole and by part; FALSE where no unit of them has room. */
+static gboolean try_blocks(const Refiner *refiner, Level level, Best *best)
+{
+    static const guint parts[] = {0, REST_UNITS, EXPERTS_UNITS};
+    const guint num = refiner->plan->model->experts.count > 0 ? G_N_ELEMENTS(parts) : 1;
+    gboolean room = FALSE;
+
+    for (guint p = 0; p < num; p++) {
+        const Change last = {.level = level, .from_end = TRUE, .part = parts[p]};
+        const Change first = {.level = level, .part = parts[p]};
+
+        room |= try_numbers(refiner, last, best) && try_numbers(refiner, first, best);
+    }
+    return room;
+}
+
 /* Makes the best change; FALSE where none gains.  Where a block has no room at one level it has
  * none at the next. */
 static gboolean improve(Refiner *refiner)
 {
     const Plan *plan = refiner->plan;
-    const guint units = plan->model->layers + 1;
+    const guint units = num_units(plan->model);
     g_autofree guint8 *levels = g_memdup2(refiner->levels, units);
     Best best = {levels, refiner->sharding, refiner->step_s, FALSE};
     gboolean room = refiner->most_blocks > 0;
 
     for (guint l = LEVEL_PLAN + 1; l < NUM_LEVELS; l++) {
         const Change root = {.level = (Level)l, .of_root = TRUE};
+        const Change but_experts = {
+            .level = (Level)l, .of_root = TRUE, .num = plan->model->layers, .part = REST_UNITS};
 
         if (!is_offered((Level)l, plan))
             continue;
         if (l != LEVEL_KEPT || !plan->sharding.keep_root)
             try_change(refiner, &root, &best);
-        room = room && try_blocks(refiner, (Level)l, TRUE, &best) &&
-               try_blocks(refiner, (Level)l, FALSE, &best);
+        if (plan->model->experts.count > 0)
+            try_change(refiner, &but_experts, &best);
+        room = room && try_blocks(refiner, (Level)l, &best);
     }
     memcpy(refiner->levels, best.levels, units);
     refiner->sharding = best.sharding;
@@ -275,7 +336,7 @@ static double unit_bytes(const Plan *plan, UnitKind kind)
 
 /* Blocks of the fullest stage that can be whole for longer: those that there is memory for, or all,
  * where all but the gathered copies that are there anyway have room.  What is whole already needs
- * no more for it. */
+ * no more for it.  The rest of a block is small beside its experts: all may have room. */
 static guint blocks_with_room(const Plan *plan, guint blocks)
 {
     const Prediction *p = &plan->prediction;
@@ -284,7 +345,8 @@ static guint blocks_with_room(const Plan *plan, guint blocks)
         unit_bytes(plan, UNIT_BLOCK) * (1 - 1.0 / layout_shard_ranks(&plan->layout));
     const double room = (double)(p->memory_limit - p->memory_total) / each;
 
-    if (plan->sharding.strategy < STRATEGY_FULL_SHARD || room + copies >= blocks)
+    if (plan->sharding.strategy < STRATEGY_FULL_SHARD || plan->model->experts.count > 0 ||
+        room + copies >= blocks)
         return blocks;
     return (guint)room;
 }
@@ -340,7 +402,7 @@ static void refine(const Refine *all, Plan *plan, Summariser *summariser)
     const UnitSavings savings = plan_unit_savings(plan);
     const StageBlocks stage = fullest_stage(plan);
     const guint with_room = blocks_with_room(plan, stage.blocks);
-    g_autofree guint8 *levels = g_new0(guint8, plan->model->layers + 1);
+    g_autofree guint8 *levels = g_new0(guint8, num_units(plan->model));
     Refiner refiner = {.plan = plan,
                        .summariser = summariser,
                        .limit_bytes = plan_floor_limit(plan),
@@ -368,12 +430,21 @@ static gboolean could_be_shortest(const Refine *all, const Plan *plan, double bu
     return p->step_seconds - saved_s < all->wanted_s * plan->workload.global_batch;
 }
 
+/* Of any unit. */
+static guint most_shard_ranks(const Plan *plan)
+{
+    const guint ranks = layout_shard_ranks(&plan->layout);
+    const guint of_experts = layout_expert_block(&plan->layout) / layout_ep(&plan->layout);
+
+    return plan->model->experts.count > 0 ? MAX(ranks, of_experts) : ranks;
+}
+
 /* Whether something could be gained at all: units are sharded, and without communication the step
  * would be the shortest. */
 static gboolean is_open(const Refine *all, const Plan *plan)
 {
-    if (plan->sharding.strategy == STRATEGY_NO_SHARD || plan->model->experts.count > 0 ||
-        layout_shard_ranks(&plan->layout) == 1 || !could_be_shortest(all, plan, 0))
+    if (plan->sharding.strategy == STRATEGY_NO_SHARD || most_shard_ranks(plan) == 1 ||
+        !could_be_shortest(all, plan, 0))
         return FALSE;
     return could_be_shortest(all, plan,
                              all->request->briefly ? plan_bubble_fraction(plan)

@@ -10,7 +10,8 @@ extern const double UNIT_CHOICE_GAIN;
 
 /* Changes those of @plans (Plan, best first, priced) that become the fastest by it, if the request
  * leaves units open.  Choices of each plan: the root, and the first or the last n blocks of each
- * chunk, less sharded than the plan's strategy says or kept between forward and backward; the best
- * change is made, by simulation, until none is left that gains.  Not for other frameworks, whose
- * configurations have one strategy for all units, nor for models with experts (legality.h). */
+ * chunk, with their experts, or only these, or all but these, less sharded than the plan's strategy
+ * says or kept between forward and backward; the best change is made, by simulation, until none is
+ * left that gains.  Not for other frameworks, whose configurations have one strategy for all units.
+ */
 void unit_choice_refine(const SearchRequest *request, const Candidates *found, GPtrArray *plans);

@@ -36,7 +36,16 @@ struct Known {
     SimulateContext context;
     Shared *shared;
     Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
+    GHashTable *overrides; /* GBytes -> their number, from 1 */
+    Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
+    Table blocks;    /* StageCost, by all that stages depend on but their place */
+    guint64 timetable_passes; /* of those known */
 };
+
+typedef struct {
+    guint micro_batch;
+    const StageCost *cost;
+} LookedAt;
 
 typedef struct {
     guint pp;
@@ -152,6 +161,11 @@ static gpointer shared_add(Shared *shared, Table *table, const Key *key, gpointe
     return first;
 }
 
+static void array_free(gpointer array)
+{
+    g_array_unref(array);
+}
+
 static void keep(gpointer value)
 {
     (void)value;
@@ -172,6 +186,10 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     table_init(&known->timetables, timetables_clear);
     table_init(&known->scalars, g_free);
     table_init(&known->exchanges, g_free);
+    known->overrides =
+        g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, NULL);
+    table_init(&known->looked_at, array_free);
+    table_init(&known->blocks, keep);
     return known;
 }
 
@@ -187,6 +205,9 @@ void known_free(Known *known)
     table_clear(&known->timetables);
     table_clear(&known->scalars);
     table_clear(&known->exchanges);
+    g_hash_table_unref(known->overrides);
+    table_clear(&known->looked_at);
+    table_clear(&known->blocks);
     shared_unref(known->shared);
     g_free(known);
 }
@@ -204,25 +225,73 @@ static StagePlace looked_at(StagePlace place)
     return place == STAGE_MIDDLE ? STAGE_LAST : place;
 }
 
-const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
+static Key stage_key(const ProgramSpec *spec, StagePlace place, guint micro_batch)
 {
     const Schedule *schedule = &spec->schedule;
     const guint64 gradients = program_gradient_dtype(spec);
-    const Key key = {{looked_at(place) | gradients << 8, spec->layout.size[AXIS_TP],
-                      spec->layout.size[AXIS_CP], schedule->micro_batch, schedule->recompute,
-                      spec->context, schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0,
-                      layout_ep(&spec->layout)}};
+
+    return (Key){{looked_at(place) | gradients << 8, spec->layout.size[AXIS_TP],
+                  spec->layout.size[AXIS_CP], micro_batch, schedule->recompute, spec->context,
+                  schedule->kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
+}
+
+static void note_looked_at(Known *known, const ProgramSpec *spec, StagePlace place,
+                           const StageCost *cost)
+{
+    const LookedAt one = {spec->schedule.micro_batch, cost};
+    const Key key = stage_key(spec, place, 0);
+    GArray *all = table_find(&known->looked_at, &key);
+
+    if (all == NULL)
+        all = table_add(&known->looked_at, &key, g_array_new(FALSE, FALSE, sizeof(LookedAt)));
+    g_array_append_val(all, one);
+}
+
+/* Its blocks as those of another place, if one is known. */
+static StageCost *look_at(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const guint micro_batch = spec->schedule.micro_batch;
+    const Key key = stage_key(spec, place, micro_batch);
+    const Key of_blocks = stage_key(spec, NUM_STAGE_PLACES, micro_batch);
+    const StageCost *others = table_find(&known->blocks, &of_blocks);
+    StageCost *cost = g_new(StageCost, 1);
+
+    *cost = probe_stage(spec, &known->context, looked_at(place), others);
+    cost = shared_add(known->shared, &known->shared->stages, &key, cost);
+    if (others == NULL)
+        table_add(&known->blocks, &of_blocks, cost);
+    return cost;
+}
+
+const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const Key key = stage_key(spec, place, spec->schedule.micro_batch);
     StageCost *cost = table_find(&known->stages, &key);
 
     if (cost != NULL)
         return cost;
     cost = shared_find(known->shared, &known->shared->stages, &key);
-    if (cost == NULL) {
-        cost = g_new(StageCost, 1);
-        *cost = probe_stage(spec, &known->context, looked_at(place));
-        cost = shared_add(known->shared, &known->shared->stages, &key, cost);
-    }
+    if (cost == NULL)
+        cost = look_at(known, spec, place);
+    note_looked_at(known, spec, place, cost);
     return table_add(&known->stages, &key, cost);
+}
+
+const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const guint micro_batch = spec->schedule.micro_batch;
+    const Key key = stage_key(spec, place, 0);
+    const GArray *all = table_find(&known->looked_at, &key);
+    const LookedAt *most = NULL;
+
+    for (guint i = 0; all != NULL && i < all->len; i++) {
+        const LookedAt *one = &g_array_index(all, LookedAt, i);
+
+        if (one->micro_batch <= micro_batch &&
+            (most == NULL || one->micro_batch > most->micro_batch))
+            most = one;
+    }
+    return most == NULL || most->micro_batch == micro_batch ? NULL : most->cost;
 }
 
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
@@ -232,7 +301,7 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
                       layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
                       spec->sharding->accumulate_sharded ? 1 : 0, several,
-                      spec->schedule.kind == SCHEDULE_ZB_H1 ? 1 : 0, layout_ep(&spec->layout)}};
+                      layout_ep(&spec->layout)}};
     ShardCost *cost = table_find(&known->shards, &key);
 
     if (cost != NULL)
@@ -246,36 +315,66 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
     return table_add(&known->shards, &key, cost);
 }
 
+/* The same overrides have the same number; none have 0. */
+static guint overrides_number(Known *known, const Sharding *sharding)
+{
+    const guint num = sharding->num_overrides;
+
+    if (num == 0)
+        return 0;
+    GBytes *bytes = g_bytes_new(sharding->overrides, num * sizeof sharding->overrides[0]);
+    guint number = GPOINTER_TO_UINT(g_hash_table_lookup(known->overrides, bytes));
+
+    if (number == 0) {
+        number = g_hash_table_size(known->overrides) + 1;
+        g_hash_table_insert(known->overrides, g_steal_pointer(&bytes), GUINT_TO_POINTER(number));
+    }
+    g_clear_pointer(&bytes, g_bytes_unref);
+    return number;
+}
+
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage)
 {
     const Schedule *schedule = &spec->schedule;
     const Key key = {{stage, spec->layout.size[AXIS_PP], schedule_virtual_stages(schedule),
                       spec->sharding->strategy,
-                      schedule_has_rest(schedule) ? 1u + schedule->recompute_layers[stage] : 0}};
+                      schedule_has_rest(schedule) ? 1u + schedule->recompute_layers[stage] : 0,
+                      overrides_number(known, spec->sharding)}};
     StageShape *shape = table_find(&known->shapes, &key);
 
     return shape != NULL ? shape : table_add(&known->shapes, &key, stage_shape_new(spec, stage));
 }
 
-/* Which stages have most layers. */
+/* The first and the last stage that has most of what is counted. */
+static void find_most(const guint *counts, guint pp, guint *first, guint *last)
+{
+    *first = *last = 0;
+    for (guint s = 1; s < pp; s++) {
+        if (counts[s] > counts[*first])
+            *first = s;
+        if (counts[s] >= counts[*last])
+            *last = s;
+    }
+}
+
 static guint *find_extremes(const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
     g_autofree guint *layers = g_new0(guint, pp);
+    g_autofree guint *sparse = g_new0(guint, pp);
     guint *found = g_new0(guint, NUM_EXTREMES);
-    guint most = 0;
 
-    for (guint c = 0; c < chunks; c++)
-        layers[c % pp] += schedule_chunk(&spec->schedule, spec->model->layers, pp, c).count;
-    for (guint s = 0; s < pp; s++)
-        most = MAX(most, layers[s]);
+    for (guint c = 0; c < chunks; c++) {
+        const BlockCounts blocks = chunk_blocks(spec, c);
+
+        layers[c % pp] += blocks.of[BLOCK_DENSE] + blocks.of[BLOCK_SPARSE];
+        sparse[c % pp] += blocks.of[BLOCK_SPARSE];
+    }
     found[EXTREME_LAST] = pp - 1;
-    for (guint s = pp; s-- > 0;)
-        if (layers[s] == most)
-            found[EXTREME_FIRST_LARGEST] = s;
-    for (guint s = 0; s < pp; s++)
-        if (layers[s] == most)
-            found[EXTREME_LAST_LARGEST] = s;
+    find_most(layers, pp, &found[EXTREME_FIRST_LARGEST], &found[EXTREME_LAST_LARGEST]);
+    find_most(sparse, pp, &found[EXTREME_FIRST_SPARSEST], &found[EXTREME_LAST_SPARSEST]);
+    if (model_num_sparse(spec->model) == 0) /* all have as many: none */
+        found[EXTREME_LAST_SPARSEST] = 0;
     return found;
 }
 
@@ -313,15 +412,32 @@ const Flow *known_flow(Known *known, const ProgramSpec *spec)
                         : table_add(&known->flows, &key, shared_flow(known->shared, spec, &key));
 }
 
+/* A pass takes about 100 bytes of a timetable, and there may be 100,000 of them.  Beyond so many
+ * passes all are forgotten: what is walked next has other schedules. */
+static void make_room(Known *known, guint64 passes)
+{
+    enum { MOST_PASSES = 1 << 17 };
+
+    if (known->timetable_passes + passes > MOST_PASSES) {
+        table_clear(&known->timetables);
+        table_init(&known->timetables, timetables_clear);
+        known->timetable_passes = 0;
+    }
+    known->timetable_passes += passes;
+}
+
 const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 {
+    const Schedule *schedule = &spec->schedule;
+    const guint pp = spec->layout.size[AXIS_PP];
     const Key key = flow_key(spec);
     Timetables *found = table_find(&known->timetables, &key);
 
     if (found == NULL) {
+        make_room(known, (guint64)schedule_chunks(schedule, pp) * schedule->micro_batches);
         found = g_new(Timetables, 1);
-        found->pp = spec->layout.size[AXIS_PP];
-        found->tables = timetables_new(&spec->schedule, found->pp);
+        found->pp = pp;
+        found->tables = timetables_new(schedule, pp);
         table_add(&known->timetables, &key, found);
     }
     return found->tables;
@@ -359,11 +475,17 @@ static double add_scalar(Known *known, const ProgramSpec *spec, const char *purp
 
 static gboolean any_unit(const ProgramSpec *spec, gboolean sharded)
 {
-    const guint units = spec->sharding->num_overrides == 0 ? 1 : spec->model->layers + 1;
+    const Model *model = spec->model;
+    const guint units = spec->sharding->num_overrides == 0 ? 1 : model->layers + 1;
 
-    for (guint u = 0; u < units; u++)
-        if ((sharding_unit_strategy(spec->sharding, u) != STRATEGY_NO_SHARD) == sharded)
+    for (guint u = 0; u < units; u++) {
+        const guint experts =
+            u > ROOT_UNIT && model_is_sparse(model, u - 1) ? EXPERTS_UNITS + u : u;
+
+        if ((sharding_unit_strategy(spec->sharding, u) != STRATEGY_NO_SHARD) == sharded ||
+            (sharding_unit_strategy(spec->sharding, experts) != STRATEGY_NO_SHARD) == sharded)
             return TRUE;
+    }
     return FALSE;
 }
 

@@ -20,15 +20,26 @@ void known_free(Known *known);
 
 const Framework *known_framework(const Known *known);
 
-/* All are the cache's own and stay. */
+/* All are the cache's own and stay, timetables until the next are asked for. */
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place);
+/* Where that was not looked at yet, that of fewer sequences a micro-batch, the most that were;
+ * NULL: none, or it was. */
+const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StagePlace place);
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
                              Strategy strategy);
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage);
 
 /* Stages that say most about all of them; some may be equal.  The first has most in flight, the
- * last most before it. */
-enum { EXTREME_FIRST, EXTREME_LAST, EXTREME_FIRST_LARGEST, EXTREME_LAST_LARGEST, NUM_EXTREMES };
+ * last most before it; largest have most layers, sparsest most layers with experts. */
+enum {
+    EXTREME_FIRST,
+    EXTREME_LAST,
+    EXTREME_FIRST_LARGEST,
+    EXTREME_LAST_LARGEST,
+    EXTREME_FIRST_SPARSEST,
+    EXTREME_LAST_SPARSEST,
+    NUM_EXTREMES
+};
 const guint *known_extremes(Known *known, const ProgramSpec *spec);
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec);

@@ -38,22 +38,38 @@ static gboolean is_pass(const Segment *segment)
     return FALSE;
 }
 
-/* Without passes, which say nothing of units: NULL. */
-static double **unit_durations(const Program *program, const SimulateContext *context,
-                               const guint *spans)
+static gboolean is_of_block(const Segment *segment)
+{
+    static const char *const units[] = {"block.", "sparse.", "experts."};
+
+    for (guint i = 0; i < G_N_ELEMENTS(units); i++)
+        if (g_str_has_prefix(segment->name, units[i]))
+            return TRUE;
+    return FALSE;
+}
+
+/* Which segments are of interest: all; those that move or update units; those of the root. */
+typedef enum { OF_ALL, OF_UNITS, OF_ROOT } ProbeScope;
+
+/* NULL: of a segment that is not. */
+static double **some_durations(const Program *program, const SimulateContext *context,
+                               const guint *spans, ProbeScope scope)
 {
     double **durations = g_new0(double *, program->segments->len);
 
-    for (guint s = 0; s < program->segments->len; s++)
-        if (!is_pass(program_segment(program, s)))
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        if (scope == OF_UNITS ? !is_pass(segment) : !is_of_block(segment))
             durations[s] = durations_of_segment(program, s, context, spans);
+    }
     return durations;
 }
 
 /* What all units share of a broadcast's fixed cost is each one's part of it by their number, which
  * the probe does not have: it is left out. */
 static double **probe_durations(const Program *program, const ProgramSpec *spec,
-                                const SimulateContext *context, gboolean of_units)
+                                const SimulateContext *context, ProbeScope scope)
 {
     g_autofree guint *spans = program_spans(program, spec);
     Framework framework = *framework_or_default(context->framework);
@@ -62,15 +78,15 @@ static double **probe_durations(const Program *program, const ProgramSpec *spec,
     if (framework.broadcast_s > 0)
         least.framework = &framework;
     framework.broadcast_s = 0;
-    return of_units ? unit_durations(program, &least, spans)
-                    : durations_new(program, &least, spans);
+    return scope == OF_ALL ? durations_new(program, &least, spans)
+                           : some_durations(program, &least, spans, scope);
 }
 
 /* What a probe is about. */
 typedef struct {
     StagePlace place;
     BlockKind kind;
-    gboolean of_units; /* not of the passes over them */
+    ProbeScope scope;
 } ProbeOf;
 
 /* Two stages stand for several: the first and the last; one between is the last without its root.
@@ -95,7 +111,7 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeO
         spec->schedule.kind = SCHEDULE_1F1B;
     probe.sketch = program_sketch(spec, of.place == STAGE_FIRST ? 0 : pp - 1);
     probe.program = probe.sketch->program;
-    probe.durations = probe_durations(probe.program, spec, context, of.of_units);
+    probe.durations = probe_durations(probe.program, spec, context, of.scope);
     probe.framework = framework_or_default(context->framework);
     if (framework_is_foreign(probe.framework) && mixes)
         framework_grow_logits(probe.framework, probe.sketch->program);
@@ -175,8 +191,9 @@ static guint64 space_bytes(const Program *program, const char *name)
  * @alone the activations of the only copy. */
 static gboolean *counted_spaces(const Program *program, gboolean alone)
 {
-    static const char *const of_a_block[] = {"saved", "sparse_saved", "kept", "again_kept",
-                                             "weights"};
+    static const char *const of_a_block[] = {
+        "saved",        "kept",        "again_kept",        "weights",
+        "sparse_saved", "sparse_kept", "sparse_again_kept", "sparse_weights"};
     gboolean *counted = g_new0(gboolean, program->spaces->len);
 
     counted[find_space(program, "again")] = TRUE;
@@ -226,6 +243,9 @@ static BlockCost dense_cost(const Probe *probe)
         .backward = pass_cost(probe, &backward),
         .weights = block_pass(probe, ".weights"),
         .saved = space_bytes(probe->program, "saved"),
+        .kept = space_bytes(probe->program, "kept"),
+        .again_kept = space_bytes(probe->program, "again_kept"),
+        .left = space_bytes(probe->program, "weights"),
     };
 }
 
@@ -233,11 +253,11 @@ static BlockCost dense_cost(const Probe *probe)
 static BlockCost sparse_cost(const Probe *probe)
 {
     const gboolean again = find_segment(probe, "experts", ".recompute") != NO_SEGMENT;
-    SegmentRun forward = run_new(probe), backward = run_new(probe);
+    SegmentRun forward = run_new(probe), backward = run_new(probe), weights = run_new(probe);
 
     for (guint u = 0; u < probe->program->units->len; u++)
         if (program_unit(probe->program, u)->kind == UNIT_EXPERTS)
-            forward.watched = backward.watched = (gint)u;
+            forward.watched = backward.watched = weights.watched = (gint)u;
     run_add(probe, &forward, "sparse", ".forward");
     run_add(probe, &forward, "experts", ".forward");
     if (again)
@@ -247,10 +267,16 @@ static BlockCost sparse_cost(const Probe *probe)
     if (!again)
         run_add(probe, &backward, "sparse", ".recompute");
     run_add(probe, &backward, "sparse", ".backward");
+    run_add(probe, &weights, "experts", ".weights");
+    run_add(probe, &weights, "sparse", ".weights");
     return (BlockCost){
         .forward = pass_cost(probe, &forward),
         .backward = pass_cost(probe, &backward),
+        .weights = pass_cost(probe, &weights),
         .saved = space_bytes(probe->program, "sparse_saved"),
+        .kept = space_bytes(probe->program, "sparse_kept"),
+        .again_kept = space_bytes(probe->program, "sparse_again_kept"),
+        .left = space_bytes(probe->program, "sparse_weights"),
     };
 }
 
@@ -275,9 +301,6 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
     const Program *program = probe->program;
     StageCost cost = {
         .ring = {.residual = space_bytes(program, "residual"),
-                 .kept = space_bytes(program, "kept"),
-                 .again_kept = space_bytes(program, "again_kept"),
-                 .weights = space_bytes(program, "weights"),
                  .gradient = space_bytes(program, "gradient"),
                  .inbox = space_bytes(program, "inbox")},
         .input = root_cost(probe, "input"),
@@ -293,7 +316,15 @@ static StageCost stage_cost(const Probe *probe, StagePlace place)
     return cost;
 }
 
-StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
+/* The root and rings are the same in a probe of either kind. */
+static gboolean is_looked_at(const Model *model, BlockKind kind, const StageCost *others)
+{
+    return model_has_blocks(model, kind) &&
+           (others == NULL || kind == BLOCK_SPARSE || !model_has_blocks(model, BLOCK_SPARSE));
+}
+
+StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      const StageCost *others)
 {
     const DType gradient = program_gradient_dtype(spec);
     Sharding sharding = {
@@ -304,21 +335,23 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 
     workload.recipe = recipe_with_gradients(workload.recipe, gradient, gradient);
     for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+        const ProbeOf of = {place, (BlockKind)kind, others == NULL ? OF_ALL : OF_ROOT};
         ProgramSpec least = *spec;
 
-        if (!model_has_blocks(spec->model, (BlockKind)kind))
+        if (!is_looked_at(spec->model, of.kind, others))
             continue;
         least.workload = &workload;
         least.layout.size[AXIS_DP_REPLICATE] = 1;
         least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
         least.sharding = &sharding;
         least.schedule.micro_batches = 1;
-        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, FALSE});
+        Probe probe = probe_new(&least, context, of);
         cost = stage_cost(&probe, place);
-        block[kind] = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
+        if (others == NULL)
+            block[kind] = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
         probe_clear(&probe);
     }
-    memcpy(cost.block, block, sizeof block);
+    memcpy(cost.block, others == NULL ? block : others->block, sizeof block);
     return cost;
 }
 
@@ -390,7 +423,7 @@ static UnitCost block_unit_cost(const Probe *probe, guint index, guint micro_bat
     UnitCost cost = unit_cost(probe, index);
 
     cost.gathers /= micro_batches;
-    g_assert(cost.gathers <= 2); /* backward for weights reads none */
+    g_assert(cost.gathers <= 2);
     return cost;
 }
 
@@ -415,7 +448,8 @@ ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, S
         least.schedule.micro_batch = 1;
         least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
         least.schedule.recompute = RECOMPUTE_NONE;
-        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, TRUE});
+        least.schedule.kind = SCHEDULE_1F1B; /* backward for weights reads none */
+        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, OF_UNITS});
         cost.tied_reduce = sums_of(&probe, "root.tied_reduce", "");
         cost.clip = sums_of(&probe, "clip", "");
         if (place != STAGE_MIDDLE)

@@ -25,13 +25,13 @@ typedef struct {
 
 /* Bytes of one copy of the rings (builder.h), by what a copy is of. */
 typedef struct {
-    guint64 residual, kept, again_kept, weights, gradient, inbox;
+    guint64 residual, gradient, inbox;
 } RingBytes;
 
 /* Zeros where the model has no such block. */
 typedef struct {
-    PassCost forward, backward, weights; /* backward with what is computed again */
-    guint64 saved;                       /* bytes of one copy of its ring */
+    PassCost forward, backward, weights;   /* backward with what is computed again */
+    guint64 saved, kept, again_kept, left; /* bytes of one copy of its rings; left for weights */
 } BlockCost;
 
 /* Of one micro-batch; absent passes are zeros. */
@@ -63,8 +63,10 @@ typedef struct {
 } ShardCost;
 
 /* @spec's block and root under its axes tp, cp, its micro-batch, recomputation, context, with or
- * without other stages, backward in one or two parts. */
-StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);
+ * without other stages, backward in one or two parts.  Blocks are the same at every place: @others
+ * are those of another, or NULL. */
+StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      const StageCost *others);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,

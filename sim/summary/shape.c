@@ -2,16 +2,22 @@
 
 #include <string.h>
 
+/* Of the first @blocks: every so many from a first one on (model_is_sparse()). */
+static guint sparse_before(const Model *model, guint blocks)
+{
+    const Experts *experts = &model->experts;
+
+    if (experts->count == 0 || blocks <= experts->first)
+        return 0;
+    return (blocks - experts->first - 1) / experts->every + 1;
+}
+
 static BlockCounts count_blocks(const Model *model, LayerRange range)
 {
-    BlockCounts counts = {.of = {range.count, 0}};
+    const guint sparse =
+        sparse_before(model, range.first + range.count) - sparse_before(model, range.first);
 
-    for (guint i = 0; model->experts.count > 0 && i < range.count; i++)
-        if (model_is_sparse(model, range.first + i)) {
-            counts.of[BLOCK_DENSE]--;
-            counts.of[BLOCK_SPARSE]++;
-        }
-    return counts;
+    return (BlockCounts){.of = {range.count - sparse, sparse}};
 }
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
@@ -62,20 +68,18 @@ static void note_size(StageShape *shape, BlockCounts layers)
     g_array_append_val(shape->sizes, one);
 }
 
-static void note_kept(StageShape *shape, guint chunk, Strategy strategy)
+static void note_kept(StageShape *shape, const KeptUnits *one)
 {
-    const KeptUnits one = {chunk, 1, strategy};
-
-    shape->kept_units[strategy]++;
+    shape->kept_units[one->of][one->strategy]++;
     for (guint i = 0; i < shape->kept->len; i++) {
         KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
 
-        if (kept->chunk != chunk || kept->strategy != strategy)
+        if (kept->chunk != one->chunk || kept->of != one->of || kept->strategy != one->strategy)
             continue;
         kept->units++;
         return;
     }
-    g_array_append_val(shape->kept, one);
+    g_array_append_vals(shape->kept, one, 1);
 }
 
 static gboolean can_be_kept(Strategy strategy)
@@ -83,13 +87,26 @@ static gboolean can_be_kept(Strategy strategy)
     return strategy == STRATEGY_FULL_SHARD || strategy == STRATEGY_HYBRID_SHARD;
 }
 
+static void note_unit(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block,
+                      BlockUnits of)
+{
+    const guint unit = (of == UNITS_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+    const Strategy strategy = sharding_unit_strategy(spec->sharding, unit);
+    const KeptUnits kept = {chunk, 1, of, strategy};
+
+    shape->units[of][strategy]++;
+    shape->alike = shape->alike && strategy == shape->first_strategy;
+    if (can_be_kept(strategy) && sharding_unit_kept(spec->sharding, unit, spec->model->layers))
+        note_kept(shape, &kept);
+}
+
 static void note_block(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block)
 {
-    const Strategy strategy = sharding_unit_strategy(spec->sharding, block + 1);
+    const gboolean sparse = model_is_sparse(spec->model, block);
 
-    shape->units[strategy]++;
-    if (can_be_kept(strategy) && sharding_unit_kept(spec->sharding, block + 1, spec->model->layers))
-        note_kept(shape, chunk, strategy);
+    note_unit(shape, spec, chunk, block, sparse ? UNITS_SPARSE : UNITS_DENSE);
+    if (sparse)
+        note_unit(shape, spec, chunk, block, UNITS_EXPERTS);
 }
 
 static void note_counts(StageShape *shape, const BlockCounts *counts)
@@ -143,10 +160,10 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->before_of_kind = blocks_before(spec, first.first);
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
+    shape->alike = TRUE;
     for (guint chunk = stage; chunk < chunks; chunk += pp)
         note_chunk(shape, spec, chunk);
-    shape->uniform = shape->units[shape->first_strategy] == shape->layers &&
-                     shape->of_kind.of[BLOCK_SPARSE] == 0;
+    shape->uniform = shape->alike && shape->of_kind.of[BLOCK_SPARSE] == 0;
     return shape;
 }
 

@@ -3,10 +3,14 @@
 
 #include "sim/summary/probe.h"
 
+/* Units of the stage's blocks: of a block with experts two. */
+typedef enum { UNITS_DENSE, UNITS_SPARSE, UNITS_EXPERTS, NUM_BLOCK_UNITS } BlockUnits;
+
 /* Units of one chunk that stay gathered between forward and backward. */
 typedef struct {
     guint chunk; /* of the model */
     guint units;
+    BlockUnits of;
     Strategy strategy;
 } KeptUnits;
 
@@ -34,14 +38,15 @@ typedef struct {
     BlockCounts of_kind, first_of_kind; /* the same by kind */
     guint most_of[NUM_BLOCK_KINDS][NUM_LOTS], least_of[NUM_BLOCK_KINDS][NUM_LOTS]; /* in a chunk */
     guint most_of_lot[NUM_LOTS];
-    guint layers_before;         /* in the first chunks of the stages before */
-    BlockCounts before_of_kind;  /* the same; which of them are the rest it does not say */
-    GArray *sizes;               /* EqualChunks */
-    guint units[NUM_STRATEGIES]; /* blocks by strategy */
-    guint kept_units[NUM_STRATEGIES];
+    guint layers_before;        /* in the first chunks of the stages before */
+    BlockCounts before_of_kind; /* the same; which of them are the rest it does not say */
+    GArray *sizes;              /* EqualChunks */
+    guint units[NUM_BLOCK_UNITS][NUM_STRATEGIES];
+    guint kept_units[NUM_BLOCK_UNITS][NUM_STRATEGIES];
     GArray *kept; /* KeptUnits */
     Strategy root_strategy, first_strategy;
-    gboolean uniform; /* all blocks have one strategy, and are of one unit */
+    gboolean alike;   /* all units of blocks have one strategy */
+    gboolean uniform; /* the same, and blocks are of one unit */
 } StageShape;
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk);

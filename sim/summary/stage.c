@@ -11,49 +11,65 @@ static const StageCost *rest_cost(Known *known, const ProgramSpec *spec, StagePl
     return known_stage(known, &none, place);
 }
 
-Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+static gboolean has_strategy(const StageShape *shape, Strategy strategy)
+{
+    guint units = strategy == shape->root_strategy ? 1 : 0;
+
+    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+        units += shape->units[u][strategy];
+    return units > 0;
+}
+
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint index)
 {
     const StageShape *shape = known_shape(known, spec, index);
-    const Flow *flow = known_flow(known, spec);
     Stage stage = {
         .spec = spec,
         .micro_batches = spec->schedule.micro_batches,
         .shape = shape,
-        .cost = known_stage(known, spec, shape->place),
-        .rest = rest_cost(known, spec, shape->place),
-        .flow = &flow->stages[index],
-        .flows = flow,
-        .scalars = known_scalars(known, spec),
         .framework = known_framework(known),
     };
 
-    if (spec->layout.size[AXIS_PP] > 1)
-        stage.exchange_s = known_exchange_s(known, spec, stage.cost->ring.residual);
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (shape->units[s] > 0 || s == shape->root_strategy)
+        if (has_strategy(shape, (Strategy)s))
             stage.shards[s] = known_shard(known, spec, shape->place, (Strategy)s);
     return stage;
 }
 
-/* ---- units ---- */
-
-/* With experts all blocks have one strategy, and only the model's last one may be kept. */
-guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy)
+static void add_flow(Stage *stage, Known *known)
 {
-    const guint sparse = stage->shape->of_kind.of[BLOCK_SPARSE];
-
-    if (stage->shape->units[strategy] == 0)
-        return 0;
-    return units == UNITS_DENSE ? stage->shape->units[strategy] - sparse : sparse;
+    stage->flows = known_flow(known, stage->spec);
+    stage->flow = &stage->flows->stages[stage->shape->stage];
 }
 
-guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy)
+void stage_add_passes(Stage *stage, Known *known)
 {
-    const Model *model = stage->spec->model;
+    const ProgramSpec *spec = stage->spec;
 
-    return model_is_sparse(model, model->layers - 1) == (units != UNITS_DENSE)
-               ? stage->shape->kept_units[strategy]
-               : 0;
+    add_flow(stage, known);
+    stage->scalars = known_scalars(known, spec);
+    stage->cost = known_stage(known, spec, stage->shape->place);
+    stage->rest = rest_cost(known, spec, stage->shape->place);
+    if (spec->layout.size[AXIS_PP] > 1)
+        stage->exchange_s = known_exchange_s(known, spec, stage->cost->ring.residual);
+}
+
+gboolean stage_add_fewer(Stage *stage, Known *known)
+{
+    if (schedule_has_rest(&stage->spec->schedule))
+        return FALSE;
+    stage->cost = known_stage_below(known, stage->spec, stage->shape->place);
+    if (stage->cost != NULL)
+        add_flow(stage, known);
+    return stage->cost != NULL;
+}
+
+Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+{
+    Stage stage = stage_of_units(known, spec, index);
+
+    stage_add_passes(&stage, known);
+    return stage;
 }
 
 /* ---- calls ---- */
@@ -65,7 +81,7 @@ guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strat
     const StageShape *shape = stage->shape;
     const guint gathers = stage_unit(stage, units, strategy)->gathers;
     const guint num = stage_num_units(stage, units, strategy);
-    const guint num_kept = stage_num_kept(stage, units, strategy);
+    const guint num_kept = shape->kept_units[units][strategy];
     guint64 calls = 0;
 
     if (strategy < STRATEGY_SHARD_GRAD_OP)
@@ -75,7 +91,7 @@ guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strat
     for (guint i = 0; num_kept > 0 && i < shape->kept->len; i++) {
         const KeptUnits *kept = &g_array_index(shape->kept, KeptUnits, i);
 
-        if (kept->strategy == strategy)
+        if (kept->of == units && kept->strategy == strategy)
             calls += (guint64)kept->units * stage->flows->opened[kept->chunk];
     }
     return calls + (guint64)(num - num_kept) * gathers * stage->micro_batches;

@@ -19,8 +19,14 @@ typedef struct {
 
 Stage stage_of(Known *known, const ProgramSpec *spec, guint stage);
 
-/* Units of the stage's blocks: of a block with experts two. */
-typedef enum { UNITS_DENSE, UNITS_SPARSE, UNITS_EXPERTS, NUM_BLOCK_UNITS } BlockUnits;
+/* The same by steps: its units alone, which state is made of, and what it needs besides. */
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint stage);
+void stage_add_passes(Stage *stage, Known *known);
+
+/* In place of that: passes over fewer sequences.  The program of as many micro-batches of those has
+ * the same ops, and no tensor that is larger: so this one's arena is no smaller than that one's
+ * floor.  FALSE: none are known, or the stage's own are. */
+gboolean stage_add_fewer(Stage *stage, Known *known);
 
 static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, Strategy strategy)
 {
@@ -31,9 +37,11 @@ static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, S
                : &shard->block[units == UNITS_SPARSE ? BLOCK_SPARSE : BLOCK_DENSE];
 }
 
-/* How many the stage has under a strategy, and how many of them are kept. */
-guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy);
-guint stage_num_kept(const Stage *stage, BlockUnits units, Strategy strategy);
+/* How many the stage has under a strategy. */
+static inline guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy)
+{
+    return stage->shape->units[units][strategy];
+}
 
 /* A block's passes; forward and backward for weights are the same in both lots. */
 static inline const StageCost *stage_lot_cost(const Stage *stage, guint lot)

@@ -16,14 +16,16 @@ static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strateg
     const guint units = stage_num_units(stage, of, strategy);
     const gboolean at_once = stage->spec->schedule.kind == SCHEDULE_1F1B;
     const Sharding *sharding = stage->spec->sharding;
-    const guint last = stage->spec->model->layers;
-    guint kept = stage_num_kept(stage, of, strategy);
+    const Model *model = stage->spec->model;
+    const guint last = model->layers + (of == UNITS_EXPERTS ? EXPERTS_UNITS : 0);
+    guint kept = shape->kept_units[of][strategy];
 
     if (strategy == STRATEGY_SHARD_GRAD_OP)
         return units;
     if (at_once && stage_has_head(shape) && kept > 0 &&
+        model_is_sparse(model, model->layers - 1) == (of != UNITS_DENSE) &&
         sharding_unit_strategy(sharding, last) == strategy &&
-        sharding_unit_kept(sharding, last, last))
+        sharding_unit_kept(sharding, last, model->layers))
         kept--;
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
@@ -73,7 +75,7 @@ static gboolean rings_stay(const Stage *stage)
  */
 static UnitRings mixed_rings(const Stage *stage)
 {
-    const guint *units = stage->shape->units;
+    const guint *units = stage->shape->units[UNITS_DENSE];
     UnitRings all = {0};
     guint most = 0;
 
@@ -90,11 +92,14 @@ static UnitRings mixed_rings(const Stage *stage)
 }
 
 /* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
- * several strategies, it is not said which: those of the strategy that takes least. */
+ * several strategies, it is not said which: those of the strategy that takes least; and so where
+ * experts leave something for their weights' gradients, but not from their start on. */
 static UnitRings block_rings(const Stage *stage, BlockKind kind)
 {
     const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
-    const gboolean least = !stage->shape->uniform && has_both_lots(stage) && of == UNITS_DENSE;
+    const gboolean same = of == UNITS_DENSE ? stage->shape->uniform : stage->shape->alike;
+    const gboolean apart = of == UNITS_EXPERTS && stage->spec->schedule.kind == SCHEDULE_ZB_H1;
+    const gboolean least = !same && (has_both_lots(stage) || apart);
     UnitRings rings = {0};
     gboolean found = FALSE;
 
@@ -110,7 +115,7 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         found = TRUE;
     }
     if (stage->shape->uniform &&
-        (!has_both_lots(stage) || stage->shape->units[STRATEGY_SHARD_GRAD_OP] > 0 ||
+        (!has_both_lots(stage) || stage_num_units(stage, UNITS_DENSE, STRATEGY_SHARD_GRAD_OP) > 0 ||
          stage->shape->kept->len > 0))
         rings.at_head = rings.weights;
     return rings;
@@ -140,35 +145,32 @@ static guint64 most(const SegmentPeak *peak, const UnitRings *rings)
  */
 typedef struct {
     guint64 residual, gradient;
-    guint64 weights[NUM_LOTS];
-    guint64 again_kept; /* of LOT_FIRST */
     /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
-     * alive all the time */
+     * alive all the time; two blocks leave something for their weights' gradients */
     guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
     gboolean alone[NUM_BLOCK_KINDS][NUM_LOTS];
-    gboolean two[NUM_LOTS]; /* blocks leave something for their weights' gradients */
+    gboolean two[NUM_BLOCK_KINDS][NUM_LOTS];
+    guint64 weights[NUM_BLOCK_KINDS][NUM_LOTS];
+    guint64 again_kept[NUM_BLOCK_KINDS]; /* of LOT_FIRST */
 } ActivationRings;
 
 static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
 {
     const StageFlow *flow = stage->flow;
     const StageCost *cost = stage_lot_cost(stage, lot);
-    const guint64 layers = stage->shape->most_of_lot[lot];
-    const gboolean apart = cost->ring.weights + cost->ring.again_kept > 0;
 
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const guint most = stage->shape->most_of[k][lot];
-        const guint64 copies = (guint64)flow->in_flight * most;
+        const BlockCost *block = &cost->block[k];
+        const guint64 most = stage->shape->most_of[k][lot], copies = flow->in_flight * most;
         const gboolean one = most == 1 && stage->shape->least_of[k][lot] == 0; /* of some chunks */
+        const gboolean apart = block->left + block->again_kept > 0;
 
-        rings->saved[k][lot] = copies * cost->block[k].saved;
-        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * layers < 2 ||
-                               (apart && flow->backward_apart * layers < 2);
+        rings->saved[k][lot] = copies * block->saved + flow->until_weights * most * block->kept;
+        rings->alone[k][lot] = copies < 2 || one || flow->until_weights * most < 2 ||
+                               (apart && flow->backward_apart * most < 2);
+        rings->two[k][lot] = apart && flow->backward_apart * most == 2;
+        rings->weights[k][lot] = flow->backward_apart * most * block->left;
     }
-    rings->two[lot] = apart && flow->backward_apart * layers == 2;
-    rings->weights[lot] = flow->backward_apart * layers * cost->ring.weights;
-    /* experts have no backward for weights apart */
-    rings->saved[BLOCK_DENSE][lot] += flow->until_weights * layers * cost->ring.kept;
 }
 
 static ActivationRings activation_rings(const Stage *stage)
@@ -176,28 +178,39 @@ static ActivationRings activation_rings(const Stage *stage)
     const RingBytes *ring = &stage->cost->ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
-    const guint64 first = stage->shape->most_of_lot[LOT_FIRST];
     ActivationRings rings = {
         .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .again_kept = (flow->backward_apart * first + 1) * ring->again_kept,
         .gradient = flow->gradients * ring->gradient,
     };
 
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        const guint64 first = stage->shape->most_of[k][LOT_FIRST];
+
+        if (first > 0)
+            rings.again_kept[k] =
+                (flow->backward_apart * first + 1) * stage->cost->block[k].again_kept;
+    }
     for (guint lot = 0; lot < NUM_LOTS; lot++)
         if (stage->shape->most_of_lot[lot] > 0)
             add_saved(stage, &rings, lot);
     return rings;
 }
 
-/* What is saved while blocks of that kind and lot are at work: of the other lot too where each
- * chunk has both, and another chunk is in flight, or this one's first blocks are saved. */
+/* What is saved while blocks of that kind and lot are at work: of others too where each chunk has
+ * both, and another chunk is in flight, or this one's first blocks are saved. */
 static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, guint kind, guint lot)
 {
-    const guint other = lot == LOT_REST ? LOT_FIRST : LOT_REST;
-    const gboolean both =
-        stage->shape->least_of[kind][other] > 0 && (stage->flow->in_flight > 1 || lot == LOT_REST);
+    guint64 bytes = 0;
 
-    return rings->saved[kind][lot] + (both ? rings->saved[kind][other] : 0);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        for (guint l = 0; l < NUM_LOTS; l++) {
+            const gboolean before = k == kind && l == LOT_FIRST && lot == LOT_REST;
+            const gboolean beside =
+                stage->shape->least_of[k][l] > 0 && (stage->flow->in_flight > 1 || before);
+
+            bytes += (k == kind && l == lot) || beside ? rings->saved[k][l] : 0;
+        }
+    return bytes;
 }
 
 /* Blocks that are at work. */
@@ -214,14 +227,15 @@ static guint64 between_passes(const Stage *stage, AtWork at, const ActivationRin
 {
     const gboolean is_first = at.lot == LOT_FIRST;
     const guint64 saved = saved_bytes(stage, rings, at.kind, at.lot);
-    guint64 left = rings->weights[at.lot];
+    const guint64 *weights = rings->weights[at.kind];
+    guint64 left = weights[at.lot];
 
     if (is_first)
-        left += rings->again_kept;
+        left += rings->again_kept[at.kind];
     else if (stage->flow->backward_apart > 1)
-        left += rings->weights[LOT_FIRST];
-    return (is_first ? rings->weights[LOT_REST] : 0) +
-           (rings->two[at.lot] ? MAX(saved, left) : saved + left);
+        left += weights[LOT_FIRST];
+    return (is_first ? weights[LOT_REST] : 0) +
+           (rings->two[at.kind][at.lot] ? MAX(saved, left) : saved + left);
 }
 
 /* What the reduction of a block holds that adds to those before, beside blocks and head.  Of a
@@ -244,7 +258,7 @@ static guint64 gather_bytes(const Stage *stage)
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
         shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
         (shape->place != STAGE_ONLY && !is_settled(stage)) ||
-        shape->kept_units[shape->first_strategy] == shape->layers)
+        shape->kept_units[UNITS_DENSE][shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
 }
@@ -349,7 +363,8 @@ static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first
     const Strategy strategy = stage->shape->first_strategy;
     const gboolean again = first_backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
 
-    if (kind != BLOCK_SPARSE || rings_stay(stage) || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
+    if (kind != BLOCK_SPARSE || !stage->shape->alike || rings_stay(stage) ||
+        !(strategy == STRATEGY_SHARD_GRAD_OP || again))
         return 0;
     return gathered_copies(stage, UNITS_SPARSE, strategy) *
            stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
@@ -453,9 +468,8 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
             bytes += rings->saved[k][lot];
     if (stage->micro_batches == 1 || depends_on_blocks(stage))
         return bytes + most(&stage->cost->head.peak, &of_root);
-    if (stage->flow->backward_apart > 1)
-        bytes += rings->weights[LOT_FIRST] + rings->weights[LOT_REST] +
-                 (shape->most_of_lot[LOT_FIRST] > 0 ? rings->again_kept : 0);
+    for (guint k = 0; stage->flow->backward_apart > 1 && k < NUM_BLOCK_KINDS; k++)
+        bytes += rings->weights[k][LOT_FIRST] + rings->weights[k][LOT_REST] + rings->again_kept[k];
     return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
 }
 

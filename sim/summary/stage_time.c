@@ -121,7 +121,8 @@ static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const guint kept = shape->kept_units[strategy]; /* not gathered, and with copies of their own */
+    const guint kept =
+        shape->kept_units[UNITS_DENSE][strategy]; /* not gathered, and with copies of their own */
     const guint ready = stage->spec->sharding->live_units + 2 * kept;
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP || layers <= ready)
@@ -215,9 +216,13 @@ static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
                    reduced_pass_s(stage, &path, all_of(layers))));
 }
 
-static double weights_pass_s(const Stage *stage, guint layers)
+static double weights_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    return layers * stage->cost->block[BLOCK_DENSE].weights.path.stream_s;
+    double seconds = 0;
+
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        seconds += layers->of[k] * stage->cost->block[k].weights.path.stream_s;
+    return seconds;
 }
 
 /* ---- blocks of other stages ---- */
@@ -270,7 +275,7 @@ static double passes_s(const Stage *stage)
 
         micro_batch_s += size->chunks * (forward_pass_s(stage, &size->layers) +
                                          backward_pass_s(stage, &size->layers) +
-                                         weights_pass_s(stage, all_of(&size->layers)));
+                                         weights_pass_s(stage, &size->layers));
     }
     if (stage_has_embedding(shape))
         micro_batch_s += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
@@ -355,7 +360,7 @@ static double late_reductions_s(const Stage *stage, gboolean root_last)
     const UnitCost *unit =
         stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
     const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
-    const double hidden_s = apart ? weights_pass_s(stage, shape->first_layers)
+    const double hidden_s = apart ? weights_pass_s(stage, &shape->first_of_kind)
                                   : backward_pass_s(stage, &shape->first_of_kind);
     const double chain = path.gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
 
@@ -387,14 +392,12 @@ static double first_block_reduce_s(const Stage *stage)
 static double end_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
-    const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
     const gboolean root_last = stage_has_embedding(shape) && !apart;
     const double last_s =
         root_last ? stage_root(stage)->reduce_last.all_s : first_block_reduce_s(stage);
 
-    if ((!shape->uniform && !sparse) ||
-        (root_last && shape->root_strategy != shape->first_strategy))
+    if (!shape->alike || (root_last && shape->root_strategy != shape->first_strategy))
         return stage->scalars->norm_s;
     return MAX(last_s, late_reductions_s(stage, root_last)) + norms_s(stage, root_last) +
            stage->scalars->norm_s;
@@ -406,7 +409,7 @@ static double back_s(const Stage *stage, const Stage *first)
 {
     const StageShape *shape = stage->shape;
     const double before = shape->stage;
-    const double weights = weights_pass_s(first, first->shape->first_layers);
+    const double weights = weights_pass_s(first, &first->shape->first_of_kind);
 
     const BlockCounts blocks = schedule_has_rest(&stage->spec->schedule)
                                    ? blocks_before(stage->spec, shape->layers_before)
@@ -421,7 +424,7 @@ static double put_off_s(const Stage *stage)
 {
     const guint most = MIN(stage->micro_batches, stage->spec->layout.size[AXIS_PP]);
 
-    return most * weights_pass_s(stage, stage->shape->layers);
+    return most * weights_pass_s(stage, &stage->shape->of_kind);
 }
 
 /* Of what is gathered for each pass, all but what had free copies waits for the first pass's first
@@ -437,7 +440,8 @@ static double gathers_s(const Stage *stage)
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
     const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
-    const double ready = stage->spec->sharding->live_units + shape->kept_units[strategy];
+    const double ready =
+        stage->spec->sharding->live_units + shape->kept_units[UNITS_DENSE][strategy];
     return forward->weights_until_s + backward.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
 }

@@ -1,5 +1,7 @@
 #include "sim/summary/summary.h"
 
+#include "sim/summary/peak.h"
+#include "sim/summary/reduce.h"
 #include "sim/summary/stage.h"
 #include "sim/summary/walk.h"
 
@@ -7,6 +9,7 @@
 
 struct Summariser {
     Known *known;
+    Peaks *peaks;
     const Framework *framework;
     gboolean overlaps, one_queue, is_foreign;
 };
@@ -17,6 +20,7 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 
     *summariser = (Summariser){
         .known = known_new(context, of_others == NULL ? NULL : of_others->known),
+        .peaks = of_others == NULL ? peaks_new() : peaks_ref(of_others->peaks),
         .framework = framework_or_default(context->framework),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
@@ -30,6 +34,7 @@ void summariser_free(Summariser *summariser)
     if (summariser == NULL)
         return;
     known_free(summariser->known);
+    peaks_unref(summariser->peaks);
     g_free(summariser);
 }
 
@@ -71,8 +76,32 @@ static guint extreme_stages(Known *known, const ProgramSpec *spec, Stage *stages
 
     for (guint i = 0; i < NUM_EXTREMES; i++)
         if (is_new(extremes, i))
-            stages[num++] = stage_of(known, spec, extremes[i]);
+            stages[num++] = stage_of_units(known, spec, extremes[i]);
     return num;
+}
+
+static void note_floor(Summary *summary, const Stage *stage, guint64 bytes)
+{
+    if (bytes <= summary->floor_bytes)
+        return;
+    summary->floor_bytes = bytes;
+    summary->stage = stage->shape->stage;
+}
+
+/* By state alone, by passes over fewer sequences, by its own: what takes less to look at comes
+ * first.  Stops at what is above @limit_bytes. */
+static void find_floor(Summariser *summariser, Stage *stages, guint num, guint64 limit_bytes,
+                       Summary *summary)
+{
+    for (guint i = 0; i < num; i++)
+        note_floor(summary, &stages[i], stage_state_bytes(&stages[i]));
+    for (guint i = 0; i < num && summary->floor_bytes <= limit_bytes; i++)
+        if (limit_bytes < G_MAXUINT64 && stage_add_fewer(&stages[i], summariser->known))
+            note_floor(summary, &stages[i], floor_bytes(summariser, &stages[i]));
+    for (guint i = 0; i < num && summary->floor_bytes <= limit_bytes; i++) {
+        stage_add_passes(&stages[i], summariser->known);
+        note_floor(summary, &stages[i], floor_bytes(summariser, &stages[i]));
+    }
 }
 
 /* A step takes as long as any path through it, and all stages must fit. */
@@ -82,14 +111,7 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit
     const guint num = extreme_stages(summariser->known, spec, stages);
     Summary summary = {0};
 
-    for (guint i = 0; i < num; i++) {
-        const guint64 bytes = floor_bytes(summariser, &stages[i]);
-
-        if (bytes <= summary.floor_bytes)
-            continue;
-        summary.floor_bytes = bytes;
-        summary.stage = stages[i].shape->stage;
-    }
+    find_floor(summariser, stages, num, limit_bytes, &summary);
     for (guint i = 0; i < num && summary.floor_bytes <= limit_bytes; i++) {
         const double path_s = stage_path_s(&stages[i], &stages[0]);
         const double busy_s = stage_busy_s(&stages[i], summariser->overlaps, summariser->one_queue);
@@ -106,12 +128,13 @@ static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guin
     const guint most = schedule_most_layers(&spec->schedule, spec->model->layers,
                                             spec->layout.size[AXIS_PP], index);
     guint low = 0, high = most + 1;
+    Stage stage = stage_of(summariser->known, spec, index);
 
     while (low < high) {
         const guint middle = (low + high) / 2;
 
         *layers = (guint16)middle;
-        const Stage stage = stage_of(summariser->known, spec, index);
+        stage.shape = known_shape(summariser->known, spec, index); /* all that depends on it */
         if (middle <= most && stage_floor_bytes(&stage) > limit_bytes)
             low = middle + 1;
         else
@@ -144,4 +167,16 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec)
 {
     return walk_s(summariser->known, spec);
+}
+
+guint64 summarise_peak(Summariser *summariser, const ProgramSpec *spec, guint stage)
+{
+    return peaks_bytes(summariser->peaks, spec, stage, summariser->framework);
+}
+
+gboolean summarise_peak_pays(const ProgramSpec *spec, guint stage)
+{
+    enum { TIMES = 2 };
+
+    return reduced_by(spec, stage) >= TIMES;
 }

@@ -1,4 +1,5 @@
-/* What a layout costs, by arithmetic on its segments: no calls are listed, nothing is simulated.
+/* What a layout costs, by arithmetic on its segments: nothing is simulated, and only closer looks
+ * list calls.
  * What many layouts share is looked at once: a block under one tp, cp, micro-batch; a unit under
  * one sharding; the flow of micro-batches through stages. */
 #pragma once
@@ -30,7 +31,8 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
-/* Of a layout whose floor is above @limit_bytes the bound is left 0. */
+/* Of a layout whose floor is above @limit_bytes the bound is left 0, and the floor that is returned
+ * may be any that says so: the closest one takes longer to find. */
 Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes);
 
 /* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
@@ -40,6 +42,13 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
                              gboolean all, guint16 *by_stage);
 
 /* A closer bound of the step's seconds, a thousand times as much work: call by call, on clocks.
- * 0 where units differ. */
+ * 0 where blocks have several strategies. */
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec);
+
+/* What stage @stage needs at its peak moment, as its program's memory says, and what a framework
+ * holds beside it: a closer bound of the arena than the floor, some hundred times as much work. */
+guint64 summarise_peak(Summariser *summariser, const ProgramSpec *spec, guint stage);
+
+/* Whether that is much less work than to compile and place the stage's program. */
+gboolean summarise_peak_pays(const ProgramSpec *spec, guint stage);
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint stage);

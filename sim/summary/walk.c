@@ -8,23 +8,37 @@ typedef struct {
     guint count, taken, given;
 } Slots;
 
-/* One stage's clocks, all since its clip began. */
+/* Streams on which units are gathered and reduced: when they are free. */
 typedef struct {
-    Stage stage;
-    const UnitCost *block, *root;
-    const Timetable *table;
-    guint action;                                       /* the next one */
-    gboolean arrived;                                   /* at that exchange */
-    double compute_s;                                   /* when the stream of compute is free */
-    double gather_s, reduce_s, replicate_s, exchange_s; /* the others */
-    double read_s;     /* when the newest reduction has read its gradients */
-    double ready_s;    /* of the exchange that it has arrived at */
+    double gather_s, reduce_s;
+} UnitStreams;
+
+/* Units of one kind: all of a stage's blocks have one strategy. */
+typedef struct {
+    const UnitCost *cost; /* NULL: the stage has none */
+    UnitStreams *streams;
+    Slots weights, gradients;
     double *updated_s; /* by block of this stage: its parameters are those of this step */
     double *whole_s;   /* by block: gathered, while it is kept */
     double *reduced_s; /* by block: its newest reduction is done */
     guint *open;       /* by block: micro-batches for which it is kept */
+} Units;
+
+/* One stage's clocks, all since its clip began. */
+typedef struct {
+    Stage stage;
+    guint8 *kinds; /* BlockKind, by block of this stage */
+    Units units[NUM_BLOCK_UNITS];
+    const UnitCost *root;
+    const Timetable *table;
+    guint action;                   /* the next one */
+    gboolean arrived;               /* at that exchange */
+    double compute_s;               /* when the stream of compute is free */
+    UnitStreams blocks, experts;    /* of blocks and the root; of experts, which have their own */
+    double replicate_s, exchange_s; /* the others */
+    double read_s;                  /* when the newest reduction has read its gradients */
+    double ready_s;                 /* of the exchange that it has arrived at */
     double root_whole_s, root_reduced_s;
-    Slots weights, gradients;
     double *forward_end_s; /* by virtual stage and micro-batch */
     double *received_s;    /* the same: its input; its output's gradient: */
     double *gradient_s, *backward_end_s;
@@ -58,6 +72,13 @@ static void slots_give(Slots *slots, double at_s)
 
 /* ---- units ---- */
 
+/* Of a block with experts these are what its passes' paths are about; of its other unit only
+ * updates, reductions and norms are followed: a step without the rest of it is no longer. */
+static Units *units_of(Clocks *clocks, guint block)
+{
+    return &clocks->units[clocks->kinds[block] == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE];
+}
+
 static gboolean is_gathered_again(const Clocks *clocks)
 {
     return clocks->stage.shape->first_strategy > STRATEGY_SHARD_GRAD_OP;
@@ -77,36 +98,42 @@ static gboolean is_kept(const Walk *walk, const Clocks *clocks, guint block)
 }
 
 /* Cast once the parameters are those of this step, then gathered into a copy that is free. */
-static double gather(Clocks *clocks, double updated_s, double free_s)
+static double gather(Units *units, guint block, double free_s)
 {
-    const SegmentSums *sums = &clocks->block->gather;
-    const double cast_s = MAX(clocks->gather_s, updated_s) + sums->shard_s - sums->shard_moves_s;
+    const SegmentSums *sums = &units->cost->gather;
+    const double cast_s = MAX(units->streams->gather_s, units->updated_s[block]) + sums->shard_s -
+                          sums->shard_moves_s;
 
-    clocks->gather_s = MAX(cast_s, free_s) + sums->shard_moves_s;
-    return clocks->gather_s;
+    units->streams->gather_s = MAX(cast_s, free_s) + sums->shard_moves_s;
+    return units->whole_s[block] = units->streams->gather_s;
 }
 
 /* When a block's weights are there for a use. */
 static double weights_s(const Walk *walk, Clocks *clocks, guint block)
 {
+    Units *units = units_of(clocks, block);
+
     if (!is_gathered(clocks))
-        return clocks->whole_s[block];
-    if (!is_gathered_again(clocks)) {
-        if (clocks->whole_s[block] == 0)
-            clocks->whole_s[block] = gather(clocks, clocks->updated_s[block], 0);
-        return clocks->whole_s[block];
-    }
-    if (is_kept(walk, clocks, block) && clocks->open[block] > 0)
-        return clocks->whole_s[block];
-    const double free_s = slots_take(&clocks->weights);
-    clocks->whole_s[block] = gather(clocks, clocks->updated_s[block], free_s);
-    return clocks->whole_s[block];
+        return units->whole_s[block];
+    if (!is_gathered_again(clocks))
+        return units->whole_s[block] > 0 ? units->whole_s[block] : gather(units, block, 0);
+    if (is_kept(walk, clocks, block) && units->open[block] > 0)
+        return units->whole_s[block];
+    return gather(units, block, slots_take(&units->weights));
+}
+
+/* When a copy for its gradients is free, where they are reduced from one. */
+static double gradients_free_s(Units *units)
+{
+    return units->cost->gradient_bytes > 0 ? slots_take(&units->gradients) : 0;
 }
 
 static void release(const Walk *walk, Clocks *clocks, guint block, double at_s)
 {
-    if (is_gathered_again(clocks) && !(is_kept(walk, clocks, block) && clocks->open[block] > 0))
-        slots_give(&clocks->weights, at_s);
+    Units *units = units_of(clocks, block);
+
+    if (is_gathered_again(clocks) && !(is_kept(walk, clocks, block) && units->open[block] > 0))
+        slots_give(&units->weights, at_s);
 }
 
 /* The root is gathered for each micro-batch, or once; kept, the embedding's serves the head. */
@@ -122,14 +149,14 @@ static double root_weights_s(Clocks *clocks, gboolean for_head)
     if (strategy < STRATEGY_SHARD_GRAD_OP ||
         ((strategy == STRATEGY_SHARD_GRAD_OP || fewer) && clocks->root_whole_s > 0))
         return clocks->root_whole_s;
-    clocks->gather_s =
-        MAX(clocks->gather_s, clocks->root->update.all_s) + clocks->root->gather.shard_s;
-    return clocks->root_whole_s = clocks->gather_s;
+    clocks->blocks.gather_s =
+        MAX(clocks->blocks.gather_s, clocks->root->update.all_s) + clocks->root->gather.shard_s;
+    return clocks->root_whole_s = clocks->blocks.gather_s;
 }
 
 /* A unit's gradients of a micro-batch are complete at @at_s; returns when they are reduced. */
-static double reduce(const Walk *walk, Clocks *clocks, const UnitCost *unit, guint micro_batch,
-                     double at_s)
+static double reduce(const Walk *walk, Clocks *clocks, UnitStreams *streams, const UnitCost *unit,
+                     guint micro_batch, double at_s)
 {
     const double read_s = walk->micro_batches == 1 ? unit->reduce_last.shard_moves_s
                                                    : unit->reduce_first.shard_moves_s;
@@ -141,13 +168,28 @@ static double reduce(const Walk *walk, Clocks *clocks, const UnitCost *unit, gui
     if (unit->gradient_bytes == 0 && !last)
         return at_s;
     const double before_s = sums->all_s - sums->shard_s - sums->replicate_s; /* on other streams */
-    const double start_s = MAX(clocks->reduce_s, at_s + before_s);
+    const double start_s = MAX(streams->reduce_s, at_s + before_s);
     clocks->read_s = start_s + read_s;
-    clocks->reduce_s = start_s + sums->shard_s;
+    streams->reduce_s = start_s + sums->shard_s;
     if (sums->replicate_s == 0)
-        return clocks->reduce_s;
-    clocks->replicate_s = MAX(clocks->replicate_s, clocks->reduce_s) + sums->replicate_s;
+        return streams->reduce_s;
+    clocks->replicate_s = MAX(clocks->replicate_s, streams->reduce_s) + sums->replicate_s;
     return clocks->replicate_s;
+}
+
+/* Those of a block's pass from @start_s on: of what its path is about at @at_s, of the rest at some
+ * moment of the pass. */
+static void reduce_block(const Walk *walk, Clocks *clocks, guint block, guint micro_batch,
+                         double start_s, double at_s)
+{
+    Units *units = units_of(clocks, block), *others = &clocks->units[UNITS_SPARSE];
+
+    units->reduced_s[block] = reduce(walk, clocks, units->streams, units->cost, micro_batch, at_s);
+    if (units->cost->gradient_bytes > 0)
+        slots_give(&units->gradients, clocks->read_s);
+    if (clocks->kinds[block] == BLOCK_SPARSE)
+        others->reduced_s[block] =
+            reduce(walk, clocks, others->streams, others->cost, micro_batch, start_s);
 }
 
 /* ---- passes ---- */
@@ -181,7 +223,6 @@ static gsize flight(const Walk *walk, const Action *action)
 static void forward(Walk *walk, Clocks *clocks, const Action *action)
 {
     const StageCost *cost = clocks->stage.cost;
-    const SegmentPath *path = &cost->block[BLOCK_DENSE].forward.path;
     const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
 
     if (action->chunk == 0) {
@@ -194,10 +235,11 @@ static void forward(Walk *walk, Clocks *clocks, const Action *action)
                             cost->input.path.stream_s;
     }
     for (guint i = first; i < first + layers; i++) {
+        const SegmentPath *path = &cost->block[clocks->kinds[i]].forward.path;
         const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, i);
 
         clocks->compute_s = MAX(start_s + path->whole_s, whole_s + path->weights_tail_s);
-        clocks->open[i]++;
+        units_of(clocks, i)->open[i]++;
         release(walk, clocks, i, moment_s(path, path->weights_until_s, start_s, clocks->compute_s));
     }
     clocks->forward_end_s[flight(walk, action)] = clocks->compute_s;
@@ -211,30 +253,27 @@ static void backward_block(Walk *walk, Clocks *clocks, const Action *action, gui
     const Schedule *schedule = &walk->spec->schedule;
     const gboolean is_rest = schedule_has_rest(schedule) &&
                              !schedule_recomputes(schedule, walk->pp, action->chunk, within);
-    const SegmentPath *path = &stage_lot_cost(&clocks->stage, is_rest ? LOT_REST : LOT_FIRST)
-                                   ->block[BLOCK_DENSE]
-                                   .backward.path;
     const guint block = block_of(walk, action->chunk, within);
+    const SegmentPath *path = &stage_lot_cost(&clocks->stage, is_rest ? LOT_REST : LOT_FIRST)
+                                   ->block[clocks->kinds[block]]
+                                   .backward.path;
+    Units *units = units_of(clocks, block);
     const gboolean from_before = within + 1 < layers_of(walk, action->chunk);
-    const gboolean reduces = clocks->stage.spec->schedule.kind != SCHEDULE_ZB_H1;
-    const gboolean rings = clocks->block->gradient_bytes > 0;
+    const gboolean reduces = schedule->kind != SCHEDULE_ZB_H1;
     const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, block);
     double end_s = MAX(start_s + (from_before ? path->whole_s : path->stream_s),
                        whole_s + path->weights_tail_s);
 
     end_s = MAX(end_s, entry_s + path->entry_s);
-    const double free_s = rings ? slots_take(&clocks->gradients) : 0;
-    if (rings)
+    const double free_s = reduces ? gradients_free_s(units) : 0;
+    if (reduces)
         end_s = MAX(end_s, free_s + path->gradients_tail_s);
     clocks->compute_s = end_s;
-    clocks->open[block]--;
+    units->open[block]--;
     release(walk, clocks, block, moment_s(path, path->weights_until_s, start_s, end_s));
-    if (!reduces)
-        return;
-    clocks->reduced_s[block] = reduce(walk, clocks, clocks->block, action->micro_batch,
-                                      moment_s(path, path->gradients_until_s, start_s, end_s));
-    if (rings)
-        slots_give(&clocks->gradients, clocks->read_s);
+    if (reduces)
+        reduce_block(walk, clocks, block, action->micro_batch, start_s,
+                     moment_s(path, path->gradients_until_s, start_s, end_s));
 }
 
 /* Where the root ends with the head, its gradients are complete then. */
@@ -246,7 +285,7 @@ static void head(const Walk *walk, Clocks *clocks, guint micro_batch)
     clocks->compute_s = MAX(start_s + path->stream_s, root_s + path->weights_tail_s);
     if (!stage_has_embedding(clocks->stage.shape))
         clocks->root_reduced_s =
-            reduce(walk, clocks, clocks->root, micro_batch,
+            reduce(walk, clocks, &clocks->blocks, clocks->root, micro_batch,
                    moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
 }
 
@@ -270,22 +309,22 @@ static void backward(Walk *walk, Clocks *clocks, const Action *action)
     const double start_s = clocks->compute_s;
     clocks->compute_s = start_s + path->stream_s;
     clocks->root_reduced_s =
-        reduce(walk, clocks, clocks->root, action->micro_batch,
+        reduce(walk, clocks, &clocks->blocks, clocks->root, action->micro_batch,
                moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
 }
 
 static void weights(Walk *walk, Clocks *clocks, const Action *action)
 {
     const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
-    const SegmentPath *path = &clocks->stage.cost->block[BLOCK_DENSE].weights.path;
 
     for (guint i = first + layers; i-- > first;) {
+        const SegmentPath *path = &clocks->stage.cost->block[clocks->kinds[i]].weights.path;
         const double start_s = clocks->compute_s;
+        const double free_s = gradients_free_s(units_of(clocks, i));
 
-        clocks->compute_s = start_s + path->stream_s;
-        clocks->reduced_s[i] =
-            reduce(walk, clocks, clocks->block, action->micro_batch,
-                   moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
+        clocks->compute_s = MAX(start_s + path->stream_s, free_s + path->gradients_tail_s);
+        reduce_block(walk, clocks, i, action->micro_batch, start_s,
+                     moment_s(path, path->gradients_until_s, start_s, clocks->compute_s));
     }
 }
 
@@ -363,39 +402,68 @@ static gboolean exchange(Walk *walk, guint s, const Transfer *transfers, guint n
 
 /* ---- the step ---- */
 
-/* Updates of all units, the root first, and what gathers them again. */
+/* Units are numbered (builder.h): those of blocks, and behind them all @experts.  NULL: the block
+ * has none. */
+static Units *numbered(Clocks *clocks, guint block, gboolean experts)
+{
+    const gboolean sparse = clocks->kinds[block] == BLOCK_SPARSE;
+
+    if (experts)
+        return sparse ? &clocks->units[UNITS_EXPERTS] : NULL;
+    return &clocks->units[sparse ? UNITS_SPARSE : UNITS_DENSE];
+}
+
+static void update_unit(Clocks *clocks, const Units *units, guint block)
+{
+    clocks->compute_s += units->cost->update.all_s;
+    units->updated_s[block] = clocks->compute_s;
+    if (units->cost->update_gather.shard_s == 0)
+        return;
+    units->streams->gather_s =
+        MAX(units->streams->gather_s, clocks->compute_s) + units->cost->update_gather.shard_s;
+    units->whole_s[block] = units->streams->gather_s;
+}
+
+/* Updates of all units, in the order of their numbers, and what gathers them again. */
 static void update(Clocks *clocks)
 {
     const StageShape *shape = clocks->stage.shape;
+    double amax_s = 0;
 
     clocks->compute_s = clocks->stage.shards[shape->root_strategy]->clip.all_s;
     if (clocks->root != NULL) {
         clocks->compute_s += clocks->root->update.all_s;
-        clocks->gather_s = clocks->compute_s + clocks->root->update_gather.shard_s;
-        clocks->root_whole_s = clocks->root->update_gather.shard_s > 0 ? clocks->gather_s : 0;
+        clocks->blocks.gather_s = clocks->compute_s + clocks->root->update_gather.shard_s;
+        clocks->root_whole_s =
+            clocks->root->update_gather.shard_s > 0 ? clocks->blocks.gather_s : 0;
     }
-    for (guint i = 0; i < shape->layers; i++) {
-        clocks->compute_s += clocks->block->update.all_s;
-        clocks->updated_s[i] = clocks->compute_s;
-        if (clocks->block->update_gather.shard_s == 0)
-            continue;
-        clocks->gather_s =
-            MAX(clocks->gather_s, clocks->compute_s) + clocks->block->update_gather.shard_s;
-        clocks->whole_s[i] = clocks->gather_s;
-    }
-    clocks->compute_s += shape->layers * clocks->block->amax.all_s;
+    for (guint experts = 0; experts <= 1; experts++)
+        for (guint i = 0; i < shape->layers; i++) {
+            const Units *units = numbered(clocks, i, experts != 0);
+
+            if (units == NULL)
+                continue;
+            update_unit(clocks, units, i);
+            amax_s += units->cost->amax.all_s;
+        }
+    clocks->compute_s += amax_s;
     clocks->compute_s += clocks->stage.micro_batches * clocks->stage.cost->count_valid.all_s;
 }
 
 /* Norms in the order of units, each after its reduction. */
-static double end_s(const Clocks *clocks)
+static double end_s(Clocks *clocks)
 {
     double at_s = clocks->compute_s;
 
     if (clocks->root != NULL)
         at_s = MAX(at_s, clocks->root_reduced_s) + clocks->root->norm.all_s;
-    for (guint i = 0; i < clocks->stage.shape->layers; i++)
-        at_s = MAX(at_s, clocks->reduced_s[i]) + clocks->block->norm.all_s;
+    for (guint experts = 0; experts <= 1; experts++)
+        for (guint i = 0; i < clocks->stage.shape->layers; i++) {
+            const Units *units = numbered(clocks, i, experts != 0);
+
+            if (units != NULL)
+                at_s = MAX(at_s, units->reduced_s[i]) + units->cost->norm.all_s;
+        }
     return at_s + clocks->stage.scalars->norm_s;
 }
 
@@ -423,38 +491,69 @@ static gboolean advance(Walk *walk, guint s)
     return moved;
 }
 
+static void units_init(Clocks *clocks, BlockUnits kind, guint live_units)
+{
+    const StageShape *shape = clocks->stage.shape;
+    const Strategy strategy = shape->first_strategy;
+    Units *units = &clocks->units[kind];
+
+    if (stage_num_units(&clocks->stage, kind, strategy) == 0)
+        return;
+    units->cost = stage_unit(&clocks->stage, kind, strategy);
+    units->streams = kind == UNITS_EXPERTS ? &clocks->experts : &clocks->blocks;
+    units->updated_s = g_new0(double, 3 * shape->layers);
+    units->whole_s = units->updated_s + shape->layers;
+    units->reduced_s = units->whole_s + shape->layers;
+    units->open = g_new0(guint, shape->layers);
+    slots_init(&units->weights, live_units + shape->kept_units[kind][strategy]);
+    slots_init(&units->gradients, MIN(shape->layers, 2));
+}
+
+static void units_clear(Units *units)
+{
+    g_free(units->updated_s);
+    g_free(units->open);
+    g_free(units->weights.free_s);
+    g_free(units->gradients.free_s);
+}
+
+static void find_kinds(const Walk *walk, guint s, guint8 *kinds)
+{
+    const ProgramSpec *spec = walk->spec;
+
+    for (guint c = s; c < walk->chunks; c += walk->pp) {
+        const LayerRange range = schedule_chunk(&spec->schedule, spec->model->layers, walk->pp, c);
+
+        for (guint i = range.first; i < range.first + range.count; i++)
+            *kinds++ = model_is_sparse(spec->model, i) ? BLOCK_SPARSE : BLOCK_DENSE;
+    }
+}
+
 static void clocks_init(const Walk *walk, guint s, const Timetable *table)
 {
     const gsize flights =
         (gsize)schedule_virtual_stages(&walk->spec->schedule) * walk->micro_batches;
     Clocks *clocks = &walk->stages[s];
-    double *times;
 
     *clocks = (Clocks){.stage = stage_of(walk->known, walk->spec, s), .table = table};
-    const StageShape *shape = clocks->stage.shape;
-    clocks->block = stage_block(&clocks->stage, shape->first_strategy);
     clocks->root = stage_root(&clocks->stage);
-    times = g_new0(double, 3 * shape->layers + 4 * flights);
-    clocks->updated_s = times;
-    clocks->whole_s = times + shape->layers;
-    clocks->reduced_s = times + 2 * shape->layers;
-    clocks->forward_end_s = times + 3 * shape->layers;
+    clocks->kinds = g_new(guint8, clocks->stage.shape->layers);
+    find_kinds(walk, s, clocks->kinds);
+    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+        units_init(clocks, (BlockUnits)u, walk->spec->sharding->live_units);
+    clocks->forward_end_s = g_new0(double, 4 * flights);
     clocks->received_s = clocks->forward_end_s + flights;
     clocks->gradient_s = clocks->received_s + flights;
     clocks->backward_end_s = clocks->gradient_s + flights;
-    clocks->open = g_new0(guint, shape->layers);
-    slots_init(&clocks->weights,
-               walk->spec->sharding->live_units + shape->kept_units[shape->first_strategy]);
-    slots_init(&clocks->gradients, MIN(shape->layers, 2));
     update(clocks);
 }
 
 static void clocks_clear(Clocks *clocks)
 {
-    g_free(clocks->updated_s);
-    g_free(clocks->open);
-    g_free(clocks->weights.free_s);
-    g_free(clocks->gradients.free_s);
+    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+        units_clear(&clocks->units[u]);
+    g_free(clocks->forward_end_s);
+    g_free(clocks->kinds);
 }
 
 static double run(Walk *walk)
@@ -482,7 +581,7 @@ double walk_s(Known *known, const ProgramSpec *spec)
                  .micro_batches = spec->schedule.micro_batches,
                  .stages = NULL};
 
-    if (spec->sharding->num_overrides > 0 || spec->model->experts.count > 0)
+    if (spec->sharding->num_overrides > 0)
         return 0;
     const Timetable *tables = known_timetables(known, spec);
     walk.stages = g_new(Clocks, pp);

@@ -232,7 +232,8 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Columns, columns_clear)
 
 static ProgramSet *compile(const Model *model)
 {
-    const Workload workload = {1, SEQ, &recipe_zero, OPTIMIZER_ADAMW};
+    const Workload workload = {
+        .global_batch = 1, .seq_len = SEQ, .recipe = &recipe_zero, .optimizer = OPTIMIZER_ADAMW};
     Sharding sharding = {.strategy = STRATEGY_NO_SHARD,
                          .form = FORM_PER_PARAMETER,
                          .prefetch = 1,

@@ -109,7 +109,10 @@ static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *o
     const guint micro_batches = MAX(of->micro_batches, 1);
 
     *parts = (TrainParts){
-        .workload = {TRAIN_BATCH, TRAIN_SEQ, train_recipe(of), OPTIMIZER_ADAMW},
+        .workload = {.global_batch = TRAIN_BATCH,
+                     .seq_len = TRAIN_SEQ,
+                     .recipe = train_recipe(of),
+                     .optimizer = OPTIMIZER_ADAMW},
         .sharding = {.strategy = of->strategy,
                      .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
                      .prefetch = 1,

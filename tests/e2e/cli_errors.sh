@@ -55,6 +55,13 @@ fi
 
 # ---- fsdp-plan search, estimate ----
 
+# --help shows what to type.
+for verb in search estimate explain check trace export backtest model topology "topology import"; do
+    # shellcheck disable=SC2086 # two words are two arguments
+    "$build/fsdp-plan" $verb --help >"$tmp/help" || complain "$verb --help: status $?"
+    grep -qF "  fsdp-plan $verb [OPTION" "$tmp/help" || complain "$verb --help: $(head -n 2 "$tmp/help")"
+done
+
 for file in "${damaged[@]}"; do
     refused 2 fsdp-plan search --model "$file" -o "$tmp/out/plan"
     refused 2 fsdp-plan search --model "$model" --topology "$file" -o "$tmp/out/plan"
@@ -62,6 +69,7 @@ for file in "${damaged[@]}"; do
     refused 2 fsdp-plan topology "$file"
     for verb in explain check; do
         refused 2 fsdp-plan "$verb" "$file"
+        refused 2 fsdp-plan "$verb" --json "$file"
     done
     refused 2 fsdp-plan trace "$file" -o "$tmp/out/trace"
     refused 2 fsdp-run "$file" --data "$text"
@@ -119,6 +127,28 @@ for layout in dp=2 dp_shard dp_shard=0 dp_shard=x ep=0 ep=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
+# What is said twice is not the last of the two, and a world that no number holds is none.
+refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2,dp_shard=4 -o "$tmp/out/plan"
+refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --fix dp_shard=4 -o "$tmp/out/plan"
+refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=65536,dp_replicate=65536 -o "$tmp/out/plan"
+search --fix pp=1,pp=2
+search --topology dgx-h100 --offload optimizer=host,optimizer=device
+search --expert-imbalance 2 # of a model without experts
+for imbalance in 0.99 4.01 0 -1 nan inf x ""; do
+    refused 2 fsdp-plan estimate --model mixtral-8x7b --topology dgx-h100 --layout dp_shard=8,ep=4 \
+        --expert-imbalance "$imbalance" -o "$tmp/out/plan"
+done
+# A full disk is said. Only the shell opens the device: nothing may take its place.
+status=0
+"$build/fsdp-plan" topology localhost >/dev/full 2>"$tmp/stderr" || status=$?
+[ "$status" -eq 3 ] || complain "a full stdout: status $status: $(<"$tmp/stderr")"
+# A plan may come through a pipe.
+"$build/fsdp-plan" estimate --model "$model" --layout dp_shard=2 --json |
+    "$build/fsdp-plan" check /dev/stdin >"$tmp/stdout" || complain "check /dev/stdin: status $?"
+# A plan may go where its table goes: both are there, whole.
+"$build/fsdp-plan" estimate --model "$model" --layout dp_shard=2 -o /dev/stdout >"$tmp/both"
+grep -q '"format" : "fsdp-plan"' "$tmp/both" || complain "-o /dev/stdout: no plan"
+grep -q "^memory of a rank" "$tmp/both" || complain "-o /dev/stdout: no table"
 # A core with a rate for bf16 alone has none for fp32, which is what it would compute in.
 sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topology"
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \

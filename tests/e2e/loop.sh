@@ -141,6 +141,16 @@ timeout 60 "$build/fsdp-plan" explain "$tmp/4-full.plan" >"$tmp/explained" || co
 grep -q "optimiser step .* GB\|optimiser step .* MB" "$tmp/explained" || complain "explain: what the optimiser needs"
 grep -q "recompute full .* tokens/s" "$tmp/explained" || complain "explain: what one change gains"
 grep -q "faster with more memory\|with more memory" "$tmp/explained" || complain "explain: what more memory gains"
+# The same for programs; what is not proven is printed too, and is exit status 1.
+"$build/fsdp-plan" explain --json "$tmp/4-full.plan" >"$tmp/explained.json" || complain "explain --json"
+grep -q '"speed_change"' "$tmp/explained.json" || complain "explain --json: what one change gains"
+"$build/fsdp-plan" check --json "$tmp/4-full.plan" | grep -q '"proven" : true' || complain "check --json"
+"$build/fsdp-plan" estimate -m llama-3.1-70b -t dgx-h100 --layout dp_shard=8 -o "$tmp/large.plan" >/dev/null &&
+    complain "estimate of what does not fit: status 0"
+status=0
+"$build/fsdp-plan" check --json "$tmp/large.plan" >"$tmp/unproven" || status=$?
+[ "$status" -eq 1 ] || complain "check --json of what does not fit: status $status"
+grep -q '"proven" : false' "$tmp/unproven" || complain "check --json of what does not fit: $(<"$tmp/unproven")"
 # Where cuDNN's attention and ours were measured, explain says what ours would cost.
 {
     cat topologies/dgx-h100

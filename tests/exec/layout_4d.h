@@ -154,7 +154,7 @@ static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *mod
     if (ranks % others != 0 || WIDE_BATCH % (data_ranks * micro_batches) != 0)
         return FALSE;
     *parts = (WideParts){.workload = {WIDE_BATCH, WIDE_SEQ, wide_recipe(training),
-                                      wide_trainings[training].optimizer},
+                                      wide_trainings[training].optimizer, 0},
                          .sharding = wide_sharding(wide)};
     *spec = (ProgramSpec){
         .model = model,

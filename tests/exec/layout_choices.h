@@ -153,7 +153,7 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
     const ChoiceMesh *mesh = &meshes[c->level[FACTOR_MESH]];
     *parts = (ChoiceParts){
         .workload = {CHOICE_BATCH, CHOICE_SEQ, choice_recipe(training),
-                     choice_trainings[training].optimizer},
+                     choice_trainings[training].optimizer, 0},
         .sharding =
             {
                 .strategy = mesh->strategy,

@@ -99,7 +99,10 @@ static ProgramSpec spec_of(const Trial *of, guint ranks, gboolean fp8, Parts *pa
     const guint micro_batches = MAX(of->micro_batches, 1);
 
     *parts = (Parts){
-        .workload = {BATCH, SEQ, of->recipe, OPTIMIZER_ADAMW},
+        .workload = {.global_batch = BATCH,
+                     .seq_len = SEQ,
+                     .recipe = of->recipe,
+                     .optimizer = OPTIMIZER_ADAMW},
         .sharding = {.strategy = of->strategy,
                      .prefetch = of->ahead ? 2 : 1,
                      .live_units = of->ahead ? 3 : 2,

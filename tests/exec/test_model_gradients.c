@@ -85,7 +85,8 @@ START_TEST(the_slope_along_every_gradient_is_its_length)
     g_autoptr(Runtime) runtime = runtime_open(&options, &error);
     g_autoptr(Model) model = model_parse(configs[_i], "test", "test", &error);
     g_autoptr(Data) data = layout_data_new(&text, 257, SEQ);
-    const Workload workload = {BATCH, SEQ, &recipe_fp32, OPTIMIZER_SGD};
+    const Workload workload = {
+        .global_batch = BATCH, .seq_len = SEQ, .recipe = &recipe_fp32, .optimizer = OPTIMIZER_SGD};
     const Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .prefetch = 1, .live_units = 2};
     const ProgramSpec spec = {
         .model = model,

@@ -65,7 +65,10 @@ static ProgramSpec spec_of(const Trial *of, guint ranks, Parts *parts)
     const Layout layout = of->ranks == 0 || ranks == 1 ? all : of->layout;
 
     *parts = (Parts){
-        .workload = {BATCH, SEQ, &recipe_zero, OPTIMIZER_ADAMW},
+        .workload = {.global_batch = BATCH,
+                     .seq_len = SEQ,
+                     .recipe = &recipe_zero,
+                     .optimizer = OPTIMIZER_ADAMW},
         .sharding = {.strategy = of->strategy,
                      .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
                      .prefetch = 1,

@@ -71,7 +71,8 @@ static void make_spec(Parts *parts, const Trial *trial, guint ranks)
     const guint tp = ranks == 1 ? 1 : trial->tp, data_ranks = ranks / tp;
 
     parts->model = make_model(trial->style, trial->kv_heads, trial->tied);
-    parts->workload = (Workload){BATCH, SEQ, trial->recipe, OPTIMIZER_SGD};
+    parts->workload = (Workload){
+        .global_batch = BATCH, .seq_len = SEQ, .recipe = trial->recipe, .optimizer = OPTIMIZER_SGD};
     parts->sharding = (Sharding){.strategy = trial->strategy,
                                  .form = trial->form,
                                  .prefetch = 1,

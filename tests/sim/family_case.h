@@ -81,6 +81,9 @@ static const struct {
     {"deepseek_v3", "{\"model_type\": \"deepseek_v3\", " EXPERT_SIZES LATENT_SIZES
                     ", \"q_lora_rank\": 20, \"n_shared_experts\": 1, "
                     "\"first_k_dense_replace\": 1}"},
+    {"latent alone", "{\"model_type\": \"deepseek_v3\", " EXPERT_SIZES LATENT_SIZES
+                     ", \"q_lora_rank\": 20, \"n_shared_experts\": 1, "
+                     "\"first_k_dense_replace\": 4}"},
     {"dbrx", "{\"model_type\": \"dbrx\", \"vocab_size\": 256, \"n_layers\": 3, \"n_heads\": 4, "
              "\"d_model\": 32, \"max_seq_len\": 4096, \"attn_config\": {\"kv_n_heads\": 2}, "
              "\"ffn_config\": {\"ffn_hidden_size\": 40, \"moe_num_experts\": 4, \"moe_top_k\": 2, "

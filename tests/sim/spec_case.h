@@ -144,15 +144,16 @@ static inline char *case_text(const Case *from)
     g_autofree char *recipe = recipe_text(from->workload.recipe);
 
     return g_strdup_printf(
-        "pp %u cp %u %s tp %u%s ep %u %s V %u batch %u seq %u: %s %s replicate %u shard %u M %u "
+        "pp %u cp %u %s tp %u%s ep %u (x %g) %s V %u batch %u seq %u: %s %s replicate %u shard %u "
+        "M %u "
         "recompute "
         "%s recipe %s in %s%s %s offload %s %s keep %d%d prefetch %u live %u accumulate %d "
         "overrides %u",
         from->layout.size[AXIS_PP], from->layout.size[AXIS_CP], context_kind_name(from->context),
         from->layout.size[AXIS_TP], from->sequence_parallel ? " sequence" : "",
-        layout_ep(&from->layout), schedule_name(from->schedule.kind),
-        schedule_virtual_stages(&from->schedule), from->schedule.micro_batch,
-        from->workload.seq_len, strategy_name(from->sharding.strategy),
+        layout_ep(&from->layout), from->workload.expert_imbalance,
+        schedule_name(from->schedule.kind), schedule_virtual_stages(&from->schedule),
+        from->schedule.micro_batch, from->workload.seq_len, strategy_name(from->sharding.strategy),
         form_name(from->sharding.form), from->layout.size[AXIS_DP_REPLICATE],
         from->layout.size[AXIS_DP_SHARD], from->schedule.micro_batches, recompute, recipe,
         dtype_name(from->workload.recipe->precision), from->sharding.gather_fp8 ? ", gathered" : "",
@@ -206,8 +207,8 @@ static inline guint draw(GRand *random, guint most)
     return (guint)g_rand_int_range(random, 0, (gint)most + 1);
 }
 
-/* Half of all have one stage; tp, cp and the schedule's fields likewise; and ep where there are
- * experts. */
+/* Half of all have one stage; tp, cp and the schedule's fields likewise; and where there are
+ * experts, ep and how unevenly tokens go to them. */
 static inline void draw_axes(GRand *random, Case *made)
 {
     made->layout.size[AXIS_PP] = draw(random, 1) == 0 ? 1 : 1 + draw(random, 2);
@@ -219,8 +220,10 @@ static inline void draw_axes(GRand *random, Case *made)
         made->schedule.kind = (ScheduleKind)draw(random, NUM_SCHEDULES - 1);
     made->schedule.virtual_stages =
         made->schedule.kind == SCHEDULE_INTERLEAVED ? 2 + draw(random, 1) : 1;
-    if (made->model->experts.count > 0)
+    if (made->model->experts.count > 0) {
         made->layout.ep = 1u << draw(random, 2);
+        made->workload.expert_imbalance = 1 + 0.25 * draw(random, 3);
+    }
 }
 
 /* Cuts the model into chunks of any size; @layers, array of MAX_CHUNKS, must outlive the case. */
@@ -257,6 +260,16 @@ static inline const Recipe *draw_recipe(GRand *random)
         return recipe;
     const DType gradient = gradients[draw(random, 1)], reduce = gradients[draw(random, 1)];
     return recipe_with_gradients(recipe, gradient, reduce);
+}
+
+/* A block, or only its experts, or all but these. */
+static inline void draw_part(GRand *random, UnitOverride *unit)
+{
+    static const guint parts[] = {0, 0, REST_UNITS, EXPERTS_UNITS};
+    const guint part = parts[draw(random, G_N_ELEMENTS(parts) - 1)];
+
+    unit->first += part;
+    unit->last += part;
 }
 
 /* A legal choice, every field drawn; now and then with overrides.  @all_axes: not only of data
@@ -296,6 +309,8 @@ static inline Case case_draw(GRand *random, Model *model, gboolean all_axes)
             s->overrides[i] = (UnitOverride){first, MIN(last, model->layers),
                                              (gint)draw(random, STRATEGY_FULL_SHARD + 1) - 1,
                                              (gint)draw(random, 2) - 1};
+            if (first != ROOT_UNIT && model->experts.count > 0)
+                draw_part(random, &s->overrides[i]);
         }
         sharding_normalise(s, &made.layout, &made.schedule);
         if (case_verdict(&made, NULL) == VERDICT_OK)

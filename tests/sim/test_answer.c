@@ -48,6 +48,7 @@ static void assert_says(const Plan *plan, const char *untrainable, const char *c
     ck_assert_int_eq(json_object_get_boolean_member(object, "at_risk"), plan_is_tight(plan));
     ck_assert_double_eq(json_object_get_double_member(object, "memory_error"),
                         plan_memory_error(plan));
+    ck_assert_double_eq(json_object_get_double_member(object, "bytes_per_parameter"), 16);
     ck_assert_str_eq(json_object_get_string_member(object, "bound_by"),
                      op_class_name(remark_bound(plan)));
     ck_assert_uint_eq(json_array_get_length(said), g_strv_length((char **)notes));
@@ -159,7 +160,12 @@ START_TEST(an_answer_says_why_choices_were_refused_and_what_fits)
     request.global_batch = 0;
     request.fixed[AXIS_DP_SHARD] = 4;
     g_autoptr(Plan) today = search_estimate(&request, NULL);
-    const SearchAnswer answer = {&request, result, today, notes, 5, 3, NULL};
+    const SearchAnswer answer = {.request = &request,
+                                 .result = result,
+                                 .today = today,
+                                 .notes = notes,
+                                 .smallest = 5,
+                                 .fewer = 3};
     g_autoptr(JsonNode) node = answer_search(&answer);
     JsonObject *object = json_node_get_object(node);
     const char *batch = verdict_name(VERDICT_BATCH);

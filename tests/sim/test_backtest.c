@@ -192,20 +192,65 @@ START_TEST(experts_are_those_of_the_model_of_that_name)
 }
 END_TEST
 
+/* gpt-oss' report, sec. 2.2: every other block sees 128 tokens; no other mixture has windows. */
+START_TEST(windows_are_those_of_gpt_oss)
+{
+    g_autofree char *text = with(sparse_row, "model", "gpt-oss-20b");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason),
+                    other = plan_of(sparse_row, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    const double hidden = 1 - 128.0 / plan->workload.seq_len;
+    ck_assert_double_eq_tol(model_seen_pairs(plan->model, plan->workload.seq_len),
+                            1 - hidden * hidden / 2, 1e-12);
+    ck_assert_double_eq(model_seen_pairs(other->model, other->workload.seq_len), 1);
+}
+END_TEST
+
+/* Examples of 180 tokens in a sequence of 2048: 180 / 2048 of all pairs, but for the diagonal. */
+START_TEST(packed_examples_see_only_themselves)
+{
+    static const struct {
+        const char *framework, *model;
+        double seen;
+    } packed[] = {{"NeMo 24.07 / Megatron-Core", "LLAMA2-7B SFT", 180.0 / 2048},
+                  {"NeMo 24.07 / Megatron-Core", "LLAMA2-7B", 1},
+                  {"Paxml (JAX/XLA)", "Llama 2 7B SFT", 1}};
+
+    for (guint i = 0; i < G_N_ELEMENTS(packed); i++) {
+        g_autofree char *named = with(row, "framework", packed[i].framework);
+        g_autofree char *text = with(named, "model", packed[i].model);
+        g_autofree char *reason = NULL;
+        double share;
+        g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+        ck_assert_msg(plan != NULL, "%s", reason);
+        ck_assert_double_eq_tol(model_seen_pairs(plan->model, 2048), packed[i].seen, 0.003);
+    }
+}
+END_TEST
+
 static const struct {
-    const char *framework, *model, *name;
+    const char *framework, *model, *gpu, *name;
 } usages[] = {
-    {"Megatron-Bridge", "GPT OSS 120B", "megatron-bridge-gpt-oss"},
-    {"Megatron-Bridge", "gpt-oss-20b", "megatron-bridge-gpt-oss"},
-    {"Megatron-Bridge", "Qwen3_30B_a3B", "megatron-bridge"},
-    {"NeMo", "Qwen3_30B_a3B", "nemo"},
-    {"Megatron-Core", "GPT OSS 120B", "megatron"},
+    {"Megatron-Bridge", "GPT OSS 120B", "H100", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "gpt-oss-20b", "B200", "megatron-bridge-gpt-oss"},
+    {"Megatron-Bridge", "Qwen3_30B_a3B", "H100", "megatron-bridge"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "H100", "megatron-bridge-overlap"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "B200", "megatron-bridge-alltoall"},
+    {"Megatron-Bridge", "Qwen3_235B_a22B", "GB300", "megatron-bridge"},
+    {"NeMo", "Qwen3_30B_a3B", "H100", "nemo"},
+    {"Megatron-Core", "GPT OSS 120B", "H100", "megatron"},
 };
 
 START_TEST(a_framework_is_told_by_its_name_and_the_models)
 {
     g_autofree char *named = with(sparse_row, "framework", usages[_i].framework);
-    g_autofree char *text = with(named, "model", usages[_i].model);
+    g_autofree char *gpu = with(named, "gpu", usages[_i].gpu);
+    g_autofree char *memory = with(gpu, "gpu_mem_gb", "");
+    g_autofree char *text = with(memory, "model", usages[_i].model);
     g_autofree char *reason = NULL;
     double share;
     g_autoptr(Plan) plan = plan_of(text, &share, &reason);
@@ -215,14 +260,17 @@ START_TEST(a_framework_is_told_by_its_name_and_the_models)
 }
 END_TEST
 
-/* From 26.06 on, on GPUs of a rack, in MXFP8: all of it, and only of mixtures. */
+/* From 26.06 on, in MXFP8, on GPUs of a rack: all of it, and only of mixtures; of others Qwen3-30B
+ * on B300, from 26.08 on on B200 too. */
 static const struct {
     const char *framework, *gpu, *precision, *name;
 } graphs[] = {
     {"Megatron-Bridge / Megatron-Core 26.06.01", "GB300", "MXFP8", "megatron-bridge-graph"},
     {"Megatron-Bridge / Megatron-Core 26.08", "GB200", "MXFP8", "megatron-bridge-graph"},
     {"Megatron-Bridge / Megatron-Core 26.04.01", "GB300", "MXFP8", "megatron-bridge"},
-    {"Megatron-Bridge / Megatron-Core 26.06", "B300", "MXFP8", "megatron-bridge"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "B300", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.08", "B200", "MXFP8", "megatron-bridge-graph"},
+    {"Megatron-Bridge / Megatron-Core 26.06", "B200", "MXFP8", "megatron-bridge"},
     {"Megatron-Bridge / Megatron-Core 26.06", "GB300", "FP8", "megatron-bridge"},
 };
 
@@ -249,6 +297,9 @@ END_TEST
 static const struct {
     const char *framework, *model, *software, *locator, *name;
 } versions[] = {
+    {"NeMo 24.07 / Megatron-Core", "GPT3-175B", "", "", "nemo-dropout"},
+    {"NeMo 24.07 / Megatron-Core", "Llama 3 8B", "", "", "nemo"},
+    {"NeMo/Megatron-Core (MLPerf-tuned)", "GPT-3 175B", "", "", "nemo"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"},
     {"torchtitan FSDP2", "Llama 3 8B", "eager", "llama3_h100_202412.md", "torchtitan-eager"},
@@ -534,6 +585,8 @@ static Suite *backtest_suite(void)
     tcase_add_test(test, a_table_without_a_needed_column_is_refused);
     tcase_add_loop_test(test, the_filter_takes_what_the_readme_says, 0, G_N_ELEMENTS(filtered));
     tcase_add_test(test, experts_are_those_of_the_model_of_that_name);
+    tcase_add_test(test, windows_are_those_of_gpt_oss);
+    tcase_add_test(test, packed_examples_see_only_themselves);
     tcase_add_loop_test(test, a_mixture_is_one_graph_from_a_release_on, 0, G_N_ELEMENTS(graphs));
     tcase_add_loop_test(test, a_version_is_told_by_where_the_source_has_it, 0,
                         G_N_ELEMENTS(versions));

@@ -421,6 +421,10 @@ START_TEST(accelerate_and_axolotl)
 }
 END_TEST
 
+#define NO_ADAPTERS                                                                                \
+    "absent: LoRA and other training of some parameters is not planned (it keeps no gradients, "   \
+    "masters and moments of the frozen ones, and as many activations); what is planned trains all"
+
 START_TEST(what_can_not_be_taken_is_refused_with_file_line_field_value)
 {
     static const char *const cases[][3] = {
@@ -447,6 +451,18 @@ START_TEST(what_can_not_be_taken_is_refused_with_file_line_field_value)
         {"a.txt", "nothing of that kind\n",
          "a.txt: must be a configuration of torchtitan (.toml), deepspeed (.json), accelerate, "
          "axolotl, NeMo or Primus (.yaml), or a script with Megatron-LM's options"},
+        {"l.yml", "base_model: x\nadapter: qlora\n",
+         "l.yml:2: adapter = qlora: must be " NO_ADAPTERS},
+        {"l.yml", "base_model: x\nload_in_4bit: true\n",
+         "l.yml:2: load_in_4bit = true: must be " NO_ADAPTERS},
+        {"l.yaml", "stage: sft\nfinetuning_type: lora\nlora_rank: 8\n",
+         "l.yaml:2: finetuning_type = lora: must be " NO_ADAPTERS},
+        {"l.yaml", "stage: sft\nfinetuning_type: full\ndeepspeed: z3.json\n",
+         "l.yaml:2: finetuning_type = full: must be in a file that says how ranks share the model: "
+         "LLaMA-Factory's names it as deepspeed, or accelerate's is given to its launcher; --from "
+         "takes those"},
+        {"n.yaml", "micro_batch_size: 1\npeft:\n  peft_scheme: lora\n",
+         "n.yaml:3: peft.peft_scheme = lora: must be " NO_ADAPTERS},
         {"a.json", "[]", "a.json: must be a JSON object"},
     };
 
@@ -668,7 +684,7 @@ int main(void)
     tcase_add_test(frameworks, deepspeed_stages_and_what_is_left_to_the_caller);
     tcase_add_test(frameworks, accelerate_and_axolotl);
     tcase_add_loop_test(frameworks, what_can_not_be_taken_is_refused_with_file_line_field_value, 0,
-                        8);
+                        13);
     tcase_add_test(requests, the_open_axis_takes_what_is_left_of_the_gpus);
     tcase_add_test(requests, experts_are_divided_as_the_file_says);
     tcase_add_test(frameworks, a_list_of_runs_is_no_configuration);

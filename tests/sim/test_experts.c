@@ -71,6 +71,27 @@ START_TEST(state_is_what_is_worked_out_by_hand)
 }
 END_TEST
 
+/* Of the case above: blocks whole but for their experts.  2 of 4 ranks gather each of these twice,
+ * and the root is gathered by all. */
+START_TEST(experts_are_sharded_where_the_rest_of_their_blocks_is_whole)
+{
+    const guint64 root = 2 * 64 * 32 + 8, experts = 48 * 32 + 48 * 32 + 32 * 48;
+    const guint64 sparse = 2 * 32 + 32 * 32 + 2 * 16 * 32 + 32 * 32 + 4 * 32;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 4, 1, 1, 2);
+    guint64 bytes[NUM_VOLUMES];
+
+    one.sharding.num_overrides = 1;
+    one.sharding.overrides[0] =
+        (UnitOverride){REST_UNITS + 1, REST_UNITS + 4, STRATEGY_NO_SHARD, -1};
+    g_autoptr(Program) program = case_build(&one);
+    ck_assert_uint_eq(state_bytes(program), 16 * (root + 4 * (sparse + experts)));
+    program_volume(program, bytes);
+    ck_assert_uint_eq(bytes[VOLUME_ALL_GATHER], 2 * 2 * (3 * root + 4 * experts));
+    ck_assert_uint_eq(bytes[VOLUME_REDUCE_SCATTER], 2 * (3 * root + 4 * experts));
+}
+END_TEST
+
 /* ---- volume ---- */
 
 /* 16 tokens go to 2 experts each as rows of 32 bf16: of 2048 bytes a rank gets 3/4 from the others;
@@ -178,16 +199,22 @@ START_TEST(experts_have_room_for_whole_tiles)
 }
 END_TEST
 
-static guint64 space_copy_bytes(const Program *program, const char *space)
+static guint find_space(const Program *program, const char *name)
 {
+    for (guint s = 1; s < program->spaces->len; s++)
+        if (g_str_equal(g_array_index(program->spaces, Space, s).name, name))
+            return s;
+    return NO_SPACE;
+}
+
+static guint64 space_copy_bytes(const Program *program, const char *name)
+{
+    const guint space = find_space(program, name);
     guint64 bytes = 0;
 
-    for (guint t = 0; t < program->tensors->len; t++) {
-        const Tensor *tensor = program_tensor(program, t);
-
-        if (strcmp(g_array_index(program->spaces, Space, tensor->space).name, space) == 0)
-            bytes += tensor_copy_bytes(tensor);
-    }
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (program_tensor(program, t)->space == space)
+            bytes += tensor_copy_bytes(program_tensor(program, t));
     return bytes;
 }
 
@@ -265,54 +292,154 @@ START_TEST(ops_of_experts_move_what_is_worked_out_by_hand)
 }
 END_TEST
 
+/* ---- backward in two parts ---- */
+
+/* Two stages: the dense block and one with experts; two with experts. */
+static Case split_case(Model *model, guint ep)
+{
+    Case one = expert_case(model, 2, 1, 1, ep);
+
+    one.layout.size[AXIS_PP] = 2;
+    one.schedule.kind = SCHEDULE_ZB_H1;
+    sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+    return one;
+}
+
+/* As above, in a token's values.  The weights' backward reads o, gates and ups, which are gradients
+ * by then, and the experts' rows; and what backward for inputs left: of each matrix what it reads,
+ * unless it is one of those, and the gradient of what it gives. */
+START_TEST(what_weights_need_of_experts_is_worked_out_by_hand)
+{
+    const guint64 attention = 32 + 20 + 16 + 32 + (20 + 4 * 12 + 16 + 4) + 4 * (8 + 6);
+    const guint64 dense_kept = 4 * 6 + 2 * 48, dense_left = attention + 32 + 32 + 48;
+    const guint64 sparse_kept = 4 * 6 + 2 * 24 + 2 * (32 + 2 * 24);
+    const guint64 sparse_left = attention + 32 + 32 + 24 + 8 + 2 * (32 + 24);
+    g_autoptr(Model) model = expert_model(DEEPSEEK);
+
+    for (guint ep = 1; ep <= 2; ep++) {
+        const Case one = split_case(model, ep);
+        g_autoptr(Program) program = case_build(&one);
+
+        ck_assert_uint_eq(space_copy_bytes(program, "kept"), 16 * 2 * dense_kept);
+        ck_assert_uint_eq(space_copy_bytes(program, "weights"), 16 * 2 * dense_left);
+        ck_assert_uint_eq(space_copy_bytes(program, "sparse_kept"), 16 * 2 * sparse_kept);
+        ck_assert_uint_eq(space_copy_bytes(program, "sparse_weights"), 16 * 2 * sparse_left);
+    }
+}
+END_TEST
+
+static double segment_flops(const Program *program, const char *unit, const char *what)
+{
+    g_autofree char *name = g_strconcat(unit, what, NULL);
+    const gint found = find_segment(program, name);
+    double flops = 0;
+
+    for (guint i = 0; found >= 0 && i < program_segment(program, (guint)found)->num_ops; i++) {
+        const Op *op = &program_segment(program, (guint)found)->ops[i];
+
+        flops += op_class(op->kind) < OP_CLASS_MEMORY_BOUND ? op_flops(op) : 0;
+    }
+    return flops;
+}
+
+/* Of products: a weight's gradient costs what its input's does. */
+START_TEST(both_parts_of_backward_are_its_work)
+{
+    static const char *const units[] = {"block", "sparse", "experts"};
+    g_autoptr(Model) model = expert_model((guint)_i);
+    Case one = split_case(model, 2);
+    g_autoptr(Program) split = case_build(&one);
+
+    one.schedule.kind = SCHEDULE_1F1B;
+    g_autoptr(Program) whole = case_build(&one);
+    for (guint u = 0; u < G_N_ELEMENTS(units); u++) {
+        const double forward = segment_flops(whole, units[u], ".forward");
+        const double backward = segment_flops(whole, units[u], ".backward");
+        const double weights = segment_flops(split, units[u], ".weights");
+
+        ck_assert_double_eq(segment_flops(split, units[u], ".backward") + weights, backward);
+        ck_assert((weights > 0) == (forward > 0) && weights <= forward);
+        if (u == 2)
+            ck_assert_double_eq(weights, forward);
+    }
+    ck_assert_double_eq(segment_flops(whole, "experts", ".weights"), 0);
+}
+END_TEST
+
 /* ---- what is proven, what is refused ---- */
 
-/* What forward leaves in a copy of a ring nobody else writes before backward has read it: check,
+/* "experts.weights", "block.no_shard.rest.forward": that pass of a kind of unit, in either lot. */
+static gboolean is_pass_of(const char *segment, const char *unit, const char *pass, gboolean rest)
+{
+    g_autofree char *ending = g_strdup_printf(".%s", pass);
+
+    return g_str_has_prefix(segment, unit) && g_str_has_suffix(segment, ending) &&
+           (strstr(segment, ".rest.") != NULL) == rest;
+}
+
+/* What one pass leaves in a copy of a ring nobody else writes before another has read it: check,
  * which knows no values, would not see it. */
 static void assert_kept(const Program *program, const char *what)
 {
     static const struct {
-        const char *ring, *forward, *backward;
+        const char *ring, *unit, *from, *to;
+        gboolean rest;
     } rings[] = {
-        {"saved", "block.forward", "block.backward"},
-        {"sparse_saved", "sparse.forward", "sparse.backward"},
-        {"rest_saved", "block.rest.forward", "block.rest.backward"},
-        {"rest_sparse_saved", "sparse.rest.forward", "sparse.rest.backward"},
+        {"saved", "block", "forward", "backward", FALSE},
+        {"kept", "block", "forward", "weights", FALSE},
+        {"again_kept", "block", "recompute", "weights", FALSE},
+        {"weights", "block", "backward", "weights", FALSE},
+        {"sparse_saved", "sparse", "forward", "backward", FALSE},
+        {"sparse_kept", "sparse", "forward", "weights", FALSE},
+        {"sparse_kept", "experts", "forward", "weights", FALSE},
+        {"sparse_again_kept", "sparse", "recompute", "weights", FALSE},
+        {"sparse_weights", "sparse", "backward", "weights", FALSE},
+        {"sparse_weights", "experts", "backward", "weights", FALSE},
+        {"rest_saved", "block", "forward", "backward", TRUE},
+        {"rest_kept", "block", "forward", "weights", TRUE},
+        {"rest_weights", "block", "backward", "weights", TRUE},
+        {"rest_sparse_saved", "sparse", "forward", "backward", TRUE},
+        {"rest_sparse_kept", "experts", "forward", "weights", TRUE},
+        {"rest_sparse_weights", "experts", "backward", "weights", TRUE},
     };
     const GArray *calls = program->step.calls;
 
-    for (guint s = 1; s < program->spaces->len; s++) {
-        const char *name = g_array_index(program->spaces, Space, s).name;
+    for (guint r = 0; r < G_N_ELEMENTS(rings); r++) {
+        const guint space = find_space(program, rings[r].ring);
         gint owner[4096];
-        guint ring = 0;
 
-        while (ring < G_N_ELEMENTS(rings) && !g_str_equal(name, rings[ring].ring))
-            ring++;
-        if (ring == G_N_ELEMENTS(rings))
-            continue;
         memset(owner, -1, sizeof owner);
-        for (guint c = 0; c < calls->len; c++) {
+        for (guint c = 0; space != NO_SPACE && c < calls->len; c++) {
             const Call *call = &g_array_index(calls, Call, c);
             const char *segment = program_segment(program, call->segment)->name;
-            const gboolean forward = g_str_equal(segment, rings[ring].forward);
+            const gboolean from = is_pass_of(segment, rings[r].unit, rings[r].from, rings[r].rest);
             const gint own = (gint)(call->unit * 64 + call->micro_batch);
 
-            if (!forward && !g_str_equal(segment, rings[ring].backward))
+            if (!from && !is_pass_of(segment, rings[r].unit, rings[r].to, rings[r].rest))
                 continue;
-            ck_assert_msg(owner[call->index[s]] == (forward ? -1 : own), "%s: %s of unit %u", what,
+            ck_assert_msg(owner[call->index[space]] == (from ? -1 : own), "%s: %s of unit %u", what,
                           segment, call->unit);
-            owner[call->index[s]] = forward ? own : -1;
+            owner[call->index[space]] = from ? own : -1;
         }
     }
+}
+
+/* Experts are treated otherwise than the rest of their block. */
+static gboolean has_part(const Sharding *sharding)
+{
+    for (guint i = 0; i < sharding->num_overrides; i++)
+        if (sharding->overrides[i].first >= REST_UNITS)
+            return TRUE;
+    return FALSE;
 }
 
 START_TEST(check_proves_random_plans)
 {
     g_autoptr(Model) model = expert_model((guint)_i);
     g_autoptr(GRand) random = g_rand_new_with_seed(31 + (guint)_i);
-    guint shared = 0;
+    guint shared = 0, split = 0, apart = 0;
 
-    for (guint i = 0; i < 40; i++) {
+    for (guint i = 0; i < 60; i++) {
         const Case one = case_random_4d(random, model);
         g_autofree char *text = case_text(&one);
         g_autoptr(ProgramSet) set = case_compile(&one);
@@ -321,8 +448,12 @@ START_TEST(check_proves_random_plans)
         for (guint c = 0; c < set->num_classes; c++)
             assert_kept(set->classes[c], text);
         shared += layout_ep(&one.layout) > 1;
+        split += one.schedule.kind == SCHEDULE_ZB_H1;
+        apart += has_part(&one.sharding) ? 1 : 0;
     }
     ck_assert_uint_ge(shared, 5);
+    ck_assert_uint_ge(split, 2);
+    ck_assert(apart >= 5 || model_num_sparse(model) == 0);
 }
 END_TEST
 
@@ -330,17 +461,23 @@ typedef struct {
     const char *reason;
     guint model; /* of expert_cases */
     guint shard, tp, ep;
-    gboolean tokens_whole, no_shard, zb_h1;
+    gboolean tokens_whole, no_shard;
+    const char *unit; /* that is not sharded */
 } Refused;
 
 static const Refused refused[] = {
     {"ep = 3: must divide the model's 4 experts; allowed: 1, 2, 4", MIXTRAL, 3, 1, 3, FALSE, FALSE,
-     FALSE},
-    {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE, FALSE},
-    {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE, FALSE},
-    {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE, FALSE},
-    {"latent attention needs sequence parallelism", DEEPSEEK, 2, 2, 1, TRUE, FALSE, FALSE},
-    {"schedule zb_h1 is not there for a mixture of experts", QWEN, 2, 1, 1, FALSE, FALSE, TRUE},
+     NULL},
+    {"ep = 4: must divide dp_shard x cp x tp = 2", MIXTRAL, 2, 1, 4, FALSE, FALSE, NULL},
+    {"ep = 2 with no_shard", MIXTRAL, 1, 2, 2, FALSE, TRUE, NULL},
+    {"ep = 2 with no_shard", MIXTRAL, 2, 1, 2, FALSE, FALSE, "experts.3"},
+    {"ep = 2 with no_shard", MIXTRAL, 2, 1, 2, FALSE, FALSE, "layers.0-1"},
+    {"a mixture of experts needs sequence parallelism", MIXTRAL, 2, 2, 1, TRUE, FALSE, NULL},
+    {"latent attention needs sequence parallelism", DEEPSEEK, 2, 2, 1, TRUE, FALSE, NULL},
+    {"units: experts.0: none of these blocks has experts", DEEPSEEK, 2, 1, 2, FALSE, FALSE,
+     "experts.0"},
+    {"units: block 4 is not one of the model's 0 .. 3", DEEPSEEK, 2, 1, 2, FALSE, FALSE,
+     "rest.3-4"},
 };
 
 START_TEST(what_does_not_go_with_experts_is_refused)
@@ -353,10 +490,9 @@ START_TEST(what_does_not_go_with_experts_is_refused)
     one.sequence_parallel = !r->tokens_whole;
     if (r->no_shard)
         one.sharding.strategy = STRATEGY_NO_SHARD;
-    if (r->zb_h1) {
-        one.layout.size[AXIS_PP] = 2;
-        one.schedule.kind = SCHEDULE_ZB_H1;
-        one.sharding.accumulate_sharded = FALSE;
+    if (r->unit != NULL) {
+        ck_assert(unit_override_parse(r->unit, &one.sharding.overrides[0]));
+        one.sharding.overrides[one.sharding.num_overrides++].strategy = STRATEGY_NO_SHARD;
     }
     ck_assert_int_ne(case_verdict(&one, &reason), VERDICT_OK);
     ck_assert_msg(strstr(reason, r->reason) != NULL, "%s", reason);
@@ -427,6 +563,31 @@ START_TEST(search_tries_every_ep_and_a_plan_file_has_it)
 }
 END_TEST
 
+START_TEST(a_plan_file_has_strategies_of_experts)
+{
+    g_autoptr(Model) model = expert_model(QWEN);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+    g_autoptr(GError) error = NULL;
+
+    request.top = 1;
+    request.strategy = STRATEGY_FULL_SHARD;
+    request.sharding.num_overrides = 2;
+    request.sharding.overrides[0] =
+        (UnitOverride){REST_UNITS + 1, REST_UNITS + 1, STRATEGY_NO_SHARD, -1};
+    request.sharding.overrides[1] =
+        (UnitOverride){EXPERTS_UNITS + 2, EXPERTS_UNITS + 4, STRATEGY_SHARD_GRAD_OP, -1};
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_eq(result->plans->len, 1);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    g_autofree char *again = plan_print(read), *units = plan_units_text(read);
+    ck_assert_str_eq(again, text);
+    ck_assert_str_eq(units, "rest.0 no_shard, experts.1-3 shard_grad_op");
+}
+END_TEST
+
 START_TEST(plans_without_ep_do_not_name_it)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -441,6 +602,157 @@ START_TEST(plans_without_ep_do_not_name_it)
 }
 END_TEST
 
+/* ---- out of balance ---- */
+
+/* 16 tokens a rank go to 2 experts each: 32 rows.  Of two ranks that share 4 experts the busiest
+ * one has @arriving of their 64, as many of each of its 2. */
+static const struct {
+    double imbalance;
+    guint ep;
+    guint64 arriving;
+} busiest[] = {
+    {1, 2, 32},    /* balanced */
+    {1.25, 2, 40}, /* 32 x 1.25 */
+    {1.3, 2, 42},  /* 41.6, a part of a row is a row */
+    {2, 2, 64},    /* all */
+    {2, 4, 64},    /* of four ranks' 128 half, on one expert */
+    {1.5, 1, 32},  /* a rank that has all experts has its own tokens */
+};
+
+static guint64 elements_of(const Program *program, const char *name)
+{
+    return program_tensor(program, (guint)find_tensor(program, name))->elements;
+}
+
+/* Gate, up and down are products of (rows, 32) with (32, 48); forward, and twice that backward. */
+static double experts_flops(const Program *program)
+{
+    double flops = 0;
+
+    for (guint s = 0; s < program->segments->len; s++) {
+        const Segment *segment = program_segment(program, s);
+
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const OpKind kind = segment->ops[i].kind;
+
+            if (kind == OP_GROUPED_LINEAR || kind == OP_GROUPED_LINEAR_BACKWARD_INPUT ||
+                kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
+                flops += op_flops(&segment->ops[i]);
+        }
+    }
+    return flops;
+}
+
+START_TEST(the_busiest_rank_has_what_is_worked_out_by_hand)
+{
+    const guint ep = busiest[_i].ep;
+    const guint64 rows = busiest[_i].arriving;
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    Case one = expert_case(model, 4, 1, 1, ep);
+
+    one.workload.expert_imbalance = busiest[_i].imbalance;
+    g_autoptr(Program) program = case_build(&one);
+    guint64 bytes[NUM_VOLUMES];
+
+    ck_assert_uint_eq(elements_of(program, "sparse.expert_rows"), rows * 32);
+    ck_assert_uint_eq(elements_of(program, "sparse.expert_gate"), rows * 48);
+    ck_assert_double_eq_tol(experts_flops(program), 3.0 * 3 * 2 * (double)rows * 32 * 48, 1e-6);
+    program_volume(program, bytes);
+    /* of 4 blocks: rows of 32 bf16 four times, of an fp32 weight twice, from the other ranks */
+    ck_assert_uint_eq(bytes[VOLUME_ALL_TO_ALL],
+                      4 * (4 * (rows * 64 / ep) + 2 * (rows * 4 / ep)) * (ep - 1));
+    if (ep == 2) {
+        ck_assert_uint_eq(elements_of(program, "sparse.sent"), 32 * 32);
+        ck_assert_uint_eq(elements_of(program, "sparse.received"), rows * 32);
+    }
+}
+END_TEST
+
+/* What a plan says of balanced routing is what it said before there was a choice. */
+START_TEST(balanced_plans_do_not_name_it_and_others_do)
+{
+    g_autoptr(Model) model = expert_model(MIXTRAL);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+    char *text[3];
+    static const double imbalances[] = {0, 1, 1.5};
+
+    request.fixed[AXIS_DP_SHARD] = 8;
+    request.fixed_ep = 4;
+    for (guint i = 0; i < 3; i++) {
+        request.expert_imbalance = imbalances[i];
+        g_autoptr(Plan) plan = search_estimate(&request, NULL);
+        text[i] = plan_print(plan);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) read = plan_parse(text[i], "plan", &error);
+        ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+        g_autofree char *again = plan_print(read);
+        ck_assert_str_eq(again, text[i]);
+        g_autoptr(ProgramSet) set = plan_compile(read, &error);
+        ck_assert_msg(set != NULL, "%s", error == NULL ? "" : error->message);
+        ck_assert_int_eq(strstr(text[i], "\"expert_imbalance\" : 1.5") != NULL, i == 2);
+    }
+    ck_assert_str_eq(text[0], text[1]);
+    ck_assert_str_ne(text[0], text[2]);
+    for (guint i = 0; i < 3; i++)
+        g_free(text[i]);
+}
+END_TEST
+
+START_TEST(an_imbalance_that_cannot_be_is_refused_in_a_plan)
+{
+    static const char *const wrong[] = {"0.99", "2.01", "-1", "\"1.5\"", "1e999"};
+    g_autoptr(Model) model = expert_model(MIXTRAL); /* 4 experts, 2 a token: at most 2 */
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+
+    request.fixed[AXIS_DP_SHARD] = 8;
+    request.fixed_ep = 4;
+    request.expert_imbalance = 1.5;
+    g_autoptr(Plan) plan = search_estimate(&request, NULL);
+    g_autofree char *text = plan_print(plan);
+    char *at = strstr(text, "\"expert_imbalance\" : 1.5");
+    for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
+        g_autofree char *before = g_strndup(text, (gsize)(at - text));
+        g_autofree char *changed =
+            g_strdup_printf("%s\"expert_imbalance\" : %s%s", before, wrong[i],
+                            at + strlen("\"expert_imbalance\" : 1.5"));
+        g_autoptr(GError) error = NULL;
+        g_autoptr(Plan) read = plan_parse(changed, "plan", &error);
+
+        ck_assert_ptr_null(read);
+        ck_assert_msg(strstr(error->message, "expert_imbalance") != NULL ||
+                          strstr(error->message, "plan:") != NULL,
+                      "%s", error->message);
+    }
+    ck_assert_double_eq(workload_most_imbalance(0, 0), 1);
+    ck_assert_double_eq(workload_most_imbalance(256, 8), 32);
+}
+END_TEST
+
+/* More rows take no less time and memory. */
+START_TEST(imbalance_costs_time_and_memory)
+{
+    g_autoptr(Model) model = expert_model((guint)_i);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 8000, 1000);
+    SearchRequest request = request_for(model, topology);
+    double step_s = 0;
+    guint64 bytes = 0;
+
+    request.seq_len = 512;
+    request.fixed[AXIS_DP_SHARD] = 8;
+    request.fixed_ep = 4;
+    for (guint i = 0; i < 4; i++) {
+        request.expert_imbalance = 1 + i / 3.0;
+        g_autoptr(Plan) plan = search_estimate(&request, NULL);
+        ck_assert_double_gt(plan->prediction.step_seconds, step_s);
+        ck_assert_uint_gt(plan->prediction.memory_total, bytes);
+        step_s = plan->prediction.step_seconds;
+        bytes = plan->prediction.memory_total;
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("experts");
@@ -450,6 +762,7 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, ranks_hold_the_models_parameters_together, 0, num);
     tcase_add_test(tcase, state_is_what_is_worked_out_by_hand);
+    tcase_add_test(tcase, experts_are_sharded_where_the_rest_of_their_blocks_is_whole);
     tcase_add_loop_test(tcase, rows_go_to_their_experts_and_back, 0, G_N_ELEMENTS(exchanged));
     tcase_add_test(tcase, experts_on_all_ranks_are_not_gathered);
     tcase_add_test(tcase, neighbours_share_experts);
@@ -458,11 +771,19 @@ int main(void)
     tcase_add_test(tcase, latent_attention_and_experts_save_what_is_worked_out_by_hand);
     tcase_add_test(tcase, latent_projections_cost_their_matrices);
     tcase_add_test(tcase, ops_of_experts_move_what_is_worked_out_by_hand);
+    tcase_add_test(tcase, what_weights_need_of_experts_is_worked_out_by_hand);
+    tcase_add_loop_test(tcase, both_parts_of_backward_are_its_work, 0, num);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
     tcase_add_loop_test(tcase, what_does_not_go_with_experts_is_refused, 0, G_N_ELEMENTS(refused));
     tcase_add_test(tcase, a_model_without_experts_has_no_ep);
     tcase_add_test(tcase, search_tries_every_ep_and_a_plan_file_has_it);
+    tcase_add_test(tcase, a_plan_file_has_strategies_of_experts);
     tcase_add_test(tcase, plans_without_ep_do_not_name_it);
+    tcase_add_loop_test(tcase, the_busiest_rank_has_what_is_worked_out_by_hand, 0,
+                        G_N_ELEMENTS(busiest));
+    tcase_add_test(tcase, balanced_plans_do_not_name_it_and_others_do);
+    tcase_add_test(tcase, an_imbalance_that_cannot_be_is_refused_in_a_plan);
+    tcase_add_loop_test(tcase, imbalance_costs_time_and_memory, 0, num);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -428,7 +428,9 @@ START_TEST(a_field_that_decides_the_kv_heads_is_missed_aloud)
     g_autoptr(Model) model = load("falcon-rw-without-multi-query");
     ck_assert_uint_eq(model->kv_heads, 1);
     ck_assert_msg(strstr(said->str, "1 kv heads assumed") != NULL, "%s", said->str);
-    ck_assert_msg(strstr(said->str, "\"multi_query\" is missing") != NULL, "%s", said->str);
+    ck_assert_msg(strstr(said->str, "\"multi_query\" is missing; so are ") != NULL, "%s",
+                  said->str);
+    ck_assert_msg(strstr(said->str, "\"parallel_attn\" (true)") != NULL, "%s", said->str);
 }
 END_TEST
 

@@ -13,7 +13,7 @@ START_TEST(a_framework_without_differences_changes_nothing)
     for (guint kind = 0; kind < NUM_OPS; kind++) {
         const Op op = {.kind = (OpKind)kind};
 
-        ck_assert_double_eq_tol(framework_passes(own, &op), 1, 1e-15);
+        ck_assert_double_eq_tol(framework_passes(own, &op, FALSE), 1, 1e-15);
     }
     ck_assert_double_eq_tol(framework_exposed(own, "tp", OP_ALL_REDUCE, TRUE), 1, 1e-15);
     ck_assert_double_eq_tol(framework_exposed(own, "ep", OP_ALL_TO_ALL, TRUE), 1, 1e-15);
@@ -36,7 +36,7 @@ static double moved_bytes(const Framework *framework, OpKind kind, const char *a
                        : accesses[i] == 'w' ? ACCESS_WRITE
                                             : ACCESS_UPDATE,
                        0, WHOLE_TENSOR);
-    return op_memory_bytes(&op, 0) * framework_passes(framework, &op);
+    return op_memory_bytes(&op, 0) * framework_passes(framework, &op, FALSE);
 }
 
 START_TEST(others_add_to_the_residual_stream_by_an_op_of_its_own)
@@ -165,6 +165,64 @@ START_TEST(exchanges_that_are_hidden_leave_the_rest_of_them)
      */
     ck_assert_double_le(own.step_seconds - less.step_seconds, 2 * hidden_s);
     ck_assert_double_ge(own.step_seconds - less.step_seconds, 0.99 * hidden_s);
+}
+END_TEST
+
+/* Sixteen ranks of two nodes whose network is slow: what hides of exchanges that take longer than
+ * the rest of a block is that share of the rest, and two blocks are all that computes for long. */
+START_TEST(no_more_of_exchanges_is_hidden_than_there_is_beside_them)
+{
+    g_autofree char *many = with(sparse_row, "gpus", "16");
+    g_autofree char *wide = with(many, "dp", "16");
+    g_autofree char *far = with(wide, "ep", "16");
+    g_autofree char *text = with(far, "network", "1x100 Gb/s");
+    Framework hides = *framework_default();
+    const Prediction own = text_priced_for(text, &hides);
+
+    hides.exchange_hidden = 0.7;
+    const Prediction less = text_priced_for(text, &hides);
+    const double exchanges_s = own.communication_seconds[VOLUME_ALL_TO_ALL];
+    const double hidden_s = exchanges_s - less.communication_seconds[VOLUME_ALL_TO_ALL];
+    const double compute_s = own.step_seconds - own.time_seconds[OP_CLASS_COMMUNICATION];
+    ck_assert_double_lt(compute_s, exchanges_s);
+    ck_assert_double_gt(hidden_s, 0.3 * compute_s); /* the rest is the head's */
+    ck_assert_double_lt(hidden_s, 0.7 * compute_s);
+}
+END_TEST
+
+/* Rows that fp8 pads are copied once more, forward and backward, to the experts and back: bf16 of
+ * 2048 tokens x 8 x 2048 in two blocks read and written, at 0.85 of 3.35 TB/s. */
+START_TEST(rows_of_experts_are_padded_in_fp8_only)
+{
+    g_autofree char *text = with(sparse_row, "precision_kind", "fp8");
+    const double bytes = 4.0 * 2 * 2 * 2048 * 8 * 2048 * 2;
+    Framework pads = *framework_default();
+    const Prediction bf16 = text_priced_for(sparse_row, &pads), fp8 = text_priced_for(text, &pads);
+
+    pads.pads_rows = TRUE;
+    ck_assert_double_eq(text_priced_for(sparse_row, &pads).step_seconds, bf16.step_seconds);
+    ck_assert_double_eq_tol((text_priced_for(text, &pads).step_seconds - fp8.step_seconds) /
+                                (bytes / (0.85 * 3.35e12)),
+                            1, 0.02);
+}
+END_TEST
+
+/* Two ranks of a tp group: each moves 30 bytes for all 32,000 logits of two times 2048 tokens, not
+ * for its half, at 0.85 of A100's 2.04 TB/s. */
+START_TEST(the_loss_of_gathered_logits_is_taken_on_each_rank)
+{
+    g_autofree char *split = with(row, "tp", "2");
+    g_autofree char *text = with(split, "dp", "4");
+    const double bytes = 2.0 * 2048 * 16000 * 30;
+    Framework gathers = *framework_default();
+
+    gathers.logit_bytes = 30;
+    gathers.logit_held_bytes = 6;
+    const Prediction own = text_priced_for(text, &gathers);
+    gathers.gathers_logits = TRUE;
+    const Prediction all = text_priced_for(text, &gathers);
+    ck_assert_double_eq_tol((all.step_seconds - own.step_seconds) / (bytes / (0.85 * 2.039e12)), 1,
+                            0.01);
 }
 END_TEST
 
@@ -432,7 +490,10 @@ static Suite *framework_suite(void)
     tcase_add_test(test, rows_that_are_sent_once_take_less_time);
     tcase_add_test(test, exchanges_take_longer_where_nvlink_joins_their_ranks);
     tcase_add_test(test, exchanges_that_are_hidden_leave_the_rest_of_them);
+    tcase_add_test(test, no_more_of_exchanges_is_hidden_than_there_is_beside_them);
+    tcase_add_test(test, rows_of_experts_are_padded_in_fp8_only);
     tcase_add_test(test, an_activation_that_is_part_of_the_products_moves_nothing);
+    tcase_add_test(test, the_loss_of_gathered_logits_is_taken_on_each_rank);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
     tcase_add_test(test, logits_of_a_split_vocabulary_have_bytes_of_their_own);
     tcase_add_test(test, what_is_kept_gathered_is_whole_on_each_rank);

@@ -2,7 +2,8 @@
 #include "sim/search/cheapest.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
-#include "tests/suite.h"
+#include "sim/search/price.h"
+#include "tests/sim/spec_case.h"
 
 #include <math.h>
 #include <string.h>
@@ -259,6 +260,76 @@ START_TEST(the_cheapest_token_is_looked_for_on_fewer_gpus_too)
 }
 END_TEST
 
+/* The fastest of one GPU, a node's four and half; where links are fast nothing is. */
+START_TEST(fewer_gpus_are_named_where_they_are_faster)
+{
+    const guint megabytes_per_s[] = {1, 1000000};
+    g_autoptr(Model) model = tiny();
+
+    for (guint i = 0; i < 2; i++) {
+        g_autoptr(Topology) topology = case_gpu_topology(4, 8000, megabytes_per_s[i]);
+        SearchRequest request = request_on(model, topology);
+
+        request.gpus = 16;
+        request.global_batch = 16;
+        request.top = 1;
+        g_autoptr(SearchResult) all = search(&request);
+        const Plan *best = g_ptr_array_index(all->plans, 0);
+        g_autoptr(Plan) faster = search_fewer_faster(&request, best);
+        ck_assert_int_eq(faster != NULL, i == 0);
+        if (faster == NULL)
+            continue;
+        ck_assert_double_gt(faster->prediction.tokens_per_second,
+                            best->prediction.tokens_per_second);
+        for (request.gpus = 1; request.gpus <= 8; request.gpus *= request.gpus == 1 ? 4 : 2) {
+            g_autoptr(SearchResult) fewer = search(&request);
+            const Plan *one = g_ptr_array_index(fewer->plans, 0);
+
+            ck_assert_double_le(one->prediction.tokens_per_second,
+                                faster->prediction.tokens_per_second);
+        }
+        request.gpus = 16;
+        request.sort = SORT_MEMORY; /* says nothing of who is faster */
+        ck_assert_ptr_null(search_fewer_faster(&request, best));
+    }
+}
+END_TEST
+
+/* A card as large as what two ranks need leaves nothing to spare on two: on three there is. */
+START_TEST(the_smallest_number_with_memory_to_spare_is_named)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 100000);
+    SearchRequest request = request_on(model, topology);
+
+    request.gpus = 2;
+    request.global_batch = 0;
+    request.micro_batch = 1;
+    request.strategy = STRATEGY_FULL_SHARD;
+    request.recompute = RECOMPUTE_FULL;
+    request.fixed[AXIS_PP] = request.fixed[AXIS_TP] = request.fixed[AXIS_CP] = 1;
+    request.fixed[AXIS_DP_REPLICATE] = 1;
+    g_autoptr(SearchResult) large = search(&request);
+    ck_assert_uint_eq(search_roomy_gpus(&request, large, 2), 0); /* plenty here */
+    const Plan *plan = g_ptr_array_index(large->plans, 0);
+
+    topology->gpu.memory_bytes = plan->prediction.memory_total;
+    g_autoptr(SearchResult) full = search(&request);
+    ck_assert_uint_gt(full->plans->len, 0);
+    const guint roomy = search_roomy_gpus(&request, full, 2);
+    request.gpus = roomy;
+    g_autoptr(SearchResult) more = search(&request);
+    ck_assert_uint_eq(search_roomy_gpus(&request, more, roomy), 0);
+    ck_assert_uint_gt(more->plans->len, 0);
+    for (request.gpus = 3; request.gpus < roomy; request.gpus++) {
+        g_autoptr(SearchResult) between = search(&request);
+
+        for (guint i = 0; i < between->plans->len; i++)
+            ck_assert(plan_is_tight(g_ptr_array_index(between->plans, i)));
+    }
+}
+END_TEST
+
 /* What follows from the rest of the plan is printed, and found again. */
 START_TEST(a_plan_with_costs_reads_back_as_it_was_printed)
 {
@@ -297,6 +368,8 @@ int main(void)
     tcase_add_test(tcase, a_topology_says_what_it_costs_and_prints_the_same);
     tcase_add_test(tcase, unknown_keys_of_cost_and_reliability_are_refused);
     tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);
+    tcase_add_test(tcase, the_smallest_number_with_memory_to_spare_is_named);
+    tcase_add_test(tcase, fewer_gpus_are_named_where_they_are_faster);
     tcase_add_test(tcase, a_plan_with_costs_reads_back_as_it_was_printed);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -243,11 +243,15 @@ static const char *all_nv12(guint a, guint b)
 START_TEST(the_gpu_must_be_given_and_fit_the_links)
 {
     const ImportOptions unknown = {.gpu = "h101"}, outside = {.gpu = "../localhost"},
-                        amd = {.gpu = "mi300x"}, other = {.topology = "dgx-h100"};
+                        amd = {.gpu = "mi300x"}, other = {.topology = "dgx-h100"},
+                        part = {.gpu = "h200"}, several = {.gpu = "a10, l40s"};
     g_autofree char *hidden = matrix(8, all_sys), *switched = matrix(8, all_nv12);
 
     check_refused(four, &nothing, "f:1: topo -m does not say which GPUs these are; give --gpu");
     check_refused(four, &unknown, "--gpu \"h101\" is unknown");
+    check_refused(four, &part, "(did you mean \"h200-");
+    check_refused(four, &part, "allowed: one of a10, ");
+    check_refused(four, &several, "unsupported: mixed GPUs");
     check_refused(four, &outside, "--gpu \"../localhost\" is unknown");
     check_refused(four, &amd, "the NVLink and PCIe rates of --gpu mi300x are not known");
     check_refused(four, &ada, "GPU0 and GPU1 are joined by 4 NVLinks; rtx-4090 has 0");

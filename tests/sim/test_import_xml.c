@@ -45,6 +45,26 @@ static const char *const bare = "<system version=\"1\">\n"
                                 "  </cpu>\n"
                                 "</system>\n";
 
+/* nccl-tests 232: one GPU beside four adapters of 400 Gb/s has not 200 GB/s. */
+START_TEST(adapters_give_a_gpu_no_more_than_its_slot_takes)
+{
+    g_autoptr(GString) text = g_string_new("<system version=\"1\"><cpu numaid=\"0\">"
+                                           "<pci busid=\"0000:1b:00.0\" class=\"0x030200\" "
+                                           "device=\"0x2330\"><gpu dev=\"0\" sm=\"90\"/></pci>");
+
+    for (guint i = 0; i < 4; i++)
+        g_string_append_printf(text,
+                               "<pci busid=\"0000:2%u:00.0\" class=\"0x020700\"><nic><net "
+                               "name=\"mlx5_%u\" dev=\"%u\" speed=\"400000\"/></nic></pci>",
+                               i, i, i);
+    g_string_append(text, "</cpu></system>");
+    g_autoptr(Topology) t = imported(text->str, &nothing);
+    ck_assert_uint_eq(t->gpus_per_node, 1);
+    ck_assert_uint_eq(t->networks->len, 1);
+    ck_assert_double_eq(level_of(t, 0)->bytes_per_s, 63e9); /* PCIe 5 x16 */
+}
+END_TEST
+
 START_TEST(links_to_switches_and_adapters_are_added_up)
 {
     g_autoptr(Topology) t = imported(two, &nothing);
@@ -132,7 +152,8 @@ static const struct {
     {"busid=\"0000:1a:00.0\"", "bus=\"\"", "f:11: <pci busid=\"\">"},
     {"count=\"9\"", "count=\"nine\"", "f:7: <nvlink> count=\"nine\"; allowed: an integer"},
     {"speed=\"400000\"", "speed=\"-1\"", "f:18: <net> speed=\"-1\""},
-    {"device=\"0x2330\"", "device=\"0x20b0\"", "f:5: another GPU than that of line 11"},
+    {"device=\"0x2330\"", "device=\"0x20b0\"",
+     "f:5: another GPU than that of line 11; unsupported: mixed GPUs"},
     {"<cpu numaid=\"0\">", "<nvlink target=\"x\" count=\"1\"/><cpu>",
      "f:3: <nvlink> outside <gpu>"},
     {"<cpu numaid=\"0\">", "<gpu dev=\"0\"/><cpu>", "f:3: <gpu> outside <pci>"},
@@ -188,6 +209,7 @@ int main(void)
     g_log_set_always_fatal(G_LOG_LEVEL_CRITICAL | G_LOG_FLAG_FATAL);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, links_to_switches_and_adapters_are_added_up);
+    tcase_add_test(tcase, adapters_give_a_gpu_no_more_than_its_slot_takes);
     tcase_add_test(tcase, nvlink_that_a_file_leaves_out_is_assumed_and_said);
     tcase_add_test(tcase, cards_have_the_pcie_switches_of_the_file);
     tcase_add_test(tcase, a_bridge_joins_the_gpu_that_it_names);

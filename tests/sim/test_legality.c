@@ -329,6 +329,12 @@ static const struct {
     {"layers.7", TRUE, 8, 8},
     {"layers.0-7", TRUE, 1, 8},
     {"layers.3-3", TRUE, 4, 4},
+    {"experts.0", TRUE, EXPERTS_UNITS + 1, EXPERTS_UNITS + 1},
+    {"experts.3-60", TRUE, EXPERTS_UNITS + 4, EXPERTS_UNITS + 61},
+    {"rest.2-7", TRUE, REST_UNITS + 3, REST_UNITS + 8},
+    {"experts", FALSE, 0, 0},
+    {"expert.3", FALSE, 0, 0},
+    {"rest.3-", FALSE, 0, 0},
     {"layers.7-3", FALSE, 0, 0},
     {"layers.", FALSE, 0, 0},
     {"layers.x", FALSE, 0, 0},
@@ -354,6 +360,9 @@ START_TEST(unit_ranges_are_read_strictly)
     ck_assert_uint_eq(unit.last, ranges[_i].last);
     ck_assert_int_eq(unit.strategy, -1);
     ck_assert_int_eq(unit.keep, -1);
+    g_autofree char *back = unit_override_units(&unit);
+    ck_assert_str_eq(back,
+                     g_str_equal(ranges[_i].text, "layers.3-3") ? "layers.3" : ranges[_i].text);
 }
 END_TEST
 

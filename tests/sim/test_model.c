@@ -430,6 +430,9 @@ START_TEST(unknown_names_are_refused_with_the_nearest_model)
     ck_assert_ptr_null(model_load("llama-3.1-8", "models", &error));
     ck_assert_ptr_nonnull(strstr(error->message, "did you mean \"llama-3.1-8b\"?"));
     ck_assert_ptr_nonnull(strstr(error->message, "tiny-1m"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(model_load("deepseek", "models", &error)); /* a part of a name */
+    ck_assert_ptr_nonnull(strstr(error->message, "did you mean \"deepseek-v3\"?"));
 }
 END_TEST
 

@@ -71,7 +71,7 @@ static void add_mesh(const SearchRequest *request, GPtrArray *all, guint replica
                     continue;
                 one.layout.size[AXIS_TP] = tp;
                 one.workload =
-                    (Workload){batch, request->seq_len, request->recipe, request->optimizer};
+                    (Workload){batch, request->seq_len, request->recipe, request->optimizer, 0};
                 one.sharding = request->sharding;
                 one.sharding.strategy = (Strategy)s;
                 sharding_normalise(&one.sharding, &one.layout, &one.schedule);

@@ -231,8 +231,8 @@ static void compare_search(GRand *random, const Framework *framework)
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
     Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
 
-    every.one.workload =
-        (Workload){request.global_batch, request.seq_len, request.recipe, request.optimizer};
+    every.one.workload = (Workload){request.global_batch, request.seq_len, request.recipe,
+                                    request.optimizer, request.expert_imbalance};
     every.one.sequence_parallel = request.sequence_parallel;
     add_all(&every);
     compare(&every);
@@ -287,7 +287,10 @@ START_TEST(as_few_layers_are_computed_again_as_fit)
         g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
         Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
 
-        every.one.workload = (Workload){12, 256, &recipe_zero, OPTIMIZER_ADAMW};
+        every.one.workload = (Workload){.global_batch = 12,
+                                        .seq_len = 256,
+                                        .recipe = &recipe_zero,
+                                        .optimizer = OPTIMIZER_ADAMW};
         every.one.layout.size[AXIS_PP] = 3;
         for (guint r = 0; r < NUM_RECOMPUTES; r++) {
             every.one.sharding = request.sharding;

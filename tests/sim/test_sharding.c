@@ -246,6 +246,36 @@ START_TEST(overrides_change_one_field_of_their_units_and_the_last_one_holds)
 }
 END_TEST
 
+/* A block is named with its experts, and each part of it alone. */
+START_TEST(overrides_name_blocks_or_parts_of_them)
+{
+    const Sharding sharding = {
+        .strategy = STRATEGY_FULL_SHARD,
+        .keep_last = TRUE,
+        .num_overrides = 4,
+        .overrides = {{1, 3, STRATEGY_SHARD_GRAD_OP, -1},
+                      {EXPERTS_UNITS + 2, EXPERTS_UNITS + 3, STRATEGY_SHARD_OPTIMIZER, -1},
+                      {REST_UNITS + 3, REST_UNITS + 4, STRATEGY_NO_SHARD, -1},
+                      {EXPERTS_UNITS + 4, EXPERTS_UNITS + 4, -1, TRUE}},
+    };
+    static const Strategy block[] = {STRATEGY_FULL_SHARD,    STRATEGY_SHARD_GRAD_OP,
+                                     STRATEGY_SHARD_GRAD_OP, STRATEGY_NO_SHARD,
+                                     STRATEGY_NO_SHARD,      STRATEGY_FULL_SHARD},
+                          experts[] = {STRATEGY_FULL_SHARD,      STRATEGY_SHARD_GRAD_OP,
+                                       STRATEGY_SHARD_OPTIMIZER, STRATEGY_SHARD_OPTIMIZER,
+                                       STRATEGY_FULL_SHARD,      STRATEGY_FULL_SHARD};
+
+    for (guint unit = 1; unit < G_N_ELEMENTS(block); unit++) {
+        ck_assert_int_eq(sharding_unit_strategy(&sharding, unit), block[unit]);
+        ck_assert_int_eq(sharding_unit_strategy(&sharding, EXPERTS_UNITS + unit), experts[unit]);
+    }
+    ck_assert_int_eq(sharding_unit_strategy(&sharding, ROOT_UNIT), STRATEGY_FULL_SHARD);
+    ck_assert(sharding_unit_kept(&sharding, EXPERTS_UNITS + 4, 5));
+    ck_assert(sharding_unit_kept(&sharding, EXPERTS_UNITS + 5, 5));
+    ck_assert(!sharding_unit_kept(&sharding, EXPERTS_UNITS + 5, 6));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("sharding");
@@ -262,6 +292,7 @@ int main(void)
     tcase_add_test(tcase, names_are_read_back_and_strategies_in_upper_case_too);
     tcase_add_test(tcase, the_root_and_the_last_block_are_kept_where_asked);
     tcase_add_test(tcase, overrides_change_one_field_of_their_units_and_the_last_one_holds);
+    tcase_add_test(tcase, overrides_name_blocks_or_parts_of_them);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

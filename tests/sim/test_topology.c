@@ -283,7 +283,10 @@ static const struct {
     {"oversubscription = 1.5", "oversubscription = 0.5",
      "t:32: [network ib] oversubscription: \"0.5\": allowed: at least 1"},
     {"kind = cuda", "kind = tpu", "t:15: [gpu g] kind: \"tpu\": allowed: cpu, cuda"},
-    {"gpu = g", "gpu = h", "t:13: [gpu g]: [node] has gpu = h; allowed: one kind of GPU"},
+    {"gpu = g", "gpu = h", "t:13: [gpu g]: [node] has gpu = h; unsupported: mixed GPUs"},
+    {"gpu = g", "gpu = g, h", "unsupported: mixed GPUs"},
+    {"gpu = g", "gpu = 4x g + 4x h", "unsupported: mixed GPUs"},
+    {"[gpu g]", "[node two]", "unsupported: mixed GPUs"},
     {"[gpu g]", "[gpu]", "t:13: [gpu]: unknown group"},
     {"bf16/busy2/threads1/1024x768x256", "bf16/busy2/threads1/1024x768",
      "t:46: [measured gemm] bf16/busy2/threads1/1024x768: unknown key; allowed: DTYPE/"},
@@ -381,6 +384,12 @@ START_TEST(unknown_names_are_refused_with_those_that_ship)
     ck_assert_ptr_null(topology_load("dgx-h200", "topologies", &error));
     ck_assert_ptr_nonnull(strstr(error->message, "dgx-h200"));
     ck_assert_ptr_nonnull(strstr(error->message, "localhost"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("dgx-h10", "topologies", &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "did you mean \"dgx-h100\"?"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("A800", "topologies", &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "(a800-sxm-80gb is a GPU; a topology says"));
 }
 END_TEST
 

@@ -1,20 +1,15 @@
 #include "sim/input/workload.h"
 #include "tests/suite.h"
 
-/* Bytes a parameter of what is kept with nothing sharded (DESIGN 4). */
-static double state_bytes(const Recipe *recipe, Optimizer optimizer)
-{
-    return dtype_bytes(recipe->stored) + dtype_bytes(recipe->gradient) + (recipe->master ? 4 : 0) +
-           optimizer_bytes_per_parameter(optimizer);
-}
-
 START_TEST(recipes_keep_16_bytes_a_parameter_with_adamw_and_megatron_18)
 {
-    ck_assert_double_eq(state_bytes(&recipe_zero, OPTIMIZER_ADAMW), 2 + 2 + 4 + 4 + 4);
-    ck_assert_double_eq(state_bytes(&recipe_fsdp2, OPTIMIZER_ADAMW), 4 + 4 + 8);
-    ck_assert_double_eq(state_bytes(&recipe_fp32, OPTIMIZER_ADAMW), 4 + 4 + 4 + 4);
-    ck_assert_double_eq(state_bytes(&recipe_megatron, OPTIMIZER_ADAMW), 2 + 4 + 4 + 4 + 4);
-    ck_assert_double_eq(state_bytes(&recipe_fp32, OPTIMIZER_SGD), 8);
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_zero, OPTIMIZER_ADAMW),
+                        2 + 2 + 4 + 4 + 4);
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_fsdp2, OPTIMIZER_ADAMW), 4 + 4 + 8);
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_fp32, OPTIMIZER_ADAMW), 4 + 4 + 4 + 4);
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_megatron, OPTIMIZER_ADAMW),
+                        2 + 4 + 4 + 4 + 4);
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_fp32, OPTIMIZER_SGD), 8);
 }
 END_TEST
 
@@ -27,7 +22,8 @@ START_TEST(eight_bit_moments_have_a_scale_a_block)
     ck_assert_uint_eq(moment_bytes(256, 256), 256 + 4);
     ck_assert_uint_eq(moment_bytes(257, 256), 257 + 8);
     ck_assert_uint_eq(moment_bytes(257, optimizer_moment_block(OPTIMIZER_ADAMW)), 4 * 257);
-    ck_assert_double_eq(state_bytes(&recipe_zero, OPTIMIZER_ADAM8BIT), 8 + 2 * (1 + 4 / 256.0));
+    ck_assert_double_eq(recipe_bytes_per_parameter(&recipe_zero, OPTIMIZER_ADAM8BIT),
+                        8 + 2 * (1 + 4 / 256.0));
 }
 END_TEST
 
@@ -41,8 +37,8 @@ START_TEST(other_precisions_keep_what_their_recipe_keeps)
         const Recipe *fp8 = recipe_with_precision(names[i], DTYPE_FP8);
 
         ck_assert_ptr_eq(recipe_with_precision(half, DTYPE_BF16), names[i]);
-        ck_assert_double_eq(state_bytes(half, OPTIMIZER_ADAMW),
-                            state_bytes(names[i], OPTIMIZER_ADAMW));
+        ck_assert_double_eq(recipe_bytes_per_parameter(half, OPTIMIZER_ADAMW),
+                            recipe_bytes_per_parameter(names[i], OPTIMIZER_ADAMW));
         ck_assert_int_eq(half->compute, DTYPE_FP16);
         ck_assert_int_eq(fp8->precision, DTYPE_FP8);
         ck_assert_int_eq(fp8->compute, DTYPE_BF16);

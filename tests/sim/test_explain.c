@@ -1,0 +1,443 @@
+/* fsdp-plan explain and check: what a program reads is what people read. */
+#include "sim/answer_json.h"
+#include "sim/base/text.h"
+#include "sim/explain.h"
+#include "sim/search/price.h"
+#include "tests/sim/family_case.h"
+#include "tests/sim/spec_case.h"
+
+#include <math.h>
+
+/* ---- what explain prints ---- */
+
+static GString *captured;
+
+static void capture(const char *text)
+{
+    g_string_append(captured, text);
+}
+
+static char *explained_text(const Plan *plan)
+{
+    g_autoptr(GError) error = NULL;
+
+    captured = g_string_new(NULL);
+    const GPrintFunc before = g_set_print_handler(capture);
+    const gboolean done = explain_print(plan, &error);
+    g_set_print_handler(before);
+    ck_assert_msg(done, "%s", error == NULL ? "" : error->message);
+    return g_string_free(g_steal_pointer(&captured), FALSE);
+}
+
+static JsonNode *explained(const Plan *plan)
+{
+    g_autoptr(GError) error = NULL;
+    JsonNode *node = explain_answer(plan, &error);
+
+    ck_assert_msg(node != NULL, "%s", error == NULL ? "" : error->message);
+    return node;
+}
+
+/* ---- plans ---- */
+
+typedef struct {
+    const char *name;
+    guint axes[NUM_AXES], ep, memory_mb;
+    const char *framework;
+    gboolean experts, units;
+} Explained;
+
+static const Explained explained_plans[] = {
+    {.name = "alone", .axes = {1, 1, 1, 1, 1}, .memory_mb = 80000},
+    {.name = "stages", .axes = {2, 1, 2, 1, 1}, .memory_mb = 80000},
+    {.name = "tensor and context", .axes = {1, 1, 1, 2, 2}, .memory_mb = 80000},
+    {.name = "experts", .experts = TRUE, .axes = {2, 1, 2, 1, 1}, .ep = 2, .memory_mb = 80000},
+    {.name = "units", .axes = {1, 1, 4, 1, 1}, .memory_mb = 80000, .units = TRUE},
+    {.name = "too large", .axes = {1, 1, 2, 1, 1}, .memory_mb = 1},
+    {.name = "another framework",
+     .axes = {1, 1, 2, 1, 1},
+     .memory_mb = 80000,
+     .framework = "megatron"},
+};
+
+static Plan *explained_plan_of(const Explained *of, const Model *model)
+{
+    g_autoptr(Topology) topology = case_gpu_topology(1, of->memory_mb, 100000);
+    g_autoptr(GError) error = NULL;
+    SearchRequest request = {
+        .model = model,
+        .topology = topology,
+        .global_batch = 8,
+        .seq_len = 16,
+        .recipe = &recipe_zero,
+        .strategy = STRATEGY_FULL_SHARD,
+        .recompute = -1,
+        .schedule = -1,
+        .context = -1,
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .framework = of->framework == NULL ? NULL : framework_from_name(of->framework),
+    };
+
+    memcpy(request.fixed, of->axes, sizeof request.fixed);
+    request.fixed_ep = MAX(of->ep, 1);
+    request.gpus = 1;
+    for (guint a = 0; a < NUM_AXES; a++)
+        request.gpus *= of->axes[a];
+    if (of->units)
+        request.sharding.overrides[request.sharding.num_overrides++] = (UnitOverride){
+            .first = ROOT_UNIT, .last = ROOT_UNIT, .strategy = STRATEGY_NO_SHARD, .keep = -1};
+    Plan *plan = search_estimate(&request, &error);
+    ck_assert_msg(plan != NULL, "%s: %s", of->name, error == NULL ? "" : error->message);
+    return plan;
+}
+
+static Plan *explained_plan(const Explained *of)
+{
+    g_autoptr(Model) model = of->experts ? expert_model(0) : case_model(&case_shape);
+
+    return explained_plan_of(of, model);
+}
+
+/* ---- both say the same ---- */
+
+static JsonObject *member(JsonObject *object, const char *name)
+{
+    return json_object_has_member(object, name) ? json_object_get_object_member(object, name)
+                                                : NULL;
+}
+
+/* @line: as the text has it, up to what is left out. */
+static void assert_line(const char *text, const char *name, char *line)
+{
+    ck_assert_msg(strstr(text, line) != NULL, "%s: \"%s\" is not in\n%.6000s", name, line, text);
+    g_free(line);
+}
+
+static char *member_bytes(JsonObject *object, const char *name)
+{
+    return bytes_text((guint64)json_object_get_int_member(object, name));
+}
+
+static void memory_says_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonObject *memory = member(answer, "memory");
+
+    if (memory == NULL) {
+        ck_assert_msg(strstr(text, "three views") == NULL, "%s: no memory", name);
+        return;
+    }
+    g_autofree char *live = member_bytes(memory, "allocated_bytes");
+    g_autofree char *arena = member_bytes(memory, "reserved_bytes");
+    g_autofree char *process = member_bytes(memory, "process_bytes");
+    g_autofree char *passes = member_bytes(memory, "passes_bytes");
+    g_autofree char *optimizer = member_bytes(memory, "optimizer_bytes");
+    JsonObject *host = member(memory, "host");
+    g_autofree char *node = member_bytes(host, "needs_bytes");
+    g_autofree char *has = member_bytes(host, "has_bytes");
+
+    assert_line(text, name,
+                g_strdup_printf("(allocated) %s, arena (reserved) %s, process (as the driver "
+                                "counts) %s:",
+                                live, arena, process));
+    assert_line(text, name, g_strdup_printf("  %-24s %10s", "forward and backward", passes));
+    assert_line(text, name, g_strdup_printf("  %-24s %10s", "optimiser step", optimizer));
+    assert_line(text, name, g_strdup_printf("goes on) = %s of %s", node, has));
+}
+
+static void stages_say_the_same(JsonObject *answer, const char *name, const char *text, guint pp)
+{
+    JsonObject *bubble = member(answer, "bubble");
+
+    ck_assert_msg((bubble != NULL) == (pp > 1), "%s: bubble", name);
+    ck_assert_msg(json_object_has_member(answer, "stages") == (pp > 1), "%s: stages", name);
+    if (pp == 1)
+        return;
+    JsonArray *stages = json_object_get_array_member(answer, "stages");
+    ck_assert_uint_eq(json_array_get_length(stages), pp);
+    for (guint s = 0; s < pp; s++) {
+        JsonObject *stage = json_array_get_object_element(stages, s);
+        g_autofree char *memory = member_bytes(stage, "memory_bytes");
+        g_autofree char *compute =
+            seconds_text(json_object_get_double_member(stage, "compute_seconds"));
+
+        assert_line(text, name, g_strdup_printf(" %10s %10s", memory, compute));
+        assert_line(text, name,
+                    g_strdup_printf("  %3u  %s", s, json_object_get_string_member(stage, "holds")));
+    }
+    assert_line(text, name,
+                g_strdup_printf("bubble, by formula: %s = %.1f%%",
+                                json_object_get_string_member(bubble, "formula"),
+                                100 * json_object_get_double_member(bubble, "formula_fraction")));
+}
+
+static void state_says_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonObject *state = member(answer, "state"), *experts = member(state, "experts");
+    JsonObject *each = member(state, "bytes_per_parameter");
+    g_autofree char *bytes = member_bytes(state, "bytes");
+    g_autofree char *unsharded = member_bytes(state, "unsharded_bytes");
+
+    assert_line(text, name,
+                g_strdup_printf("Psi = %" G_GINT64_FORMAT " parameters",
+                                json_object_get_int_member(state, "parameters")));
+    assert_line(text, name,
+                g_strdup_printf("d = %" G_GINT64_FORMAT "; %g + %g + %g bytes a parameter",
+                                json_object_get_int_member(state, "d"),
+                                json_object_get_double_member(each, "parameter"),
+                                json_object_get_double_member(each, "gradient"),
+                                json_object_get_double_member(each, "master_and_moments")));
+    assert_line(text, name, g_strdup_printf("%s a rank (unsharded: %s)", bytes, unsharded));
+    if (experts != NULL)
+        assert_line(text, name,
+                    g_strdup_printf("of them %" G_GINT64_FORMAT " of the %" G_GINT64_FORMAT
+                                    " experts",
+                                    json_object_get_int_member(experts, "parameters"),
+                                    json_object_get_int_member(experts, "held")));
+}
+
+/* Groups' bytes add up to what a rank receives, but for scalars, which no group is told of. */
+static void volume_says_the_same(JsonObject *answer, const char *name, const char *text,
+                                 const Plan *plan)
+{
+    JsonArray *volume = json_object_get_array_member(answer, "volume");
+    gint64 gathered = 0;
+
+    for (guint i = 0; i < json_array_get_length(volume); i++) {
+        JsonObject *group = json_array_get_object_element(volume, i);
+        JsonObject *received = member(group, "received_bytes"), *times = member(group, "times");
+        g_autofree char *unit = member_bytes(group, "unit_bytes");
+
+        assert_line(text, name,
+                    g_strdup_printf("  %-9s %4" G_GINT64_FORMAT " ranks: %s = %s",
+                                    json_object_get_string_member(group, "group"),
+                                    json_object_get_int_member(group, "ranks"),
+                                    json_object_get_string_member(group, "unit"), unit));
+        if (!json_object_has_member(received, "all_gather"))
+            continue;
+        gathered += json_object_get_int_member(received, "all_gather");
+        assert_line(
+            text, name,
+            g_strdup_printf("all_gather %.4g", json_object_get_double_member(times, "all_gather")));
+    }
+    ck_assert_int_eq(gathered, (gint64)plan->prediction.communication_bytes[VOLUME_ALL_GATHER]);
+}
+
+static guint lines_between(const char *text, const char *first, const char *end)
+{
+    const char *from = strstr(text, first);
+    const char *to = from == NULL ? NULL : strstr(from, end);
+    guint lines = 0;
+
+    ck_assert_msg(to != NULL, "\"%s\" to \"%s\" are not in\n%s", first, end, text);
+    for (from = strchr(from, '\n') + 1; from < to; from = strchr(from, '\n') + 1)
+        lines++;
+    return lines;
+}
+
+static void changes_say_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonArray *changes = json_object_get_array_member(answer, "changes");
+
+    ck_assert_msg(json_array_get_length(changes) ==
+                      lines_between(text, "one change, simulated", "\nthe same batch"),
+                  "%s: changes", name);
+    for (guint i = 0; i < json_array_get_length(changes); i++) {
+        JsonObject *change = json_array_get_object_element(changes, i);
+        g_autofree char *micro =
+            g_strdup_printf("(%" G_GINT64_FORMAT " x %" G_GINT64_FORMAT ")",
+                            json_object_get_int_member(change, "micro_batches"),
+                            json_object_get_int_member(change, "micro_batch"));
+
+        assert_line(text, name,
+                    g_strdup_printf("  %-25s %-10s %+6.1f%% tokens/s",
+                                    json_object_get_string_member(change, "change"), micro,
+                                    100 * json_object_get_double_member(change, "speed_change")));
+    }
+}
+
+/* Each of them can be kept and run. */
+static void others_say_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonArray *others = json_object_get_array_member(answer, "others");
+
+    ck_assert_msg(json_array_get_length(others) == lines_between(text, "other choices:", "\nof "),
+                  "%s: others", name);
+    for (guint i = 0; i < json_array_get_length(others); i++) {
+        g_autofree char *printed = json_to_string(json_array_get_element(others, i), FALSE);
+        g_autoptr(Plan) other = plan_parse(printed, "other", NULL);
+        g_autofree char *layout = other == NULL ? NULL : plan_layout_text(other);
+        JsonObject *object = json_array_get_object_element(others, i);
+
+        ck_assert_msg(other != NULL, "%s: %s", name, printed);
+        assert_line(text, name, g_strdup_printf("  %-33s ", layout));
+        assert_line(text, name,
+                    g_strdup_printf("%+6.1f%% time",
+                                    100 * json_object_get_double_member(object, "time_change")));
+    }
+}
+
+static void bound_says_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonObject *bound = member(answer, "bound");
+
+    assert_line(text, name,
+                g_strdup_printf("bound by %s %.0f%% of the step",
+                                json_object_get_string_member(bound, "by"),
+                                100 * json_object_get_double_member(bound, "share")));
+    assert_line(
+        text, name,
+        g_strdup_printf(" would gain %.1f%%",
+                        100 * json_object_get_double_member(bound, "hidden_communication_gain")));
+}
+
+static void assert_numbers(JsonArray *array, guint i, JsonNode *node, gpointer name);
+
+/* JSON has no number that is none. */
+static void assert_number(JsonObject *object, const char *key, JsonNode *node, gpointer name)
+{
+    (void)object;
+    if (JSON_NODE_HOLDS_OBJECT(node))
+        json_object_foreach_member(json_node_get_object(node), assert_number, name);
+    else if (JSON_NODE_HOLDS_ARRAY(node))
+        json_array_foreach_element(json_node_get_array(node), assert_numbers, name);
+    else if (json_node_get_value_type(node) == G_TYPE_DOUBLE)
+        ck_assert_msg(isfinite(json_node_get_double(node)), "%s: %s", (char *)name, key);
+}
+
+static void assert_numbers(JsonArray *array, guint i, JsonNode *node, gpointer name)
+{
+    (void)array;
+    (void)i;
+    assert_number(NULL, "an element", node, name);
+}
+
+/* Members of an object and, where it is no plan's model or the like, of those inside. */
+static void assert_documented(JsonObject *object, const char *key, JsonNode *node, gpointer text)
+{
+    static const char *const by_name[] = {"config",
+                                          "rejected",
+                                          "refused",
+                                          "time_seconds",
+                                          "communication_bytes",
+                                          "received_bytes",
+                                          "times",
+                                          "communication_seconds",
+                                          "arena_bytes",
+                                          "memory_bytes",
+                                          NULL};
+    g_autofree char *quoted = g_strdup_printf("`%s`", key);
+
+    (void)object;
+    ck_assert_msg(strcmp(key, "explain") == 0 || strstr(text, quoted) != NULL,
+                  "%s is not in reports/docs/json.md", quoted);
+    if (g_strv_contains(by_name, key))
+        return;
+    if (JSON_NODE_HOLDS_OBJECT(node))
+        json_object_foreach_member(json_node_get_object(node), assert_documented, text);
+    if (JSON_NODE_HOLDS_ARRAY(node) && json_array_get_length(json_node_get_array(node)) > 0) {
+        JsonNode *first = json_array_get_element(json_node_get_array(node), 0);
+
+        if (JSON_NODE_HOLDS_OBJECT(first) && strcmp(key, "stages") != 0)
+            json_object_foreach_member(json_node_get_object(first), assert_documented, text);
+    }
+}
+
+START_TEST(every_member_is_in_the_document)
+{
+    g_autofree char *text = NULL;
+    g_autoptr(Plan) plan = explained_plan(&explained_plans[_i]);
+    g_autoptr(JsonNode) node = explained(plan);
+
+    ck_assert(g_file_get_contents("reports/docs/json.md", &text, NULL, NULL));
+    assert_documented(NULL, "explain", node, text);
+}
+END_TEST
+
+START_TEST(explain_says_to_programs_what_it_says_to_people)
+{
+    const Explained *of = &explained_plans[_i];
+    g_autoptr(Plan) plan = explained_plan(of);
+    g_autofree char *text = explained_text(plan);
+    g_autoptr(JsonNode) node = explained(plan);
+    JsonObject *answer = json_node_get_object(node), *priced = member(answer, "plan");
+    const char *larger = json_object_get_null_member(answer, "larger")
+                             ? "no layout would be faster with more memory"
+                             : "with more memory ";
+
+    ck_assert_int_eq(json_object_get_boolean_member(priced, "feasible"), plan->reasons->len == 0);
+    ck_assert_double_eq(json_object_get_double_member(member(priced, "prediction"), "step_seconds"),
+                        plan->prediction.step_seconds);
+    memory_says_the_same(answer, of->name, text);
+    stages_say_the_same(answer, of->name, text, of->axes[AXIS_PP]);
+    state_says_the_same(answer, of->name, text);
+    volume_says_the_same(answer, of->name, text, plan);
+    bound_says_the_same(answer, of->name, text);
+    changes_say_the_same(answer, of->name, text);
+    others_say_the_same(answer, of->name, text);
+    ck_assert_int_eq(json_object_has_member(answer, "units"), of->units);
+    ck_assert_int_eq(strstr(text, "\nunits that differ (") != NULL, of->units);
+    assert_line(text, of->name,
+                g_strdup_printf("\nof %" G_GINT64_FORMAT " candidates",
+                                json_object_get_int_member(answer, "candidates")));
+    ck_assert_msg(strstr(text, larger) != NULL, "%s: larger", of->name);
+    assert_number(NULL, "the answer", node, (gpointer)of->name);
+}
+END_TEST
+
+/* A stage without experts moves none: nothing is said of them, rather than of 0 / 0. */
+START_TEST(a_group_that_moves_nothing_is_not_told)
+{
+    const Explained of = {"dense first", {4, 1, 4, 1, 1}, 2, 80000, NULL, FALSE, FALSE};
+    g_autoptr(Model) model = expert_model(4); /* deepseek_v3: its first block is dense */
+    g_autoptr(Plan) plan = explained_plan_of(&of, model);
+
+    plan->prediction.rank = 0;
+    g_autofree char *text = explained_text(plan);
+    g_autoptr(JsonNode) node = explained(plan);
+    ck_assert_ptr_null(strstr(text, "nan"));
+    ck_assert_ptr_null(strstr(text, "expert_shard"));
+    assert_number(NULL, "the answer", node, (gpointer)of.name);
+}
+END_TEST
+
+/* ---- check ---- */
+
+START_TEST(check_says_whether_it_is_proven_and_what_is_wrong)
+{
+    g_autoptr(Plan) plan = explained_plan(&explained_plans[1]);
+    g_autoptr(ProgramSet) set = plan_compile(plan, NULL);
+    g_autoptr(GPtrArray) problems = g_ptr_array_new();
+    g_autoptr(JsonNode) proven = answer_check(set, plan->ops, problems);
+    JsonObject *object = json_node_get_object(proven);
+
+    ck_assert(json_object_get_boolean_member(object, "proven"));
+    ck_assert_uint_eq(json_array_get_length(json_object_get_array_member(object, "problems")), 0);
+    ck_assert_int_eq(json_object_get_int_member(object, "ranks"), plan->gpus);
+    ck_assert_int_eq(json_object_get_int_member(object, "classes"), 2);
+    ck_assert_int_eq(json_object_get_int_member(object, "ops"), (gint64)plan->ops);
+
+    g_ptr_array_add(problems, (char *)"one line");
+    g_autoptr(JsonNode) refuted = answer_check(set, plan->ops, problems);
+    object = json_node_get_object(refuted);
+    ck_assert(!json_object_get_boolean_member(object, "proven"));
+    ck_assert_str_eq(
+        json_array_get_string_element(json_object_get_array_member(object, "problems"), 0),
+        "one line");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("explain");
+    TCase *tcase = tcase_create("explain");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, explain_says_to_programs_what_it_says_to_people, 0,
+                        G_N_ELEMENTS(explained_plans));
+    tcase_add_loop_test(tcase, every_member_is_in_the_document, 0, G_N_ELEMENTS(explained_plans));
+    tcase_add_test(tcase, a_group_that_moves_nothing_is_not_told);
+    tcase_add_test(tcase, check_says_whether_it_is_proven_and_what_is_wrong);
+    suite_add_tcase(suite, tcase);
+    return suite_run(suite);
+}
