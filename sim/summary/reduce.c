@@ -205,7 +205,7 @@ static guint most_micro_batches(const ProgramSpec *spec, guint stage)
     const guint most[NUM_SCHEDULES] = {
         [SCHEDULE_1F1B] = pp - stage - 1 + ALONE,
         [SCHEDULE_GPIPE] = ALONE,
-        [SCHEDULE_INTERLEAVED] = 3 * pp,
+        [SCHEDULE_INTERLEAVED] = 4 * pp,
         [SCHEDULE_ZB_H1] = 2 * pp + 1,
     };
 
