@@ -151,7 +151,7 @@ $(BUILD)/libthreads.a: $(call objects,$(THREADS_SRC))
 # Libraries may have been installed a line before, so the rest is another make's.
 check: deps ## every test, under ASan and UBSan, and the threads under TSan
 	$(MAKE) BUILD=build/asan all tests
-	$(MAKE) build/tests/sim/test_summary benches
+	$(MAKE) build/tests/sim/test_summary build/tests/sim/test_summary_memory benches
 	$(MAKE) $(TSAN)
 	$(MAKE) cudasim
 	$(MAKE) check-nvcc
@@ -162,7 +162,7 @@ check-all: check ## beside all of check, what takes long: every pair of features
 
 check-unit check-mpi check-e2e: ## one part of it
 	$(MAKE) BUILD=build/asan all tests
-	$(MAKE) build/tests/sim/test_summary benches
+	$(MAKE) build/tests/sim/test_summary build/tests/sim/test_summary_memory benches
 	scripts/check.sh $(@:check-%=%)
 
 check-tsan:

@@ -70,7 +70,9 @@ check_unit() {
     for program in $(programs unit); do
         run "${program#tests/}" 300 "$build/$program"
     done
-    run "sim/test_summary (release)" 300 build/tests/sim/test_summary # thousands of random layouts
+    for program in sim/test_summary sim/test_summary_memory; do
+        run "$program (release)" 300 "build/tests/$program" # thousands of random layouts
+    done
 }
 
 check_mpi() {
@@ -85,8 +87,10 @@ check_mpi() {
 # What takes too long for every change: every pair of features that can meet, every kind of wait, many
 # summaries.
 check_all() {
-    local layout
-    run "summaries of 10,000 layouts" 1800 env SUMMARY_LAYOUTS=10000 build/tests/sim/test_summary
+    local layout program
+    for program in test_summary test_summary_memory; do
+        run "$program, 10,000 layouts" 1800 env SUMMARY_LAYOUTS=10000 "build/tests/sim/$program"
+    done
     while [ -e build/libcudasim.a ] && read -r layout; do
         LAYOUT=$layout NCCL=1 run_simulated_mpi build/checked tests/cuda/test_dropped_wait_mpi 2 lifo asc 1
     done < <(sed -n '/layouts\[\] = {/,/^};/s/.*\.name = "\([^"]*\)".*/\1/p' tests/cuda/test_dropped_wait_mpi.c)
