@@ -249,13 +249,6 @@ static void find_uses(Lifetimes *lives)
     lives->first_use[num] = lives->uses->len;
 }
 
-static void sum_bytes(Lifetimes *lives)
-{
-    lives->bytes = g_new(guint64, lives->num_tensors);
-    for (guint t = 0; t < lives->num_tensors; t++)
-        lives->bytes[t] = tensor_bytes(lives->program, program_tensor(lives->program, t));
-}
-
 static void find_lifetimes(Lifetimes *lives)
 {
     const Program *program = lives->program;
@@ -276,7 +269,6 @@ static void find_lifetimes(Lifetimes *lives)
     find_uses(lives);
     lives->newest_start = g_new0(guint, lives->num_tensors);
     lives->started = g_new0(guint64, lives->words);
-    sum_bytes(lives);
     lives->unsure = g_new0(guint64, program->streams->len * lives->words);
     lives->is_unsure = g_new0(guint32, lives->num_tensors);
     visit_steps(lives);
@@ -325,5 +317,4 @@ void lifetimes_clear(Lifetimes *lives)
     g_free(lives->unsure);
     g_free(lives->is_unsure);
     g_free(lives->touching);
-    g_free(lives->bytes);
 }

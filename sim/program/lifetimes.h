@@ -44,7 +44,6 @@ typedef struct {
     gboolean finds_peak;
     gboolean carries; /* something is read in a step before it is written there */
     guint strangers;  /* tensors that streams have yet to touch in the second repetition, by both */
-    guint64 *bytes;   /* by tensor: of all copies */
     gboolean *always; /* by tensor: shared with nothing */
 } Lifetimes;
 

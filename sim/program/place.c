@@ -2,7 +2,7 @@
  * where nothing that it conflicts with lies. */
 #include "sim/program/place.h"
 
-#include "sim/program/lifetimes.h"
+#include "sim/program/moments.h"
 
 #include <string.h>
 
@@ -15,13 +15,12 @@ static guint64 aligned(guint64 bytes)
 
 /* Every copy is aligned; what that costs counts as workspace, so that state terms are exact to the
  * byte. */
-static void set_stride(const Program *program, Tensor *tensor)
+static guint64 stride_of(const Program *program, const Tensor *tensor)
 {
     const guint count = g_array_index(program->spaces, Space, tensor->space).count;
+    const guint64 bytes = tensor_copy_bytes(tensor);
 
-    tensor->stride = tensor_copy_bytes(tensor);
-    if (count > 1)
-        tensor->stride = aligned(tensor->stride);
+    return count > 1 ? aligned(bytes) : bytes;
 }
 
 static guint64 extent(const Program *program, const Tensor *tensor)
@@ -29,34 +28,31 @@ static guint64 extent(const Program *program, const Tensor *tensor)
     return tensor->stride * g_array_index(program->spaces, Space, tensor->space).count;
 }
 
-/* The same before it is placed. */
-static guint64 extent_of(const Program *program, const Tensor *tensor)
+static gint by_extent(gconstpointer a, gconstpointer b, gpointer extents)
 {
-    const guint count = g_array_index(program->spaces, Space, tensor->space).count;
-    const guint64 bytes = tensor_copy_bytes(tensor);
+    const guint left = *(const guint *)a, right = *(const guint *)b;
+    const guint64 *bytes = extents;
 
-    return count > 1 ? count * aligned(bytes) : bytes;
+    if (bytes[left] != bytes[right])
+        return bytes[left] > bytes[right] ? -1 : 1;
+    return (gint)left - (gint)right;
 }
 
-static gint by_extent(gconstpointer a, gconstpointer b, gpointer data)
-{
-    const Program *program = data;
-    const guint64 left = extent_of(program, program_tensor(program, *(const guint *)a));
-    const guint64 right = extent_of(program, program_tensor(program, *(const guint *)b));
-
-    if (left != right)
-        return left > right ? -1 : 1;
-    return (gint) * (const guint *)a - (gint) * (const guint *)b;
-}
-
+/* Strides need not be set yet. */
 GArray *program_shared_by_extent(const Program *program)
 {
     GArray *order = g_array_new(FALSE, FALSE, sizeof(guint));
+    g_autofree guint64 *extents = g_new(guint64, program->tensors->len);
 
-    for (guint t = 0; t < program->tensors->len; t++)
-        if (is_shared_memory(program_tensor(program, t)))
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *tensor = program_tensor(program, t);
+        const guint count = g_array_index(program->spaces, Space, tensor->space).count;
+
+        extents[t] = stride_of(program, tensor) * count;
+        if (is_shared_memory(tensor))
             g_array_append_val(order, t);
-    g_array_sort_with_data(order, by_extent, (gpointer)program);
+    }
+    g_array_sort_with_data(order, by_extent, extents);
     return order;
 }
 
@@ -88,7 +84,7 @@ static void place_state(Program *program, guint64 end[NUM_TIERS])
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
 
-        set_stride(program, tensor);
+        tensor->stride = stride_of(program, tensor);
         if (is_shared_memory(tensor))
             continue;
         tensor->offset = end[tensor->tier];
@@ -159,143 +155,21 @@ static guint64 place_shared(const Lifetimes *lives, Program *program, guint64 fl
 
 /* ---- the peak ---- */
 
-/* What is alive at one moment of the second repetition, a steady one. */
-typedef struct {
-    guint64 bytes, instance;
-    gboolean *members; /* by tensor */
-} Peak;
-
-/* Of the tensors that are not over, @first and then, the largest first, those that conflict with
- * all before them: two that follow each other on a stream may both lie beside this moment, but only
- * one at a time.  So no arena is smaller than their sum. */
-static guint64 sum_members(const Lifetimes *lives, const GArray *order, const gboolean *alive,
-                           guint first, gboolean *members)
+static gboolean is_member(const guint64 *members, guint tensor)
 {
-    g_autofree guint *included = g_new(guint, order->len);
-    guint num = 1;
-    guint64 bytes = lives->bytes[first];
-
-    included[0] = first;
-    members[first] = TRUE;
-    for (guint i = 0; i < order->len; i++) {
-        const guint t = g_array_index(order, guint, i);
-        gboolean together = alive[t] && t != first;
-
-        for (guint m = 0; together && m < num; m++)
-            together = lifetimes_conflict(lives, t, included[m]);
-        if (!together)
-            continue;
-        members[t] = TRUE;
-        included[num++] = t;
-        bytes += lives->bytes[t];
-    }
-    return bytes;
+    return members != NULL && (members[tensor / 64] >> tensor % 64 & 1) != 0;
 }
 
-/* What is alive when @started starts. */
-typedef struct {
-    const GArray *order; /* of tensors, the largest first */
-    guint64 all_bytes;   /* of them */
-    const guint32 *last; /* by tensor and stream that touches it: the newest access so far */
-    const Lifetime *started;
-    gboolean *alive; /* by tensor */
-} Moment;
-
-/* FALSE as soon as what may be alive is not more than @bytes. */
-static gboolean find_alive(const Lifetimes *lives, const Moment *moment, guint64 bytes)
-{
-    guint64 most = moment->all_bytes;
-
-    for (guint i = 0; i < moment->order->len && most > bytes; i++) {
-        const guint t = g_array_index(moment->order, guint, i);
-
-        moment->alive[t] = t == moment->started->tensor || lives->always[t] ||
-                           !lifetimes_are_over(lives, t, &moment->last[t * MAX_STREAMS],
-                                               moment->started->start - 1);
-        most -= moment->alive[t] ? 0 : lives->bytes[t];
-    }
-    return most > bytes;
-}
-
-static void note_peak(const Lifetimes *lives, const Moment *moment, Peak *peak)
-{
-    if (!find_alive(lives, moment, peak->bytes))
-        return;
-    g_autofree gboolean *members = g_new0(gboolean, lives->num_tensors);
-    const guint64 bytes =
-        sum_members(lives, moment->order, moment->alive, moment->started->tensor, members);
-    if (bytes <= peak->bytes)
-        return;
-    peak->bytes = bytes;
-    peak->instance = moment->started->start - 1;
-    memcpy(peak->members, members, lives->num_tensors * sizeof *members);
-}
-
-/* Of any phase, or of calls of one. */
-enum { ANY_PHASE = -1 };
-
-static StepPhase segment_phase(const Segment *segment)
-{
-    for (guint i = 0; i < segment->num_ops; i++)
-        if (op_class(segment->ops[i].kind) == OP_CLASS_OPTIMIZER)
-            return PHASE_OPTIMIZER;
-    return PHASE_PASSES;
-}
-
-static const Segment *segment_at(const Lifetimes *lives, guint64 instance)
-{
-    const Program *program = lives->program;
-    const guint64 within = instance % lives->happens->ops_per_step;
-    guint from = 0, until = program->step.calls->len - 1;
-
-    while (from < until) {
-        const guint middle = (from + until) / 2;
-
-        if (within < lives->happens->first_op[middle + 1])
-            until = middle;
-        else
-            from = middle + 1;
-    }
-    return program_segment(program, g_array_index(program->step.calls, Call, from).segment);
-}
-
-/* Looks at every start of a lifetime: between them nothing is added.  A tensor is alive while any
- * of its lifetimes that have started is not over; places on a stream are in order, so their newest
- * access there stands for all of them. */
-static void find_peak(const Lifetimes *lives, gint phase, Peak *peak)
-{
-    g_autoptr(GArray) order = program_shared_by_extent(lives->program);
-    g_autofree guint32 *last = g_new0(guint32, lives->num_tensors * MAX_STREAMS);
-    g_autofree gboolean *alive = g_new(gboolean, lives->num_tensors);
-    guint64 all_bytes = 0;
-
-    for (guint i = 0; i < order->len; i++)
-        all_bytes += lives->bytes[g_array_index(order, guint, i)];
-    for (guint i = 0; i < lives->list->len; i++) {
-        const Lifetime *started = &g_array_index(lives->list, Lifetime, i);
-        const Moment moment = {order, all_bytes, last, started, alive};
-        guint32 *own = &last[started->tensor * MAX_STREAMS];
-
-        for (guint s = 0; s < lives->touching[started->tensor].num; s++)
-            own[s] = MAX(own[s], lifetimes_lasts(lives, started)[s]);
-        if (started->start > lives->happens->ops_per_step &&
-            (phase == ANY_PHASE ||
-             (gint)segment_phase(segment_at(lives, started->start - 1)) == phase))
-            note_peak(lives, &moment, peak);
-    }
-}
-
-/* Of state, and of those @members (NULL: none) of the rest; all else of the arena counts as
+/* Of state, and of those @members (bits; NULL: none) of the rest; all else of the arena counts as
  * workspace. */
-static MemoryUse sum_terms(const Program *program, const gboolean *members)
+static MemoryUse sum_terms(const Program *program, const guint64 *members)
 {
     MemoryUse use = {.total = program->arena_bytes[TIER_DEVICE], .moment = ""};
 
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
-        if (tensor->tier == TIER_DEVICE &&
-            (!is_shared_memory(tensor) || (members != NULL && members[t])))
+        if (tensor->tier == TIER_DEVICE && (!is_shared_memory(tensor) || is_member(members, t)))
             use.term[tensor_term(tensor)] += tensor_bytes(program, tensor);
     }
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
@@ -316,15 +190,16 @@ static void place_tensors(Program *program, Lifetimes *lives, gboolean finds_pea
     program->memory = sum_terms(program, NULL);
 }
 
-static void sum_peak(Program *program, const Lifetimes *lives)
+/* Takes conflicts. */
+static void sum_peak(Program *program, Lifetimes *lives)
 {
-    g_autofree gboolean *members = g_new0(gboolean, lives->num_tensors);
-    Peak peak = {.members = members};
+    g_autoptr(Moments) moments = moments_of(lives);
+    const MomentsPeak peak = moments_peak(moments, program, ANY_PHASE);
 
-    find_peak(lives, ANY_PHASE, &peak);
-    program->memory = sum_terms(program, members);
-    if (lives->happens->ops_per_step > 0)
-        program->memory.moment = segment_at(lives, peak.instance)->name;
+    program->memory = sum_terms(program, peak.members);
+    if (peak.bytes > 0)
+        program->memory.moment = program_segment(program, peak.segment)->name;
+    g_free(peak.members);
 }
 
 void program_place(Program *program)
@@ -373,15 +248,12 @@ guint64 program_state_bytes(const Program *program)
 
 void program_phase_peaks(const Program *program, guint64 peak_bytes[NUM_PHASES])
 {
-    Lifetimes lives;
+    g_autoptr(Moments) moments = moments_new(program);
 
-    lifetimes_init(&lives, program, TRUE);
     for (gint phase = 0; phase < NUM_PHASES; phase++) {
-        g_autofree gboolean *members = g_new0(gboolean, lives.num_tensors);
-        Peak peak = {.members = members};
+        const MomentsPeak peak = moments_peak(moments, program, phase);
 
-        find_peak(&lives, phase, &peak);
         peak_bytes[phase] = program_state_bytes(program) + peak.bytes;
+        g_free(peak.members);
     }
-    lifetimes_clear(&lives);
 }

@@ -209,7 +209,9 @@ guint64 peaks_bytes(Peaks *peaks, const ProgramSpec *spec, guint stage, const Fr
     if (is_foreign)
         framework_grow(framework, sketch->program);
     sum_state(spec, sketch, &use);
-    use.total += moments_peak_bytes(moments, sketch->program);
+    const MomentsPeak peak = moments_peak(moments, sketch->program, ANY_PHASE);
+    g_free(peak.members);
+    use.total += peak.bytes;
     if (is_foreign)
         framework_add_memory(framework, sketch->program, &use);
     return use.total;
