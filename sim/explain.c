@@ -118,18 +118,12 @@ static gboolean same_choice(const Plan *a, const Plan *b)
     return g_strcmp0(a->hash, b->hash) == 0;
 }
 
-/* Of the step: -0.1 = a tenth less than the plan's. */
-static double time_change(const Plan *other, const Plan *plan)
-{
-    return other->prediction.step_seconds / plan->prediction.step_seconds - 1;
-}
-
 static void print_others(const Plan *plan, const SearchResult *result)
 {
     g_print("\nthe same batch on the same ranks, other choices:\n");
     for (guint i = 0; i < result->plans->len; i++) {
         const Plan *other = g_ptr_array_index(result->plans, i);
-        const double ratio = time_change(other, plan);
+        const double ratio = explain_time_change(other, plan);
         g_autofree char *layout = plan_layout_text(other);
         g_autofree char *recompute = plan_recompute_text(other);
         g_autofree char *memory = bytes_text(other->prediction.memory_total);
@@ -152,7 +146,7 @@ static JsonNode *other_answer(const Plan *other, const Plan *plan)
 {
     JsonNode *node = answer_plan(other);
     JsonObject *object = json_node_get_object(node);
-    const double change = time_change(other, plan);
+    const double change = explain_time_change(other, plan);
 
     json_object_set_double_member(object, "time_change", change);
     json_object_set_boolean_member(object, "within_noise", fabs(change) < REMARK_NOISE);
@@ -200,7 +194,8 @@ static void print_larger(const Plan *plan, const Plan *best)
     g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
     g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
             layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
-            fastest->schedule.micro_batch, recompute, 100 * time_change(fastest, plan), needs);
+            fastest->schedule.micro_batch, recompute, 100 * explain_time_change(fastest, plan),
+            needs);
     explain_change_print_mend(fastest, plan);
 }
 

@@ -164,9 +164,9 @@ static double speed_change(const Plan *changed, const Plan *plan)
     return changed->prediction.tokens_per_second / plan->prediction.tokens_per_second - 1;
 }
 
-static double time_change(const Plan *changed, const Plan *plan)
+double explain_time_change(const Plan *other, const Plan *plan)
 {
-    return changed->prediction.step_seconds / plan->prediction.step_seconds - 1;
+    return other->prediction.step_seconds / plan->prediction.step_seconds - 1;
 }
 
 /* Each alone, by the speed and the memory that it would have. */
@@ -269,7 +269,7 @@ void explain_change_print_units(const Plan *plan)
     g_autofree char *before = seconds_text(alike->prediction.exposed_communication_seconds);
     g_print("\nunits that differ (%s), against one strategy for all: %+.1f%% time, a rank receives "
             "%s and needs %s memory; of communication %s are not hidden, not %s%s\n",
-            units, 100 * time_change(plan, alike), received, memory, exposed, before,
+            units, 100 * explain_time_change(plan, alike), received, memory, exposed, before,
             alike->reasons->len > 0 ? "; all alike does not fit" : "");
 }
 
@@ -282,7 +282,7 @@ void explain_change_answer_units(const Plan *plan, JsonObject *answer)
         return;
     JsonObject *object = json_object_new();
     json_object_set_string_member(object, "units", units);
-    json_object_set_double_member(object, "time_change", time_change(plan, alike));
+    json_object_set_double_member(object, "time_change", explain_time_change(plan, alike));
     json_object_set_int_member(object, "received_bytes_change",
                                (gint64)(received_bytes(plan) - received_bytes(alike)));
     json_object_set_int_member(
@@ -356,7 +356,8 @@ void explain_change_print_mend(const Plan *plan, const Plan *beside)
         return;
     }
     g_autofree char *memory = bytes_text(best->prediction.memory_total);
-    g_print("  %s makes it fit: %+.1f%% time, %s\n", name, 100 * time_change(best, beside), memory);
+    g_print("  %s makes it fit: %+.1f%% time, %s\n", name, 100 * explain_time_change(best, beside),
+            memory);
 }
 
 JsonObject *explain_change_answer_mend(const Plan *plan, const Plan *beside)
@@ -367,6 +368,6 @@ JsonObject *explain_change_answer_mend(const Plan *plan, const Plan *beside)
     if (best == NULL)
         return NULL;
     JsonObject *object = change_answer(name, best);
-    json_object_set_double_member(object, "time_change", time_change(best, beside));
+    json_object_set_double_member(object, "time_change", explain_time_change(best, beside));
     return object;
 }

@@ -5,6 +5,9 @@
 
 #include <json-glib/json-glib.h>
 
+/* Of a step: -0.1 = @other takes a tenth less than @plan. */
+double explain_time_change(const Plan *other, const Plan *plan);
+
 /* Each change that is legal, alone: speed and memory.  The second adds "changes". */
 void explain_change_print(const Plan *plan);
 void explain_change_answer(const Plan *plan, JsonObject *answer);

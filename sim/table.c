@@ -33,10 +33,12 @@ static void print_remark(char *line)
 static void print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
+    const double parameters = (double)model_parameters(request->model);
+    const gboolean few = parameters < 1e9;
     g_autofree char *recipe = recipe_text(request->recipe);
 
-    g_print("%s, %.4g B parameters; %s, %u x %s; ", request->model->name,
-            (double)model_parameters(request->model) / 1e9, request->topology->name,
+    g_print("%s, %.4g %s parameters; %s, %u x %s; ", request->model->name,
+            parameters / (few ? 1e6 : 1e9), few ? "M" : "B", request->topology->name,
             search_gpus(request), request->topology->gpu.name);
     if (request->global_batch != 0)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);

@@ -48,7 +48,6 @@ const char *nearest_name(const char *name, const char *const *names)
 const char *nearest_with(const char *name, const char *const *names)
 {
     const char *best = NULL;
-
     gsize rank = G_MAXSIZE;
 
     for (; strlen(name) >= 3 && *names != NULL; names++) {
