@@ -30,6 +30,7 @@ typedef struct {
     gint users; /* atomic */
     pthread_mutex_t mutex;
     Table stages, shards, flows;
+    GHashTable *moments; /* GBytes -> Moments */
 } Shared;
 
 struct Known {
@@ -123,6 +124,8 @@ static Shared *shared_new(void)
     table_init(&shared->stages, g_free);
     table_init(&shared->shards, g_free);
     table_init(&shared->flows, (GDestroyNotify)flow_free);
+    shared->moments = g_hash_table_new_full(
+        g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, (GDestroyNotify)moments_free);
     return shared;
 }
 
@@ -133,6 +136,7 @@ static void shared_unref(Shared *shared)
     table_clear(&shared->stages);
     table_clear(&shared->shards);
     table_clear(&shared->flows);
+    g_hash_table_unref(shared->moments);
     pthread_mutex_destroy(&shared->mutex);
     g_free(shared);
 }
@@ -550,4 +554,32 @@ double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes)
         framework_exposed(framework, "pp", OP_EXCHANGE, FALSE) *
         collective_seconds(VOLUME_EXCHANGE, bytes / parts, spec->workload->recipe->compute, &where);
     return *(double *)table_add(&known->exchanges, &key, seconds);
+}
+
+const Moments *known_moments(Known *known, GBytes *key)
+{
+    Shared *shared = known->shared;
+
+    pthread_mutex_lock(&shared->mutex);
+    const Moments *moments = g_hash_table_lookup(shared->moments, key);
+
+    pthread_mutex_unlock(&shared->mutex);
+    return moments;
+}
+
+const Moments *known_add_moments(Known *known, GBytes *key, Moments *moments)
+{
+    Shared *shared = known->shared;
+
+    pthread_mutex_lock(&shared->mutex);
+    const Moments *first = g_hash_table_lookup(shared->moments, key);
+
+    if (first == NULL) {
+        g_hash_table_insert(shared->moments, g_bytes_ref(key), moments);
+        first = moments;
+    } else {
+        moments_free(moments);
+    }
+    pthread_mutex_unlock(&shared->mutex);
+    return first;
 }

@@ -1,6 +1,7 @@
 /* Private to summaries: what has been looked at, by what it depends on. */
 #pragma once
 
+#include "sim/program/moments.h"
 #include "sim/summary/flow.h"
 #include "sim/summary/shape.h"
 
@@ -45,6 +46,11 @@ const guint *known_extremes(Known *known, const ProgramSpec *spec);
 const Flow *known_flow(Known *known, const ProgramSpec *spec);
 const Timetable *known_timetables(Known *known, const ProgramSpec *spec); /* by stage */
 const ScalarCost *known_scalars(Known *known, const ProgramSpec *spec);
+
+/* Of a program, by @key, which stays the caller's; NULL: no thread has looked at it.  What is added
+ * is taken; where another thread was first, its moments are returned. */
+const Moments *known_moments(Known *known, GBytes *key);
+const Moments *known_add_moments(Known *known, GBytes *key, Moments *moments);
 
 /* Seconds of one message of @bytes to the next stage. */
 double known_exchange_s(Known *known, const ProgramSpec *spec, guint64 bytes);

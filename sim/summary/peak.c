@@ -1,43 +1,7 @@
 #include "sim/summary/peak.h"
 
 #include "sim/cost/framework_memory.h"
-#include "sim/program/moments.h"
 #include "sim/summary/reduce.h"
-
-#include <pthread.h>
-
-/* (GLib's mutex would look like a race to TSan.) */
-struct Peaks {
-    gint users; /* atomic */
-    pthread_mutex_t mutex;
-    GHashTable *all; /* GBytes, a key -> Moments */
-};
-
-Peaks *peaks_new(void)
-{
-    Peaks *peaks = g_new(Peaks, 1);
-
-    peaks->users = 1;
-    pthread_mutex_init(&peaks->mutex, NULL);
-    peaks->all = g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref,
-                                       (GDestroyNotify)moments_free);
-    return peaks;
-}
-
-Peaks *peaks_ref(Peaks *peaks)
-{
-    g_atomic_int_inc(&peaks->users);
-    return peaks;
-}
-
-void peaks_unref(Peaks *peaks)
-{
-    if (!g_atomic_int_dec_and_test(&peaks->users))
-        return;
-    g_hash_table_unref(peaks->all);
-    pthread_mutex_destroy(&peaks->mutex);
-    g_free(peaks);
-}
 
 /* ---- keys ---- */
 
@@ -129,37 +93,19 @@ static GBytes *key_new(const Reduced *reduced, const Program *program)
 
 /* ---- moments ---- */
 
-static Moments *look_at(const Reduced *reduced)
+static const Moments *look_at(Known *known, GBytes *key, const Reduced *reduced)
 {
     g_autoptr(Program) program = program_build_unplaced(&reduced->spec, reduced->stage);
 
-    return moments_new(program);
+    return known_add_moments(known, key, moments_new(program));
 }
 
-/* Takes @key; two threads may look at the same, and the first one's stays. */
-static const Moments *find_moments(Peaks *peaks, GBytes *key, const Reduced *reduced)
+static const Moments *find_moments(Known *known, const Program *program, const Reduced *reduced)
 {
-    pthread_mutex_lock(&peaks->mutex);
-    Moments *found = g_hash_table_lookup(peaks->all, key);
+    g_autoptr(GBytes) key = key_new(reduced, program);
+    const Moments *found = known_moments(known, key);
 
-    pthread_mutex_unlock(&peaks->mutex);
-    if (found != NULL) {
-        g_bytes_unref(key);
-        return found;
-    }
-    Moments *made = look_at(reduced);
-
-    pthread_mutex_lock(&peaks->mutex);
-    found = g_hash_table_lookup(peaks->all, key);
-    if (found == NULL) {
-        g_hash_table_insert(peaks->all, key, made);
-        found = made;
-    } else {
-        g_bytes_unref(key);
-        moments_free(made);
-    }
-    pthread_mutex_unlock(&peaks->mutex);
-    return found;
+    return found != NULL ? found : look_at(known, key, reduced);
 }
 
 /* ---- bytes ---- */
@@ -196,15 +142,14 @@ static Sketch *sketch_of(const ProgramSpec *spec, guint stage)
     return program_sketch(&some, stage);
 }
 
-guint64 peaks_bytes(Peaks *peaks, const ProgramSpec *spec, guint stage, const Framework *framework)
+guint64 peak_bytes(Known *known, const ProgramSpec *spec, guint stage, const Framework *framework)
 {
     g_autoptr(Sketch) sketch = sketch_of(spec, stage);
     MemoryUse use = {.total = 0};
     Reduced reduced;
 
     reduce_spec(spec, stage, &reduced);
-    GBytes *key = key_new(&reduced, sketch->program);
-    const Moments *moments = find_moments(peaks, key, &reduced);
+    const Moments *moments = find_moments(known, sketch->program, &reduced);
     const gboolean is_foreign = framework_is_foreign(framework);
     if (is_foreign)
         framework_grow(framework, sketch->program);

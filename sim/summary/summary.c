@@ -9,7 +9,6 @@
 
 struct Summariser {
     Known *known;
-    Peaks *peaks;
     const Framework *framework;
     gboolean overlaps, one_queue, is_foreign;
 };
@@ -20,7 +19,6 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
 
     *summariser = (Summariser){
         .known = known_new(context, of_others == NULL ? NULL : of_others->known),
-        .peaks = of_others == NULL ? peaks_new() : peaks_ref(of_others->peaks),
         .framework = framework_or_default(context->framework),
         .overlaps = simulate_overlaps(context),
         .one_queue = context->topology->gpu.kind == DEVICE_CPU,
@@ -34,7 +32,6 @@ void summariser_free(Summariser *summariser)
     if (summariser == NULL)
         return;
     known_free(summariser->known);
-    peaks_unref(summariser->peaks);
     g_free(summariser);
 }
 
@@ -171,7 +168,7 @@ double summarise_calls(Summariser *summariser, const ProgramSpec *spec)
 
 guint64 summarise_peak(Summariser *summariser, const ProgramSpec *spec, guint stage)
 {
-    return peaks_bytes(summariser->peaks, spec, stage, summariser->framework);
+    return peak_bytes(summariser->known, spec, stage, summariser->framework);
 }
 
 gboolean summarise_peak_pays(const ProgramSpec *spec, guint stage)
