@@ -33,16 +33,16 @@ typedef struct {
     guint64 load, passes, optimizer, save;
     guint host_ranks;
     guint64 host_tier, host_copy, host_has; /* of one rank, the same, of a node (0: not stated) */
-} Moments;
+} PeakViews;
 
-static Moments moments_of(const Plan *plan, const Program *program)
+static PeakViews views_of(const Plan *plan, const Program *program)
 {
     const guint64 beside = plan->prediction.memory_bytes[TERM_FRAMEWORK];
     const guint64 state = program_state_bytes(program) + beside;
     guint64 peak[NUM_PHASES];
 
     program_phase_peaks(program, peak);
-    return (Moments){
+    return (PeakViews){
         .live = program->memory.live_peak,
         .arena = plan->prediction.memory_total - beside,
         .process = plan->prediction.memory_total,
@@ -58,7 +58,7 @@ static Moments moments_of(const Plan *plan, const Program *program)
     };
 }
 
-static guint64 host_bytes(const Moments *of)
+static guint64 host_bytes(const PeakViews *of)
 {
     return of->host_ranks * (of->host_tier + of->host_copy);
 }
@@ -66,7 +66,7 @@ static guint64 host_bytes(const Moments *of)
 /* ---- text ---- */
 
 /* torch.cuda.memory_allocated, memory_reserved and nvidia-smi show as much of other programs. */
-static void print_views(const Moments *of)
+static void print_views(const PeakViews *of)
 {
     g_autofree char *live = bytes_text(of->live);
     g_autofree char *arena = bytes_text(of->arena);
@@ -86,7 +86,7 @@ static void print_device_row(const char *when, guint64 bytes, const char *what)
     g_print("  %-24s %10s  %s\n", when, total, what);
 }
 
-static void print_moments(const Moments *of)
+static void print_moments(const PeakViews *of)
 {
     g_print("\nwhat a rank needs when, if nothing else were reserved\n");
     print_device_row("load", of->load, "state: filled where it stays");
@@ -95,7 +95,7 @@ static void print_moments(const Moments *of)
     print_device_row("checkpoint save", of->save, "state; its copy is the host's");
 }
 
-static void print_host(const Moments *of)
+static void print_host(const PeakViews *of)
 {
     g_autofree char *tier = bytes_text(of->host_tier), *copy = bytes_text(of->host_copy);
     g_autofree char *node = bytes_text(host_bytes(of)), *has = bytes_text(of->host_has);
@@ -115,7 +115,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
 {
     if (framework_is_foreign(plan->framework))
         return;
-    const Moments of = moments_of(plan, formula_program(plan, set));
+    const PeakViews of = views_of(plan, formula_program(plan, set));
     print_views(&of);
     print_moments(&of);
     if (plan->device == DEVICE_CUDA)
@@ -124,7 +124,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
 
 /* ---- JSON ---- */
 
-static JsonObject *host_answer(const Moments *of)
+static JsonObject *host_answer(const PeakViews *of)
 {
     JsonObject *host = json_object_new();
 
@@ -141,7 +141,7 @@ void explain_memory_answer(const Plan *plan, const ProgramSet *set, JsonObject *
 {
     if (framework_is_foreign(plan->framework))
         return;
-    const Moments of = moments_of(plan, formula_program(plan, set));
+    const PeakViews of = views_of(plan, formula_program(plan, set));
     JsonObject *memory = json_object_new();
 
     json_object_set_int_member(memory, "allocated_bytes", (gint64)of.live);

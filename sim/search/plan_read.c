@@ -152,9 +152,7 @@ static gboolean read_workload(Plan *plan, const JsonText *json, GError **error)
                     json_source(json), precision_text, recipe);
     if (!optimizer_from_name(optimizer, &workload->optimizer))
         return bad_name(json, "workload.optimizer", optimizer, OPTIMIZER_NAMES, error);
-    if (!read_imbalance(plan, json, error))
-        return FALSE;
-    return TRUE;
+    return read_imbalance(plan, json, error);
 }
 
 static gboolean read_layout(Plan *plan, const JsonText *json, GError **error)
