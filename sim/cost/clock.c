@@ -1,5 +1,6 @@
 #include "sim/cost/clock.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { NOT_NOTED = G_MAXUINT };
@@ -75,8 +76,6 @@ static void time_ops(Clock *clock, const SimulateContext *context, const guint *
                 .spent_on = spent_on(op),
                 .communicates = op_kind_is_communication(op->kind),
                 .copies_file = program_copies_file(program, op),
-                .follows = op->stream == COMPUTE_STREAM && op->num_waits == 0 &&
-                           op_class(op->kind) != OP_CLASS_OPTIMIZER,
             };
             if (!op_kind_is_communication(op->kind))
                 continue;
@@ -84,6 +83,66 @@ static void time_ops(Clock *clock, const SimulateContext *context, const guint *
             timed->volume = op_volume(op->kind);
             timed->link = MIN(use.level, MAX_LINKS - 1);
             timed->linked_s = use.seconds;
+        }
+}
+
+/* By ordinal of an op: whether some call of its segment has it wait for another call, and whether
+ * something waits for it. */
+typedef struct {
+    gboolean waits, awaited;
+} Marks;
+
+static Marks *mark_waits(const Clock *clock)
+{
+    const Program *program = clock->program;
+    Marks *marks = g_new0(Marks, clock->first_timed[program->segments->len]);
+
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+            const Op *op = &program_segment(program, s)->ops[i];
+
+            for (guint w = 0; w < op->num_waits; w++)
+                marks[clock->first_timed[s] + op->waits[w]].awaited = TRUE;
+        }
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+
+        for (guint w = 0; w < call->num_waits; w++) {
+            const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w);
+            const guint of = g_array_index(program->step.calls, Call, wait->call).segment;
+            const guint op = wait_event(clock->first_op, wait) - clock->first_op[wait->call];
+
+            marks[clock->first_timed[call->segment] + wait->before].waits = TRUE;
+            marks[clock->first_timed[of] + op].awaited = TRUE;
+        }
+    }
+    return marks;
+}
+
+/* Whether it starts when the compute op before it ends. */
+static gboolean follows(const Timed *timed, const Marks *marks)
+{
+    return timed->op->stream == COMPUTE_STREAM && timed->op->num_waits == 0 && !marks->waits &&
+           timed->class != OP_CLASS_OPTIMIZER;
+}
+
+/* Backwards: a run goes on with the next op's, but behind an op that something waits for. */
+static void find_runs(Clock *clock)
+{
+    g_autofree Marks *marks = mark_waits(clock);
+
+    for (guint s = 0; s < clock->program->segments->len; s++)
+        for (guint i = clock->first_timed[s + 1]; i-- > clock->first_timed[s];) {
+            Timed *timed = &clock->timed[i];
+
+            if (!follows(timed, &marks[i]))
+                continue;
+            timed->run_ops = 1;
+            timed->run_s = timed->took_s;
+            if (marks[i].awaited || i + 1 == clock->first_timed[s + 1])
+                continue;
+            timed->run_ops += timed[1].run_ops;
+            timed->run_s += timed[1].run_s;
         }
 }
 
@@ -113,12 +172,18 @@ static void find_shared_links(Clock *clock)
 }
 
 void clock_init(Clock *clock, const Program *program, const SimulateContext *context,
-                const guint *spans)
+                const guint *spans, guint steps)
 {
     const guint num = program->segments->len;
     double **durations = durations_new(program, context, spans);
 
-    *clock = (Clock){.program = program, .files = program_file_streams(program)};
+    *clock = (Clock){
+        .program = program,
+        .before = g_new(Clock, 1),
+        .files = program_file_streams(program),
+        .steps = steps,
+        .begun_s = {INFINITY, INFINITY},
+    };
     find_lanes(clock);
     clock->first_op = program_first_ops(program);
     const guint32 ops_per_step = clock->first_op[program->step.calls->len];
@@ -129,6 +194,7 @@ void clock_init(Clock *clock, const Program *program, const SimulateContext *con
         clock->first_timed[s + 1] = clock->first_timed[s] + program_segment(program, s)->num_ops;
     clock->timed = g_new(Timed, clock->first_timed[num]);
     time_ops(clock, context, spans, durations);
+    find_runs(clock);
     find_shared_links(clock);
     memset(clock->noted, 0xff, sizeof clock->noted); /* NOT_NOTED */
     durations_free(durations, program);
@@ -136,6 +202,7 @@ void clock_init(Clock *clock, const Program *program, const SimulateContext *con
 
 void clock_clear(Clock *clock)
 {
+    g_free(clock->before);
     g_free(clock->timed);
     g_free(clock->first_timed);
     g_free(clock->first_op);
@@ -219,16 +286,6 @@ static void note_op(Clock *clock, double start_s, double end_s, GArray *ops, gui
     g_array_append_val(ops, done);
 }
 
-/* Of the last step, which is what is asked for. */
-static void count_op(Clock *clock, const Timed *timed)
-{
-    if (clock->step < STEPS - 1)
-        return;
-    clock->time.busy_s[timed->spent_on] += timed->took_s;
-    if (timed->communicates)
-        clock->time.volume_s[timed->volume] += timed->took_s;
-}
-
 /* Seconds that the current op, from @start_s on, is late for what other lanes send. */
 static double shared_delay_s(const Clock *clock, const Timed *timed, double start_s)
 {
@@ -291,6 +348,7 @@ void clock_finish(Clock *clock, double start_s, double delayed_s, gboolean overl
     const Timed *timed = clock_timed(clock);
     const double end_s = start_s + timed->took_s + delayed_s;
 
+    clock->begun_s[0] = MIN(clock->begun_s[0], start_s);
     if (timed->shares)
         use_link(clock, timed, start_s, delayed_s, ops);
     clock->call_end[clock->op] = end_s;
@@ -310,7 +368,6 @@ void clock_finish(Clock *clock, double start_s, double delayed_s, gboolean overl
     }
     if (timed->class == OP_CLASS_OPTIMIZER)
         clock->owed_s = 0;
-    count_op(clock, timed);
     /* threads take turns on a core: what runs now delays whatever is issued later; but to wait for
      * a disk takes none */
     if (!overlaps && !timed->copies_file)
@@ -325,28 +382,6 @@ gboolean clock_is_simple(const Clock *clock, gboolean is_cpu, gboolean overlaps)
     return !is_cpu && overlaps && clock->files == 0;
 }
 
-gboolean clock_follows(const Clock *clock)
-{
-    for (guint w = 0; w < clock->call->num_waits; w++)
-        if (clock->call_waits[w].before == clock->op)
-            return FALSE;
-    return clock_timed(clock)->follows;
-}
-
-void clock_finish_followers(Clock *clock)
-{
-    double end_s = clock->stream_s[COMPUTE_STREAM];
-
-    for (; clock->op < clock->num_ops && clock_follows(clock); clock->op++) {
-        const Timed *timed = clock_timed(clock);
-
-        end_s += timed->took_s;
-        clock->call_end[clock->op] = end_s;
-        count_op(clock, timed);
-    }
-    clock->stream_s[COMPUTE_STREAM] = clock->last_compute_s = end_s;
-}
-
 /* A step ends for the host with its last compute op (it reads the loss then). */
 static void end_step(Clock *clock)
 {
@@ -354,10 +389,14 @@ static void end_step(Clock *clock)
 
     clock->end[1] = clock->end[0];
     clock->end[0] = end;
-    clock->time.step_s = clock->last_compute_s - clock->step_start_s;
+    clock->step_s = clock->last_compute_s - clock->step_start_s;
     clock->step_start_s = clock->last_compute_s;
+    clock->begun_s[1] = clock->begun_s[0];
+    clock->begun_s[0] = INFINITY;
     clock->next_call = clock->op = clock->num_ops = 0;
     clock->step++;
+    if (clock->step == FEWER_STEPS - 1)
+        *clock->before = *clock;
 }
 
 static void start_call(Clock *clock)
@@ -375,7 +414,7 @@ static void start_call(Clock *clock)
 /* FALSE when all steps are done. */
 gboolean clock_settle(Clock *clock)
 {
-    while (clock->step < STEPS) {
+    while (clock->step < clock->steps) {
         if (clock->op < clock->num_ops)
             return TRUE;
         if (clock->next_call < clock->program->step.calls->len)
@@ -386,10 +425,29 @@ gboolean clock_settle(Clock *clock)
     return FALSE;
 }
 
+/* What the ops of a segment take. */
+static void add_busy(const Clock *clock, guint segment, double calls, StepTime *time)
+{
+    for (guint i = clock->first_timed[segment]; i < clock->first_timed[segment + 1]; i++) {
+        const Timed *timed = &clock->timed[i];
+
+        time->busy_s[timed->spent_on] += calls * timed->took_s;
+        if (timed->communicates)
+            time->volume_s[timed->volume] += calls * timed->took_s;
+    }
+}
+
 StepTime clock_time(const Clock *clock)
 {
-    StepTime time = clock->time;
+    const guint num = clock->program->segments->len;
+    const GArray *calls = clock->program->step.calls;
+    g_autofree guint *called = g_new0(guint, num);
+    StepTime time = {.step_s = clock->step_s};
 
+    for (guint c = 0; c < calls->len; c++)
+        called[g_array_index(calls, Call, c).segment]++;
+    for (guint s = 0; s < num; s++)
+        add_busy(clock, s, called[s], &time);
     time.exposed_s = time.step_s;
     for (guint c = 0; c < OP_CLASS_COMMUNICATION; c++)
         time.exposed_s -= time.busy_s[c];

@@ -5,7 +5,9 @@
 #include "sim/cost/links.h"
 #include "sim/cost/simulate.h"
 
-enum { STEPS = 3 }; /* the first fills the pipe, the last is taken as steady */
+/* The first fills the pipe, the last is taken as steady: the second, where it leaves all clocks as
+ * the first did. */
+enum { STEPS = 3, FEWER_STEPS = 2 };
 
 /* One op of a segment, and what there is to know of it on the clocks. */
 typedef struct {
@@ -15,14 +17,18 @@ typedef struct {
     guint link;
     OpClass class, spent_on;
     gboolean communicates, copies_file;
-    gboolean shares;  /* its lane does a link */
-    gboolean follows; /* starts when the compute op before it ends, unless its call waits */
-    Volume volume;    /* where it communicates */
+    gboolean shares; /* its lane does a link */
+    Volume volume;   /* where it communicates */
+    guint run_ops;   /* compute from here on of which nothing waits for other streams, and only the
+                        last is waited for; 0: none begins here */
+    double run_s;
 } Timed;
 
 /* Virtual time of one simulated rank. */
-typedef struct {
+typedef struct Clock Clock;
+struct Clock {
     const Program *program;
+    Clock *before;                /* what it was when step FEWER_STEPS - 1 ended */
     Timed *timed;                 /* ops of all segments */
     guint *first_timed;           /* by segment; one past the end too */
     guint32 *first_op;            /* program_first_ops() */
@@ -32,16 +38,17 @@ typedef struct {
     double *newest[MAX_STREAMS];  /* by lane: the same, among ends of ops */
     guint noted[MAX_STREAMS];     /* the same, in the timeline; NOT_NOTED: not there */
     Links links;
-    double owed_s;         /* what compute loses before the optimiser: to reductions */
-    double issue_s;        /* when the issuing thread is free (CPU) */
-    double queue_s;        /* when the communication thread is free (CPU) */
-    guint32 files;         /* program_file_streams() */
-    double files_s;        /* when the storage thread is free: a rank's disk has one op */
-    double held_s[2];      /* until when the thread that issues compute (0), or the one that
-                              issues communication, waits for a file (GPU) */
-    double last_compute_s; /* end of the newest compute op */
-    double step_start_s;
-    StepTime time;
+    double owed_s;               /* what compute loses before the optimiser: to reductions */
+    double issue_s;              /* when the issuing thread is free (CPU) */
+    double queue_s;              /* when the communication thread is free (CPU) */
+    guint32 files;               /* program_file_streams() */
+    double files_s;              /* when the storage thread is free: a rank's disk has one op */
+    double held_s[2];            /* until when the thread that issues compute (0), or the one that
+                                    issues communication, waits for a file (GPU) */
+    double last_compute_s;       /* end of the newest compute op */
+    double step_start_s, step_s; /* of this step; how long the one before took */
+    double begun_s[2];           /* when the first op of this step began, of the one before */
+    guint steps;                 /* to be done */
     /* the op under way */
     guint step, next_call, op, num_ops;
     const Call *call;
@@ -50,10 +57,10 @@ typedef struct {
     double *call_end; /* end[0], of the call's first op */
     double ready_s;
     gboolean arrived; /* at a collective, waiting for the others */
-} Clock;
+};
 
 void clock_init(Clock *clock, const Program *program, const SimulateContext *context,
-                const guint *spans);
+                const guint *spans, guint steps);
 void clock_clear(Clock *clock);
 
 /* Ordinal of the current op among those of all segments. */
@@ -88,11 +95,28 @@ void clock_finish(Clock *clock, double start_s, double delayed_s, gboolean overl
 /* Whether the stream of compute has a clock that nothing else moves or holds. */
 gboolean clock_is_simple(const Clock *clock, gboolean is_cpu, gboolean overlaps);
 
-/* Whether nothing but the op before it is waited for. */
-gboolean clock_follows(const Clock *clock);
+/* Most ops of a step, quickly: where a run of ops begins that follow one another, what
+ * clock_ready() and clock_finish() make of them, for a clock that is simple; else FALSE. */
+static inline gboolean clock_finish_run(Clock *clock)
+{
+    const Timed *timed = clock_timed(clock);
 
-/* Most ops of a step, quickly: what clock_ready() and clock_finish() make of those that follow one
- * another where the clock is simple. */
-void clock_finish_followers(Clock *clock);
+    if (timed->run_ops == 0)
+        return FALSE;
+    clock->begun_s[0] = MIN(clock->begun_s[0], clock->stream_s[COMPUTE_STREAM]);
+    clock->last_compute_s = clock->stream_s[COMPUTE_STREAM] += timed->run_s;
+    clock->op += timed->run_ops;
+    clock->call_end[clock->op - 1] = clock->last_compute_s;
+    return TRUE;
+}
+
+/* After FEWER_STEPS, whether the last one left it as the one before did, @period_s later. */
+gboolean clock_repeats(const Clock *now, double period_s);
+
+/* Seconds between the ends of those two. */
+static inline double clock_period_s(const Clock *clock)
+{
+    return clock->last_compute_s - clock->before->last_compute_s;
+}
 
 StepTime clock_time(const Clock *clock);

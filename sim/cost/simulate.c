@@ -9,6 +9,19 @@ gboolean simulate_overlaps(const SimulateContext *context)
     return context->ranks_per_node * (context->threads + 1) <= context->topology->gpus_per_node;
 }
 
+static void run_alone(Clock *clock, gboolean is_cpu, gboolean overlaps)
+{
+    const gboolean simple = clock_is_simple(clock, is_cpu, overlaps);
+
+    while (clock_settle(clock)) {
+        if (simple && clock_finish_run(clock))
+            continue;
+        const double start_s = clock_ready(clock, clock_timed(clock), is_cpu);
+
+        clock_finish(clock, start_s, clock_delay_s(clock, start_s), overlaps, NULL, 0);
+    }
+}
+
 StepTime simulate_program(const Program *program, const SimulateContext *context,
                           const guint *spans)
 {
@@ -16,16 +29,11 @@ StepTime simulate_program(const Program *program, const SimulateContext *context
     const gboolean is_cpu = context->topology->gpu.kind == DEVICE_CPU;
     Clock clock;
 
-    clock_init(&clock, program, context, spans);
-    const gboolean simple = clock_is_simple(&clock, is_cpu, overlaps);
-    while (clock_settle(&clock)) {
-        if (simple && clock_follows(&clock)) {
-            clock_finish_followers(&clock);
-            continue;
-        }
-        const double start_s = clock_ready(&clock, clock_timed(&clock), is_cpu);
-
-        clock_finish(&clock, start_s, clock_delay_s(&clock, start_s), overlaps, NULL, 0);
+    clock_init(&clock, program, context, spans, FEWER_STEPS);
+    run_alone(&clock, is_cpu, overlaps);
+    if (!clock_repeats(&clock, clock_period_s(&clock))) {
+        clock.steps = STEPS;
+        run_alone(&clock, is_cpu, overlaps);
     }
     const StepTime time = clock_time(&clock);
     clock_clear(&clock);
@@ -228,8 +236,7 @@ static gboolean advance(Simulation *simulation, guint c)
     while (clock_settle(clock)) {
         const Timed *timed = clock_timed(clock);
 
-        if (simple && clock_follows(clock)) {
-            clock_finish_followers(clock);
+        if (simple && clock_finish_run(clock)) {
             moved = TRUE;
             continue;
         }
@@ -266,7 +273,8 @@ static void class_init(Simulation *simulation, const SimulateContext *context, g
     const Program *program = simulation->set->classes[c];
     g_autofree guint *spans = program_set_spans(simulation->set, c, simulation->sample[c]);
 
-    clock_init(&simulation->clocks[c], program, context, spans);
+    clock_init(&simulation->clocks[c], program, context, spans,
+               simulation->ops == NULL ? FEWER_STEPS : STEPS); /* the timeline is of the last */
 }
 
 static guint num_timed(const Clock *clock)
@@ -314,6 +322,35 @@ static void meetings_clear(Simulation *simulation)
     g_free(simulation->meetings);
 }
 
+/* As far as clocks go. */
+static void run_all(Simulation *simulation)
+{
+    while (advance_all(simulation))
+        ;
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        g_assert(simulation->clocks[c].step ==
+                 simulation->clocks[c].steps); /* no deadlock: check */
+}
+
+/* All by as much. */
+static gboolean all_repeat(const Simulation *simulation)
+{
+    const double period_s = clock_period_s(&simulation->clocks[0]);
+
+    for (guint c = 0; c < simulation->set->num_classes; c++)
+        if (!clock_repeats(&simulation->clocks[c], period_s))
+            return FALSE;
+    return TRUE;
+}
+
+static void go_on(Simulation *simulation)
+{
+    for (guint c = 0; c < simulation->set->num_classes; c++) {
+        simulation->clocks[c].steps = STEPS;
+        simulation->idle[c] = FALSE;
+    }
+}
+
 void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTime *times,
                   GArray *ops)
 {
@@ -332,12 +369,13 @@ void simulate_set(const ProgramSet *set, const SimulateContext *context, StepTim
     for (guint c = 0; c < set->num_classes; c++)
         class_init(&simulation, context, c);
     meetings_init(&simulation);
-    while (advance_all(&simulation))
-        ;
-    for (guint c = 0; c < set->num_classes; c++) {
-        g_assert(simulation.clocks[c].step == STEPS); /* check excludes deadlocks */
-        times[c] = clock_time(&simulation.clocks[c]);
+    run_all(&simulation);
+    if (ops == NULL && !all_repeat(&simulation)) {
+        go_on(&simulation);
+        run_all(&simulation);
     }
+    for (guint c = 0; c < set->num_classes; c++)
+        times[c] = clock_time(&simulation.clocks[c]);
     meetings_clear(&simulation);
     for (guint c = 0; c < set->num_classes; c++)
         clock_clear(&simulation.clocks[c]);

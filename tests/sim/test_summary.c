@@ -2,6 +2,8 @@
 #include "sim/summary/probe.h"
 #include "tests/sim/summary_case.h"
 
+#include <math.h>
+
 static guint64 unit_state_bytes(const Program *program)
 {
     return device_bytes(program, TENSOR_PARAMETER) + device_bytes(program, TENSOR_GRADIENT) +
@@ -24,18 +26,33 @@ static void compare_stage(const StageSummary *summary, const Program *program, c
     ck_assert_msg(summary->floor_bytes >= summary->state_bytes, "%s", text);
 }
 
+/* For its timeline all steps of the simulation are run: without, it must not end before it is
+ * steady. */
+static void compare_steps(const ProgramSet *set, const SimulateContext *context,
+                          const StepTime *times, const char *text)
+{
+    g_autofree StepTime *whole = g_new(StepTime, set->num_classes);
+    g_autoptr(GArray) ops = g_array_new(FALSE, FALSE, sizeof(SimulatedOp));
+
+    simulate_set(set, context, whole, ops);
+    for (guint c = 0; c < set->num_classes; c++)
+        ck_assert_msg(fabs(times[c].step_s - whole[c].step_s) <= 1e-9 * whole[c].step_s,
+                      "%s: step %.12g, all steps %.12g", text, times[c].step_s, whole[c].step_s);
+}
+
 static double slowest_s(const ProgramSet *set, const ProgramSpec *spec,
-                        const SimulateContext *context)
+                        const SimulateContext *context, const char *text)
 {
     g_autofree StepTime *times = g_new(StepTime, set->num_classes);
     double step_s = 0;
 
+    simulate_set(set, context, times, NULL);
+    compare_steps(set, context, times, text);
     if (set->num_classes == 1) {
         g_autofree guint *spans = program_spans(set->classes[0], spec);
 
         return simulate_program(set->classes[0], context, spans).step_s;
     }
-    simulate_set(set, context, times, NULL);
     for (guint c = 0; c < set->num_classes; c++)
         step_s = MAX(step_s, times[c].step_s);
     return step_s;
@@ -74,7 +91,7 @@ static void compare(const Case *from, const SimulateContext *context)
     g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
     const Summary summary = summarise(summariser, &spec, G_MAXUINT64);
-    const double step_s = slowest_s(set, &spec, context);
+    const double step_s = slowest_s(set, &spec, context, text);
     guint64 floor_bytes = 0;
 
     for (guint c = 0; c < set->num_classes; c++) {
@@ -374,7 +391,7 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
     g_autofree char *text = case_text(from);
     g_autoptr(Summariser) summariser = summariser_new(context, NULL);
     g_autoptr(ProgramSet) set = case_compile(from);
-    const double step_s = slowest_s(set, &spec, context);
+    const double step_s = slowest_s(set, &spec, context, text);
     const Summary summary = summarise(summariser, &spec, G_MAXUINT64);
     guint64 most_bytes = 0;
 
