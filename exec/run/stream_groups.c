@@ -22,11 +22,11 @@ static GPtrArray *stream_names(const ProgramSet *set, const char *purpose)
 
     for (guint c = 0; c < set->num_classes; c++)
         for (guint s = 0; s < set->classes[c]->streams->len; s++) {
-            char *name = program_stream(set->classes[c], s)->name;
+            const char *name = program_stream(set->classes[c], s)->name;
 
             if (find_stream(set->classes[c], purpose, name) == s &&
                 !g_ptr_array_find_with_equal_func(names, name, g_str_equal, NULL))
-                g_ptr_array_add(names, name);
+                g_ptr_array_add(names, (gpointer)name);
         }
     return names;
 }

@@ -292,12 +292,12 @@ static void meetings_init(Simulation *simulation)
 
         meeting->met = g_new0(guint *, num_timed(&simulation->clocks[c]));
         for (guint s = 0; s < program->streams->len; s++) {
-            char *name = program_stream(program, s)->name;
+            const char *name = program_stream(program, s)->name;
 
             if (!g_ptr_array_find_with_equal_func(simulation->names, name, g_str_equal,
                                                   &meeting->name[s])) {
                 meeting->name[s] = simulation->names->len;
-                g_ptr_array_add(simulation->names, name);
+                g_ptr_array_add(simulation->names, (gpointer)name);
             }
         }
     }

@@ -54,13 +54,14 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     const guint index = program->units->len;
     const GArray *params = builder->params[kind];
     UnitClass unit = {
-        .name = g_strdup(name),
-        .prefix = g_strdup(kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
+        .name = program_name(program, name),
+        .prefix = program_name(program,
+                               kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
         .kind = kind,
         .strategy = strategy,
         .count = 0,
         .map = builder_unit_map(builder, kind, strategy, 1),
-        .param_names = g_new0(char *, params->len + 1),
+        .param_names = g_new0(const char *, params->len + 1),
         .parameter = NO_TENSOR,
         .gathered = NO_TENSOR,
         .unit_gradient = NO_TENSOR,
@@ -70,7 +71,7 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     };
 
     for (guint i = 0; i < params->len; i++)
-        unit.param_names[i] = g_strdup(g_array_index(params, ParamShape, i).name);
+        unit.param_names[i] = program_name(program, g_array_index(params, ParamShape, i).name);
     g_array_append_val(program->units, unit);
     return index;
 }

@@ -285,9 +285,9 @@ ProgramSet *program_compile_around(const ProgramSpec *spec, guint known, Program
         const GArray *groups = set->classes[c]->groups;
 
         for (guint g = 0; g < groups->len; g++) {
-            char *purpose = g_array_index(groups, GroupRef, g).purpose;
+            const char *purpose = g_array_index(groups, GroupRef, g).purpose;
 
-            if (g_hash_table_add(purposes_made, purpose))
+            if (g_hash_table_add(purposes_made, (gpointer)purpose))
                 add_groups(set, spec, purpose);
         }
     }

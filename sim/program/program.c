@@ -33,42 +33,17 @@ static const char *const volume_names[NUM_VOLUMES] = {
     [VOLUME_EXCHANGE] = "exchange",
 };
 
-static void space_clear(gpointer data)
-{
-    g_free(((Space *)data)->name);
-}
-
-static void tensor_clear(gpointer data)
-{
-    g_free(((Tensor *)data)->name);
-}
-
-static void stream_clear(gpointer data)
-{
-    g_free(((Stream *)data)->name);
-}
-
-static void group_ref_clear(gpointer data)
-{
-    g_free(((GroupRef *)data)->purpose);
-}
-
 static void unit_class_clear(gpointer data)
 {
     UnitClass *unit = data;
 
-    g_free(unit->name);
-    g_free(unit->prefix);
-    g_strfreev(unit->param_names);
+    g_free(unit->param_names);
     unit_map_free(unit->map);
 }
 
 static void segment_clear(gpointer data)
 {
-    Segment *segment = data;
-
-    g_free(segment->name);
-    g_free(segment->ops);
+    g_free(((Segment *)data)->ops);
 }
 
 static GArray *array_new(gsize element_size, GDestroyNotify clear)
@@ -94,12 +69,14 @@ static void call_list_clear(CallList *list)
 
 Program *program_new(void)
 {
+    enum { NAMES_BYTES = 2048 }; /* of a block's program, all of them */
     Program *program = g_new0(Program, 1);
 
-    program->tensors = array_new(sizeof(Tensor), tensor_clear);
-    program->spaces = array_new(sizeof(Space), space_clear);
-    program->streams = array_new(sizeof(Stream), stream_clear);
-    program->groups = array_new(sizeof(GroupRef), group_ref_clear);
+    program->names = g_string_chunk_new(NAMES_BYTES);
+    program->tensors = array_new(sizeof(Tensor), NULL);
+    program->spaces = array_new(sizeof(Space), NULL);
+    program->streams = array_new(sizeof(Stream), NULL);
+    program->groups = array_new(sizeof(GroupRef), NULL);
     program->units = array_new(sizeof(UnitClass), unit_class_clear);
     program->unit_refs = array_new(sizeof(UnitRef), NULL);
     program->segments = array_new(sizeof(Segment), segment_clear);
@@ -125,13 +102,19 @@ void program_free(Program *program)
     g_array_unref(program->units);
     g_array_unref(program->unit_refs);
     g_array_unref(program->segments);
+    g_string_chunk_free(program->names);
     pattern_unref(program->pattern);
     g_free(program);
 }
 
+const char *program_name(Program *program, const char *text)
+{
+    return g_string_chunk_insert(program->names, text);
+}
+
 guint program_add_space(Program *program, const char *name, guint count)
 {
-    const Space space = {.name = g_strdup(name), .count = count};
+    const Space space = {.name = program_name(program, name), .count = count};
 
     g_assert(count >= 1 && count <= G_MAXUINT16 && program->spaces->len < MAX_SPACES);
     g_array_append_val(program->spaces, space);
@@ -145,7 +128,7 @@ guint program_add_tensor(Program *program, const char *name, TensorKind kind, DT
                            kind == TENSOR_MASTER || kind == TENSOR_MOMENT || kind == TENSOR_INPUT ||
                            kind == TENSOR_SCALAR;
     const Tensor tensor = {
-        .name = g_strdup(name),
+        .name = program_name(program, name),
         .kind = kind,
         .dtype = dtype,
         .tier = TIER_DEVICE,
@@ -163,7 +146,7 @@ guint program_add_tensor(Program *program, const char *name, TensorKind kind, DT
 
 guint program_add_group(Program *program, const char *purpose, guint size)
 {
-    const GroupRef group = {.purpose = g_strdup(purpose), .size = size};
+    const GroupRef group = {.purpose = program_name(program, purpose), .size = size};
 
     g_array_append_val(program->groups, group);
     return program->groups->len - 1;
@@ -171,7 +154,7 @@ guint program_add_group(Program *program, const char *purpose, guint size)
 
 guint program_add_stream(Program *program, const char *name, StreamKind kind, guint group)
 {
-    const Stream stream = {.name = g_strdup(name), .kind = kind, .group = group};
+    const Stream stream = {.name = program_name(program, name), .kind = kind, .group = group};
 
     g_assert(program->streams->len < MAX_STREAMS);
     g_array_append_val(program->streams, stream);
@@ -180,7 +163,7 @@ guint program_add_stream(Program *program, const char *name, StreamKind kind, gu
 
 guint program_add_segment(Program *program, const char *name)
 {
-    const Segment segment = {.name = g_strdup(name)};
+    const Segment segment = {.name = program_name(program, name)};
 
     g_array_append_val(program->segments, segment);
     return program->segments->len - 1;

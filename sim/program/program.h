@@ -58,14 +58,14 @@ typedef enum {
  * micro-batches in flight, units gathered, reductions in flight are spaces; what a space counts is
  * its own. */
 typedef struct {
-    char *name;
+    const char *name;
     guint count;
 } Space;
 
 enum { MAX_SPACES = 64, NO_SPACE = 0 }; /* space 0 has one copy */
 
 typedef struct {
-    char *name;
+    const char *name;
     TensorKind kind;
     DType dtype;
     Tier tier;
@@ -81,7 +81,7 @@ typedef struct {
 typedef enum { STREAM_COMPUTE, STREAM_COPY, STREAM_COMMUNICATION } StreamKind;
 
 typedef struct {
-    char *name;
+    const char *name;
     StreamKind kind;
     guint group; /* STREAM_COMMUNICATION: index into the program's groups */
 } Stream;
@@ -90,20 +90,20 @@ enum { MAX_STREAMS = 24, COMPUTE_STREAM = 0 };
 
 /* A purpose ("shard", "replicate", "data", "pp", "tp") and its size for this class of ranks. */
 typedef struct {
-    char *purpose;
+    const char *purpose;
     guint size;
 } GroupRef;
 
 /* Units with the same shapes and the same strategy share tensors and segments. */
 typedef struct {
-    char *name; /* "root", "block", "block.2" */
+    const char *name; /* "root", "block", "block.2" */
     UnitKind kind;
     Strategy strategy;
     guint count; /* units of this class = copies of its state */
     UnitMap *map;
-    char *prefix;       /* "model.layers.", before the number and the name of a block's parameter */
-    char **param_names; /* NULL-terminated, storage order */
-    guint layer_space;  /* of its state: one copy a unit */
+    const char *prefix; /* "model.layers.", before the number and the name of a block's parameter */
+    const char **param_names; /* NULL-terminated, storage order */
+    guint layer_space;        /* of its state: one copy a unit */
     /* its tensors; NO_TENSOR where there is none */
     gint parameter, gathered, unit_gradient, gradient, master, moment[2];
 } UnitClass;
@@ -117,7 +117,7 @@ typedef struct {
 } UnitRef;
 
 typedef struct {
-    char *name; /* "block.forward", "root.gather" */
+    const char *name; /* "block.forward", "root.gather" */
     guint num_ops;
     Op *ops;
 } Segment;
@@ -158,13 +158,14 @@ typedef struct {
 typedef struct Pattern Pattern; /* pattern.h */
 
 typedef struct {
-    GArray *tensors;   /* Tensor */
-    GArray *spaces;    /* Space */
-    GArray *streams;   /* Stream */
-    GArray *groups;    /* GroupRef */
-    GArray *units;     /* UnitClass */
-    GArray *unit_refs; /* UnitRef, by unit number */
-    GArray *segments;  /* Segment */
+    GStringChunk *names; /* of all that follows */
+    GArray *tensors;     /* Tensor */
+    GArray *spaces;      /* Space */
+    GArray *streams;     /* Stream */
+    GArray *groups;      /* GroupRef */
+    GArray *units;       /* UnitClass */
+    GArray *unit_refs;   /* UnitRef, by unit number */
+    GArray *segments;    /* Segment */
     CallList prologue, step, epilogue;
     guint64 arena_bytes[NUM_TIERS]; /* set by place */
     MemoryUse memory;               /* set by place: program_memory() */
@@ -174,6 +175,9 @@ typedef struct {
 Program *program_new(void); /* with space 0 ("one") and stream 0 ("compute") */
 void program_free(Program *program);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Program, program_free)
+
+/* A copy of @text that lives as long as @program. */
+const char *program_name(Program *program, const char *text);
 
 /* Builders; names are copied; each returns the new index. */
 guint program_add_space(Program *program, const char *name, guint count);

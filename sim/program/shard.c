@@ -171,8 +171,7 @@ static void shard_parameters(Builder *builder, guint index)
     builder->classes[index].gathered_space = program_add_space(program, name, count);
     const guint gathered = (guint)unit->parameter;
     Tensor *tensor = program_tensor(program, gathered);
-    g_free(tensor->name);
-    tensor->name = g_steal_pointer(&name);
+    tensor->name = program_name(program, name);
     tensor->kind = TENSOR_GATHERED;
     tensor->dtype = gather_dtype(builder, unit);
     tensor->persistence = PERSIST_STEP;

@@ -12,8 +12,7 @@ void shard_gradients(Builder *builder, guint index)
         program_add_space(program, name, MIN(unit->count, 2)); /* one written, one in reduction */
     const guint whole = (guint)unit->gradient;
     Tensor *tensor = program_tensor(program, whole);
-    g_free(tensor->name);
-    tensor->name = g_steal_pointer(&name);
+    tensor->name = program_name(program, name);
     tensor->kind = TENSOR_UNIT_GRADIENT;
     tensor->persistence = PERSIST_STEP;
     tensor->space = builder->classes[index].gradient_space;

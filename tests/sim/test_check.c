@@ -380,8 +380,7 @@ START_TEST(a_group_that_does_not_exist_is_caught)
     group->size++;
     assert_caught(set, "is in no group");
     group->size--;
-    g_free(group->purpose);
-    group->purpose = g_strdup("nobody");
+    group->purpose = "nobody";
     assert_caught(set, "rank 3 is in no group \"nobody\"");
 }
 END_TEST
