@@ -138,11 +138,9 @@ static void find_runs(Clock *clock)
             if (!follows(timed, &marks[i]))
                 continue;
             timed->run_ops = 1;
-            timed->run_s = timed->took_s;
             if (marks[i].awaited || i + 1 == clock->first_timed[s + 1])
                 continue;
             timed->run_ops += timed[1].run_ops;
-            timed->run_s += timed[1].run_s;
         }
 }
 

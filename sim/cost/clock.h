@@ -21,7 +21,6 @@ typedef struct {
     Volume volume;   /* where it communicates */
     guint run_ops;   /* compute from here on of which nothing waits for other streams, and only the
                         last is waited for; 0: none begins here */
-    double run_s;
 } Timed;
 
 /* Virtual time of one simulated rank. */
@@ -99,14 +98,17 @@ gboolean clock_is_simple(const Clock *clock, gboolean is_cpu, gboolean overlaps)
  * clock_ready() and clock_finish() make of them, for a clock that is simple; else FALSE. */
 static inline gboolean clock_finish_run(Clock *clock)
 {
-    const Timed *timed = clock_timed(clock);
+    const Timed *timed = clock_timed(clock), *after = timed + timed->run_ops;
+    double end_s = clock->stream_s[COMPUTE_STREAM];
 
     if (timed->run_ops == 0)
         return FALSE;
-    clock->begun_s[0] = MIN(clock->begun_s[0], clock->stream_s[COMPUTE_STREAM]);
-    clock->last_compute_s = clock->stream_s[COMPUTE_STREAM] += timed->run_s;
+    clock->begun_s[0] = MIN(clock->begun_s[0], end_s);
+    for (const Timed *op = timed; op < after; op++)
+        end_s += op->took_s;
     clock->op += timed->run_ops;
-    clock->call_end[clock->op - 1] = clock->last_compute_s;
+    clock->call_end[clock->op - 1] = end_s;
+    clock->stream_s[COMPUTE_STREAM] = clock->last_compute_s = end_s;
     return TRUE;
 }
 
