@@ -1,104 +1,30 @@
 #include "sim/search/candidates.h"
 
 #include "sim/base/parallel.h"
+#include "sim/search/choice_group.h"
+#include "sim/search/offers.h"
 #include "sim/summary/summary.h"
 
-/* ---- what a request offers ---- */
-
-/* With one stage the order is plain; a schedule that was asked for is tried and refused there. */
-static gboolean is_schedule_offered(const SearchRequest *request, guint pp, ScheduleKind kind)
-{
-    if (request->schedule >= 0)
-        return request->schedule == (gint)kind;
-    return pp > 1 || kind == SCHEDULE_1F1B;
-}
-
-static gboolean is_cut_evenly(const SearchRequest *request, guint chunks)
-{
-    return chunks <= request->model->layers && request->model->layers % chunks == 0;
-}
-
-/* Sharding over one rank is what no_shard does with more copies: offered only when asked for. */
-static gboolean is_strategy_offered(const SearchRequest *request, const Layout *layout,
-                                    Strategy strategy)
-{
-    const guint shard = layout->size[AXIS_DP_SHARD];
-    const gboolean replicated = layout->size[AXIS_DP_REPLICATE] > 1;
-    const Strategy named =
-        strategy == STRATEGY_FULL_SHARD && replicated ? STRATEGY_HYBRID_SHARD : strategy;
-
-    if (request->strategy >= 0)
-        return named == (Strategy)request->strategy || strategy == (Strategy)request->strategy;
-    if (strategy == STRATEGY_HYBRID_SHARD) /* enumerated as full_shard */
-        return FALSE;
-    return (strategy == STRATEGY_NO_SHARD) == (shard == 1);
-}
-
-static gboolean is_free(const SearchRequest *request, Axis axis, guint size)
-{
-    return request->fixed[axis] == 0 || request->fixed[axis] == size;
-}
-
-/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next
- * one. */
-gboolean candidates_offer_tp(const SearchRequest *request, guint tp)
-{
-    const NetworkLevel *inner = &g_array_index(request->topology->networks, NetworkLevel, 0);
-
-    if (request->fixed[AXIS_TP] != 0)
-        return request->fixed[AXIS_TP] == tp;
-    return tp <= request->model->heads && (inner->span == 0 || tp <= inner->span);
-}
-
-guint candidates_most_tp(const SearchRequest *request)
-{
-    return MAX(request->fixed[AXIS_TP], request->model->heads);
-}
-
-/* A stage has a layer at least. */
-static gboolean is_pp_offered(const SearchRequest *request, guint pp)
-{
-    return is_free(request, AXIS_PP, pp) &&
-           (request->fixed[AXIS_PP] != 0 || pp <= request->model->layers) &&
-           (request->num_recompute <= 1 || request->num_recompute == pp);
-}
-
-/* Fewer tokens a rank than a tile of attention has are never worth an exchange. */
-static gboolean is_cp_offered(const SearchRequest *request, guint cp)
-{
-    enum { LEAST_TOKENS = 256 };
-    const guint seq_len = search_seq_len(request);
-
-    return is_free(request, AXIS_CP, cp) &&
-           (request->fixed[AXIS_CP] != 0 || cp == 1 ||
-            (seq_len / cp >= LEAST_TOKENS && seq_len % (2 * cp) == 0));
-}
-
-gboolean candidates_offer_partly(const SearchRequest *request)
-{
-    return request->recompute < 0 && request->sort != SORT_MEMORY &&
-           !framework_is_foreign(request->framework);
-}
-
-/* ---- one by one ---- */
-
-/* Looks at candidates one after the other: the choices so far are in `plan`. */
+/* Looks at choices one after the other: those so far are in `plan`. */
 typedef struct {
     const SearchRequest *request;
     Summariser *summariser;
     guint64 framework_bytes, floor_limit_bytes; /* the same for all layouts of so many GPUs */
     Plan plan;
     Candidates *found;
+    GArray *choices;  /* LegalChoice, of the axes under way */
     GArray *divisors; /* guint, of: */
     guint divided;
-    guint16 by_stage[MAX_CHUNKS]; /* layers that are computed again */
 } Finder;
 
 static Candidates *candidates_new(void)
 {
     Candidates *found = g_new0(Candidates, 1);
 
-    found->listed = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    found->groups = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
+    found->large = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
+    found->members = g_array_new(FALSE, FALSE, sizeof(Member));
+    found->least.floor_bytes = G_MAXUINT64;
     found->summarisers = g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
     found->layers = g_ptr_array_new_with_free_func(g_free);
     return found;
@@ -110,84 +36,34 @@ void candidates_free(Candidates *candidates)
         return;
     for (guint v = 0; v < NUM_VERDICTS; v++)
         g_free(candidates->example[v]);
-    g_array_unref(candidates->listed);
+    g_array_unref(candidates->groups);
+    g_array_unref(candidates->large);
+    g_array_unref(candidates->members);
     g_ptr_array_unref(candidates->summarisers);
     g_ptr_array_unref(candidates->layers);
     g_free(candidates);
 }
 
-static Candidate candidate_of(const Plan *plan, const Summary *summary)
+/* ---- one by one ---- */
+
+static void add_choice(Finder *finder, Recompute recompute, DType gradient)
 {
-    return (Candidate){
-        .bound_s = summary->bound_s / plan->workload.global_batch,
-        .floor_bytes = summary->floor_bytes,
-        .micro_batch = plan->schedule.micro_batch,
-        .micro_batches = plan->schedule.micro_batches,
-        .global_batch = plan->workload.global_batch,
-        .layout = plan->layout,
-        .virtual_stages = (guint16)plan->schedule.virtual_stages,
-        .stage = (guint16)summary->stage,
-        .strategy = (guint8)plan->sharding.strategy,
-        .schedule = (guint8)plan->schedule.kind,
-        .recompute = (guint8)plan->schedule.recompute,
-        .context = (guint8)plan->context,
+    const Plan *plan = &finder->plan;
+    const LegalChoice choice = {
+        .key = {.micro_batch = plan->schedule.micro_batch,
+                .ep = (guint16)plan->layout.ep,
+                .virtual_stages = (guint16)plan->schedule.virtual_stages,
+                .schedule = (guint8)plan->schedule.kind,
+                .context = (guint8)plan->context,
+                .recompute = (guint8)recompute,
+                .gradient = (guint8)gradient},
+        .member = {.order = (guint32)finder->choices->len,
+                   .dp_shard = plan->layout.size[AXIS_DP_SHARD],
+                   .strategy = (guint8)plan->sharding.strategy},
     };
-}
 
-/* FALSE where it is too large.  How much too large is of interest only of what needs least. */
-static gboolean add_candidate(Finder *finder)
-{
-    Candidates *found = finder->found;
-    const ProgramSpec spec = plan_spec(&finder->plan);
-    const guint64 least_bytes = found->legal == 0 ? G_MAXUINT64 : found->least.floor_bytes;
-    const Summary summary =
-        summarise(finder->summariser, &spec, MAX(finder->floor_limit_bytes, least_bytes));
-    const Candidate candidate = candidate_of(&finder->plan, &summary);
-    const gboolean fits = candidate.floor_bytes <= finder->floor_limit_bytes;
-
-    if (found->legal == 0 || candidate.floor_bytes < found->least.floor_bytes)
-        found->least = candidate;
-    found->legal++;
-    if (fits)
-        g_array_append_val(found->listed, candidate);
-    else
-        found->rejected[VERDICT_MEMORY]++;
-    return fits;
-}
-
-/* Where nothing computed again does not fit and all of it does: as few layers as fit.  No step is
- * shorter than with what the stages that say most need at least. */
-static void add_partly(Finder *finder)
-{
-    Candidates *found = finder->found;
-    guint16 *by_stage = finder->by_stage;
-    ProgramSpec spec = plan_spec(&finder->plan);
-
-    if (!summarise_recompute(finder->summariser, &spec, finder->floor_limit_bytes, FALSE, by_stage))
-        return;
-    spec.schedule.recompute_layers = by_stage;
-    const Summary summary = summarise(finder->summariser, &spec, G_MAXUINT64);
-    Candidate candidate = candidate_of(&finder->plan, &summary);
-    candidate.partly = TRUE;
-    candidate.too_large = TOO_LARGE_UNKNOWN;
-    found->legal++;
-    g_array_append_val(found->listed, candidate);
-}
-
-static void add_recompute(Finder *finder, Recompute recompute, gboolean *none_fits)
-{
-    const SearchRequest *request = finder->request;
-
-    finder->plan.schedule.recompute = recompute;
-    finder->plan.schedule.recompute_layers = NULL;
-    if (request->num_recompute > 0)
-        plan_set_recompute(&finder->plan, recompute, request->recompute_layers,
-                           request->num_recompute);
-    const gboolean fits = add_candidate(finder);
-    if (recompute == RECOMPUTE_NONE)
-        *none_fits = fits;
-    else if (fits && !*none_fits && candidates_offer_partly(request))
-        add_partly(finder);
+    g_array_append_val(finder->choices, choice);
+    finder->found->legal++;
 }
 
 /* What is computed again is legal with all else, or nothing is. */
@@ -196,9 +72,10 @@ static void add_recomputes(Finder *finder)
     const SearchRequest *request = finder->request;
     Candidates *found = finder->found;
     const Choice choice = plan_choice(&finder->plan);
+    const ProgramSpec spec = plan_spec(&finder->plan);
+    const DType gradient = program_gradient_dtype(&spec);
     char *reason = NULL;
     Verdict verdict = legality_check(&choice, NULL);
-    gboolean none_fits = TRUE; /* as long as it is not looked at */
 
     if (verdict != VERDICT_OK && found->example[verdict] == NULL) {
         legality_check(&choice, &reason);
@@ -208,7 +85,7 @@ static void add_recomputes(Finder *finder)
         if (request->recompute >= 0 && request->recompute != r)
             continue;
         if (verdict == VERDICT_OK)
-            add_recompute(finder, (Recompute)r, &none_fits);
+            add_choice(finder, (Recompute)r, gradient);
         else
             found->rejected[verdict]++;
     }
@@ -255,11 +132,8 @@ static void add_micro_batches(Finder *finder)
 static void add_virtual_stages(Finder *finder, Strategy strategy, guint virtual_stages)
 {
     const SearchRequest *request = finder->request;
-    const guint chunks = finder->plan.layout.size[AXIS_PP] * virtual_stages;
     Plan *plan = &finder->plan;
 
-    if (request->num_chunks != 0 && request->num_chunks != chunks)
-        return;
     plan->schedule.virtual_stages = virtual_stages;
     plan->schedule.chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL;
     plan->sharding.strategy = strategy;
@@ -274,64 +148,47 @@ static void add_schedules(Finder *finder, Strategy strategy)
     const guint pp = finder->plan.layout.size[AXIS_PP];
 
     for (gint k = 0; k < NUM_SCHEDULES; k++) {
-        const gboolean several = k == SCHEDULE_INTERLEAVED;
-        const guint most = request->virtual_stages != 0 ? request->virtual_stages
-                           : several                    ? MAX(request->model->layers / pp, 2)
-                                                        : 1;
+        const ScheduleKind kind = (ScheduleKind)k;
+        const guint most = offers_most_virtual_stages(request, pp, kind);
 
-        if (!is_schedule_offered(request, pp, (ScheduleKind)k))
+        if (!offers_schedule(request, pp, kind))
             continue;
-        finder->plan.schedule.kind = (ScheduleKind)k;
-        for (guint v = several ? 2 : 1; v <= most; v++)
-            if (request->virtual_stages != 0 ? v == request->virtual_stages
-                                             : !several || v == 2 || is_cut_evenly(request, pp * v))
+        finder->plan.schedule.kind = kind;
+        for (guint v = kind == SCHEDULE_INTERLEAVED ? 2 : 1; v <= most; v++)
+            if (offers_virtual_stages(request, pp, kind, v))
                 add_virtual_stages(finder, strategy, v);
     }
 }
 
-/* How attention crosses ranks matters only where there are several. */
 static void add_contexts(Finder *finder, Strategy strategy)
 {
-    const SearchRequest *request = finder->request;
+    const guint cp = finder->plan.layout.size[AXIS_CP];
 
     for (gint k = 0; k < NUM_CONTEXT_KINDS; k++) {
         finder->plan.context = (ContextKind)k;
-        if (request->context >= 0 ? request->context == k
-                                  : k == CONTEXT_RING || finder->plan.layout.size[AXIS_CP] > 1)
+        if (offers_context(finder->request, cp, (ContextKind)k))
             add_schedules(finder, strategy);
     }
 }
 
-/* 1, and where there are experts all that divide them and the ranks among which they lie; one that
- * was asked for is tried, and refused there. */
-static gboolean is_ep_offered(const SearchRequest *request, const Layout *layout, guint ep)
-{
-    if (request->fixed_ep != 0)
-        return request->fixed_ep == ep;
-    return ep == 1 ||
-           (request->model->experts.count % ep == 0 && layout_expert_block(layout) % ep == 0);
-}
-
 static void add_strategies(Finder *finder)
 {
-    const gboolean shards = finder->plan.layout.ep > 1 && finder->request->fixed_ep == 0;
-
-    for (guint s = shards ? STRATEGY_NO_SHARD + 1 : 0; s < NUM_STRATEGIES; s++)
-        if (is_strategy_offered(finder->request, &finder->plan.layout, (Strategy)s))
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        if (offers_strategy(finder->request, &finder->plan.layout, (Strategy)s))
             add_contexts(finder, (Strategy)s);
 }
 
 static void add_mesh(Finder *finder)
 {
-    const guint most =
-        MAX(finder->request->fixed_ep, MAX(finder->request->model->experts.count, 1));
+    const guint most = offers_most_ep(finder->request);
 
     for (guint ep = 1; ep <= most; ep++) {
-        if (!is_ep_offered(finder->request, &finder->plan.layout, ep))
+        if (!offers_ep(finder->request, &finder->plan.layout, ep))
             continue;
         finder->plan.layout.ep = ep == 1 ? 0 : ep;
         add_strategies(finder);
     }
+    finder->plan.layout.ep = 0;
 }
 
 /* ---- all ---- */
@@ -363,8 +220,8 @@ static void add_data_axes(Finder *finder, const Outer *outer, guint ranks)
     layout->size[AXIS_PP] = outer->pp;
     layout->size[AXIS_CP] = outer->cp;
     for (guint shard = 1; shard <= ranks; shard++) {
-        if (ranks % shard != 0 || !is_free(finder->request, AXIS_DP_SHARD, shard) ||
-            !is_free(finder->request, AXIS_DP_REPLICATE, ranks / shard))
+        if (ranks % shard != 0 || !offers_axis(finder->request, AXIS_DP_SHARD, shard) ||
+            !offers_axis(finder->request, AXIS_DP_REPLICATE, ranks / shard))
             continue;
         layout->size[AXIS_DP_SHARD] = shard;
         layout->size[AXIS_DP_REPLICATE] = ranks / shard;
@@ -372,19 +229,34 @@ static void add_data_axes(Finder *finder, const Outer *outer, guint ranks)
     }
 }
 
+/* What the choices under way have in common but for their keys. */
+static Candidate common(const Finder *finder)
+{
+    return (Candidate){.global_batch = finder->plan.workload.global_batch,
+                       .layout = finder->plan.layout};
+}
+
+static void find_outer(Finder *finder, Outer *outer, guint ranks)
+{
+    finder->found = outer->found = candidates_new();
+    finder->found->floor_limit_bytes = finder->floor_limit_bytes;
+    add_data_axes(finder, outer, ranks);
+    const Candidate all = common(finder);
+    groups_add(finder->found, finder->request, finder->summariser, &all, finder->choices);
+    g_array_set_size(finder->choices, 0);
+}
+
 static void find_split(gpointer data, guint index, guint worker)
 {
     const Find *find = data;
     const Split *split = &g_array_index(find->splits, Split, index);
-    Finder *finder = &find->finders[worker];
 
     for (guint i = 0; i < find->outers->len; i++) {
         Outer *outer = &g_array_index(find->outers, Outer, i);
 
-        if (outer->tp != split->tp || outer->cp != split->cp)
-            continue;
-        finder->found = outer->found = candidates_new();
-        add_data_axes(finder, outer, find->gpus / outer->tp / outer->pp / outer->cp);
+        if (outer->tp == split->tp && outer->cp == split->cp)
+            find_outer(&find->finders[worker], outer,
+                       find->gpus / outer->tp / outer->pp / outer->cp);
     }
 }
 
@@ -392,16 +264,16 @@ static void list_outers(Find *find)
 {
     const SearchRequest *request = find->request;
 
-    for (guint tp = 1; tp <= candidates_most_tp(request); tp++) {
+    for (guint tp = 1; tp <= offers_most_tp(request); tp++) {
         const guint rest = find->gpus / tp;
 
-        if (find->gpus % tp != 0 || !candidates_offer_tp(request, tp))
+        if (find->gpus % tp != 0 || !offers_tp(request, tp))
             continue;
         for (guint pp = 1; pp <= rest; pp++) {
-            if (rest % pp != 0 || !is_pp_offered(request, pp))
+            if (rest % pp != 0 || !offers_pp(request, pp))
                 continue;
             for (guint cp = 1; cp <= rest / pp; cp++) {
-                if (rest / pp % cp != 0 || !is_cp_offered(request, cp))
+                if (rest / pp % cp != 0 || !offers_cp(request, cp))
                     continue;
                 const Outer outer = {.tp = tp, .pp = pp, .cp = cp};
                 g_array_append_val(find->outers, outer);
@@ -452,6 +324,7 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
                  .sharding = request->sharding,
                  .sequence_parallel = request->sequence_parallel,
                  .framework = request->framework},
+        .choices = g_array_new(FALSE, FALSE, sizeof(LegalChoice)),
         .divisors = g_array_new(FALSE, FALSE, sizeof(guint)),
     };
     plan_set_target(&finder->plan);
@@ -461,22 +334,37 @@ static void finder_init(Finder *finder, const SearchRequest *request, guint gpus
     finder->floor_limit_bytes = plan_floor_limit(&finder->plan);
 }
 
-static void take_found(Candidates *all, Candidates *found)
+/* The members of groups come behind those that were found before. */
+static void take_groups(GArray *all, const GArray *groups, guint before, guint order)
 {
-    const guint first = all->listed->len;
+    for (guint i = 0; i < groups->len; i++) {
+        ChoiceGroup group = g_array_index(groups, ChoiceGroup, i);
 
-    if (found->legal > 0 && (all->legal == 0 || found->least.floor_bytes < all->least.floor_bytes))
-        all->least = found->least;
+        group.first += before;
+        group.least.order += order;
+        g_array_append_val(all, group);
+    }
+}
+
+static void take_found(Candidates *all, Candidates *found, guint *order)
+{
+    const guint before = all->members->len;
+
     all->legal += found->legal;
     for (guint v = 0; v < NUM_VERDICTS; v++) {
         all->rejected[v] += found->rejected[v];
         if (all->example[v] == NULL)
             all->example[v] = g_steal_pointer(&found->example[v]);
     }
-    if (found->listed->len > 0)
-        g_array_append_vals(all->listed, found->listed->data, found->listed->len);
-    for (guint i = first; i < all->listed->len; i++)
-        g_array_index(all->listed, Candidate, i).order = i;
+    take_groups(all->groups, found->groups, before, *order);
+    take_groups(all->large, found->large, before, *order);
+    for (guint i = 0; i < found->members->len; i++) {
+        Member member = g_array_index(found->members, Member, i);
+
+        member.order += *order;
+        g_array_append_val(all->members, member);
+    }
+    *order += found->members->len;
     candidates_free(found);
 }
 
@@ -486,6 +374,7 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     g_autoptr(GArray) splits = g_array_new(FALSE, FALSE, sizeof(Split));
     Find find = {.request = request, .gpus = gpus, .outers = outers, .splits = splits};
     Candidates *all = candidates_new();
+    guint order = 0;
 
     list_outers(&find);
     list_splits(&find);
@@ -497,130 +386,13 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus)
     all->floor_limit_bytes = find.finders[0].floor_limit_bytes;
     parallel_run(splits->len, find_split, &find);
     for (guint i = 0; i < outers->len; i++)
-        take_found(all, g_array_index(outers, Outer, i).found);
+        take_found(all, g_array_index(outers, Outer, i).found, &order);
     for (guint w = 0; w < workers; w++) {
         g_ptr_array_add(all->summarisers, find.finders[w].summariser);
+        g_array_unref(find.finders[w].choices);
         g_array_unref(find.finders[w].divisors);
         g_free(find.finders[w].plan.recompute_layers);
     }
     g_free(find.finders);
     return all;
-}
-
-/* ---- walks ---- */
-
-typedef struct {
-    const SearchRequest *request;
-    const Candidates *candidates;
-    Candidate *first;
-    GPtrArray *layers; /* guint16 *, of each that is partly recomputed; by stage */
-} Walks;
-
-static void walk_candidate(gpointer data, guint i, guint worker)
-{
-    const Walks *walks = data;
-    Candidate *candidate = &walks->first[i];
-    Summariser *summariser = g_ptr_array_index(walks->candidates->summarisers, worker);
-    Plan plan = {.gpus = 0};
-
-    candidate_choose(walks->request, candidate, &plan);
-    ProgramSpec spec = plan_spec(&plan);
-    if (candidate->partly) {
-        guint16 *by_stage = g_ptr_array_index(walks->layers, i);
-
-        if (!summarise_recompute(summariser, &spec, walks->candidates->floor_limit_bytes, TRUE,
-                                 by_stage))
-            g_debug("a stage has too few layers: it will be found to be too large");
-        if (candidate->too_large != TOO_LARGE_UNKNOWN)
-            by_stage[candidate->too_large] = MAX(by_stage[candidate->too_large], 1);
-        spec.schedule.recompute_layers = candidate->recompute_layers = by_stage;
-    }
-    const double bound_s = summarise_calls(summariser, &spec);
-    candidate->bound_s = MAX(candidate->bound_s, bound_s / candidate->global_batch);
-    g_free(plan.recompute_layers);
-}
-
-Summariser *candidates_summariser(const Candidates *candidates, guint worker)
-{
-    return worker < candidates->summarisers->len
-               ? g_ptr_array_index(candidates->summarisers, worker)
-               : NULL;
-}
-
-double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker)
-{
-    Summariser *summariser = candidates_summariser(candidates, worker);
-    const ProgramSpec spec = plan_spec(plan);
-
-    return summariser == NULL ? 0 : summarise_calls(summariser, &spec);
-}
-
-Candidate candidate_partly(const Candidate *none, Recompute recompute, guint too_large)
-{
-    Candidate partly = *none;
-
-    partly.recompute = (guint8)recompute;
-    partly.partly = TRUE;
-    partly.too_large = (guint16)too_large;
-    return partly;
-}
-
-/* Room for the layers of each, which stays with the candidates. */
-static GPtrArray *layers_new(const Candidates *candidates, const Candidate *first, guint num)
-{
-    GPtrArray *all = g_ptr_array_new();
-
-    for (guint i = 0; i < num; i++) {
-        guint16 *layers = first[i].partly ? g_new0(guint16, first[i].layout.size[AXIS_PP]) : NULL;
-
-        g_ptr_array_add(all, layers);
-        if (layers != NULL)
-            g_ptr_array_add(candidates->layers, layers);
-    }
-    return all;
-}
-
-void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
-                     guint num)
-{
-    g_autoptr(GPtrArray) layers = layers_new(candidates, first, num);
-    Walks walks = {request, candidates, first, layers};
-
-    while (candidates->summarisers->len < parallel_workers(num)) {
-        Plan plan = {.gpus = 0};
-
-        candidate_choose(request, first, &plan);
-        const SimulateContext context = plan_context(&plan);
-        g_ptr_array_add(candidates->summarisers,
-                        summariser_new(&context, g_ptr_array_index(candidates->summarisers, 0)));
-        g_free(plan.recompute_layers);
-    }
-    parallel_run(num, walk_candidate, &walks);
-}
-
-void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan)
-{
-    plan->model = (Model *)request->model;
-    plan->topology = (Topology *)request->topology;
-    plan->workload = (Workload){candidate->global_batch, search_seq_len(request), request->recipe,
-                                request->optimizer, request->expert_imbalance};
-    plan->layout = candidate->layout;
-    plan->sharding = request->sharding;
-    plan->sharding.strategy = (Strategy)candidate->strategy;
-    plan->schedule = (Schedule){
-        .micro_batch = candidate->micro_batch,
-        .micro_batches = candidate->micro_batches,
-        .recompute = (Recompute)candidate->recompute,
-        .kind = (ScheduleKind)candidate->schedule,
-        .virtual_stages = candidate->virtual_stages,
-        .chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL,
-    };
-    if (request->num_recompute > 0)
-        plan_set_recompute(plan, (Recompute)request->recompute, request->recompute_layers,
-                           request->num_recompute);
-    plan->sequence_parallel = request->sequence_parallel;
-    plan->context = (ContextKind)candidate->context;
-    plan->framework = request->framework;
-    sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
-    plan_set_target(plan);
 }

@@ -1,4 +1,5 @@
-/* Every complete legal choice of a search: counted, summarised, and listed where it may fit. */
+/* Every complete legal choice of a search: counted, in groups, and summarised where its group may
+ * be among the best. */
 #pragma once
 
 #include "sim/search/price.h"
@@ -21,12 +22,23 @@ typedef struct {
     const guint16 *recompute_layers; /* by stage at least; NULL: not yet known */
 } Candidate;
 
+/* Choices that differ in data-parallel axes and strategy only. */
 typedef struct {
-    GArray *listed; /* Candidate, in the order of enumeration; of those whose floor fits */
+    Candidate least;  /* one of them, with bound and floor that hold for all: summarise_least() */
+    gboolean put_off; /* these are not yet its own: computing something again takes no less than
+                         computing nothing again does, and the floor is 0 */
+    guint first, num;
+} ChoiceGroup;
+
+typedef struct {
+    GArray *groups; /* ChoiceGroup; of those whose floor fits */
+    GArray *large;  /* ChoiceGroup: the others */
+    GArray *members;
     guint64 legal;
     guint64 rejected[NUM_VERDICTS];
     char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
-    Candidate least;             /* that needs least; where legal > 0 */
+    Candidate least;             /* that needs least of those found too large so far, or none: its
+                                    floor_bytes is G_MAXUINT64 */
     guint64 framework_bytes;     /* what each rank needs beside its floor */
     guint64 floor_limit_bytes;   /* what that leaves for it */
     GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
@@ -37,27 +49,44 @@ Candidates *candidates_find(const SearchRequest *request, guint gpus);
 void candidates_free(Candidates *candidates);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Candidates, candidates_free)
 
-/* Whether some tp of the request's goes with that number of GPUs; the largest one to try. */
-gboolean candidates_offer_tp(const SearchRequest *request, guint tp);
-guint candidates_most_tp(const SearchRequest *request);
+/* Appends those of @num groups whose floor fits, with their own bounds, on all cores.  The others
+ * are counted as rejected; where as few layers as fit are a choice, such ones are found here, and
+ * counted as legal. */
+void candidates_expand(Candidates *candidates, const SearchRequest *request,
+                       const ChoiceGroup *groups, guint num, GArray *listed);
 
-/* Whether as few layers as fit are a choice: where what is computed again is free.  (Megatron-LM
- * takes one number for all stages, torchtitan none, so only for fsdp-run.) */
-gboolean candidates_offer_partly(const SearchRequest *request);
+/* Finds the bounds of @num groups that were put off, on all cores; those that don't fit get a place
+ * among the large, and are counted as rejected. */
+void candidates_bound(Candidates *candidates, const SearchRequest *request, ChoiceGroup *groups,
+                      guint num);
+
+static inline gboolean candidates_fit(const Candidates *candidates, const ChoiceGroup *group)
+{
+    return group->least.floor_bytes <= candidates->floor_limit_bytes;
+}
+
+/* How many of its choices have been counted: with as few layers as fit they are when found. */
+static inline guint group_counted(const ChoiceGroup *group)
+{
+    return group->least.partly ? 0 : group->num;
+}
+
+/* What needs least of all that is too large. */
+const Candidate *candidates_least(Candidates *candidates, const SearchRequest *request);
 
 /* What becomes of a candidate that computes nothing again and of which @too_large, a stage, does
  * not fit: the same with as few layers as fit. */
 Candidate candidate_partly(const Candidate *none, Recompute recompute, guint too_large);
 
 /* Brings the bounds of @num candidates closer, on all cores. */
-void candidates_walk(const Candidates *candidates, const SearchRequest *request, Candidate *first,
+void candidates_walk(Candidates *candidates, const SearchRequest *request, Candidate *first,
                      guint num);
 
-/* That of @worker of parallel_run(); NULL where it has walked none. */
+/* That of @worker of parallel_run(); NULL where there is none. */
 Summariser *candidates_summariser(const Candidates *candidates, guint worker);
 
-/* The closer bound of @plan's step, one of the request's; 0 where @worker of parallel_run() has
- * walked none. */
+/* The closer bound of @plan's step, one of the request's; 0 where @worker of parallel_run() has no
+ * summariser. */
 double candidates_bound_s(const Candidates *candidates, const Plan *plan, guint worker);
 
 /* Fills @plan's choices; model and topology are borrowed from the request. */

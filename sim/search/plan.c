@@ -30,6 +30,13 @@ void plan_free(Plan *plan)
     g_free(plan);
 }
 
+void plan_free_borrowed(Plan *plan)
+{
+    plan->model = NULL;
+    plan->topology = NULL;
+    plan_free(plan);
+}
+
 static void append_axis(GString *text, const Plan *plan, Axis axis)
 {
     const guint virtual_stages = schedule_virtual_stages(&plan->schedule);

@@ -54,6 +54,7 @@ typedef struct {
 
 Plan *plan_new(void);
 void plan_free(Plan *plan);
+void plan_free_borrowed(Plan *plan); /* whose model and topology are another's */
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Plan, plan_free)
 
 /* A plan file reads back to the same plan.  ERROR_INPUT names file, field, value, what is allowed.

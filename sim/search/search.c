@@ -2,8 +2,9 @@
 
 #include "sim/base/error.h"
 #include "sim/base/parallel.h"
-#include "sim/search/candidates.h"
+#include "sim/search/offers.h"
 #include "sim/search/price.h"
+#include "sim/search/queue.h"
 #include "sim/search/unit_choice.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ typedef struct {
     const SearchRequest *request;
     SearchResult *result;
     guint64 framework_bytes;
-    const Candidates *found;
+    Candidates *found;
     Patterns *patterns;
     GArray *more; /* Candidate: what candidates that were too large have led to */
 } Search;
@@ -45,27 +46,22 @@ static double plan_key(const SearchRequest *request, const Plan *plan)
                : plan->prediction.step_seconds / plan->workload.global_batch;
 }
 
+/* Of a key: steps that differ by less are sums of the same in another order. */
+static const double rounding = 1e-10;
+
 /* Equal by the key: the one that needs less of the other comes first. */
 static gboolean goes_after(const SearchRequest *request, const Plan *listed, const Plan *plan)
 {
     const double listed_key = plan_key(request, listed), key = plan_key(request, plan);
 
-    if (listed_key != key)
+    if (fabs(listed_key - key) > rounding * key)
         return listed_key < key;
     if (listed->prediction.memory_total != plan->prediction.memory_total)
         return listed->prediction.memory_total < plan->prediction.memory_total;
     return listed->prediction.tokens_per_second >= plan->prediction.tokens_per_second;
 }
 
-/* Plans borrow model and topology until they are listed. */
-static void borrowed_plan_free(Plan *plan)
-{
-    plan->model = NULL;
-    plan->topology = NULL;
-    plan_free(plan);
-}
-
-/* Keeps the best `top` in order; takes. */
+/* Keeps the best `top` in order; takes.  Plans borrow model and topology until they are listed. */
 static void keep_plan(const Search *search, Plan *plan)
 {
     GPtrArray *plans = search->result->plans;
@@ -75,25 +71,7 @@ static void keep_plan(const Search *search, Plan *plan)
         at++;
     g_ptr_array_insert(plans, (gint)at, plan);
     if (plans->len > search->request->top)
-        borrowed_plan_free(g_ptr_array_steal_index(plans, plans->len - 1));
-}
-
-static gint by_bound(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = a, *right = b;
-
-    if (left->bound_s != right->bound_s)
-        return left->bound_s < right->bound_s ? -1 : 1;
-    return left->order < right->order ? -1 : left->order > right->order;
-}
-
-static gint by_floor(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = a, *right = b;
-
-    if (left->floor_bytes != right->floor_bytes)
-        return left->floor_bytes < right->floor_bytes ? -1 : 1;
-    return left->order < right->order ? -1 : left->order > right->order;
+        plan_free_borrowed(g_ptr_array_steal_index(plans, plans->len - 1));
 }
 
 /* What a plan must not exceed to be listed. */
@@ -108,8 +86,9 @@ static double worst_key(const Search *search)
 
 /* Neither this candidate nor any after it can be among the best.  Where nothing overlaps bound and
  * step are one sum, added up in two orders: the last digits don't count. */
-static gboolean is_excluded(const Search *search, const Candidate *candidate)
+static gboolean is_excluded(gconstpointer data, const Candidate *candidate)
 {
+    const Search *search = data;
     const double worst = worst_key(search);
 
     if (search->request->sort == SORT_MEMORY)
@@ -163,7 +142,7 @@ static void price_candidate(gpointer data, guint i, guint worker)
     const PriceLimit limit = {
         .limit_s = batch->request->sort == SORT_MEMORY
                        ? INFINITY
-                       : batch->limit * candidate->global_batch * (1 + 1e-12),
+                       : batch->limit * candidate->global_batch * (1 + rounding),
         .stage = candidate->stage,
         .explains = batch->explains,
         .briefly = batch->request->briefly,
@@ -188,7 +167,7 @@ static void add_partly(Search *search, const Candidate *candidate, const Plan *p
 {
     const guint stage = plan->prediction.rank / (plan->gpus / plan->layout.size[AXIS_PP]);
 
-    if (!candidates_offer_partly(search->request) || candidate->recompute != RECOMPUTE_NONE)
+    if (!offers_partly(search->request) || candidate->recompute != RECOMPUTE_NONE)
         return;
     for (gint r = RECOMPUTE_NONE + 1; r < NUM_RECOMPUTES; r++) {
         const Candidate partly = candidate_partly(candidate, (Recompute)r, stage);
@@ -211,7 +190,7 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
     } else {
         reject(search, VERDICT_SLOWER, slower);
     }
-    borrowed_plan_free(plan);
+    plan_free_borrowed(plan);
 }
 
 /* Prices the first of @ready whose bounds are no more than @frontier; returns how many. */
@@ -235,28 +214,28 @@ static guint price_batch(Search *search, const GArray *ready, double frontier)
     return count;
 }
 
-/* Brings the bounds of @num candidates closer and sorts them in. */
-static void add_ready(const Search *search, const Candidate *candidates, guint num, GArray *ready)
-{
-    const guint first = ready->len;
+/* ---- all that may be among the best ---- */
 
-    g_array_append_vals(ready, candidates, num);
-    candidates_walk(search->found, search->request, &g_array_index(ready, Candidate, first), num);
-    g_array_sort(ready, by_bound);
+/* Brings the bounds of those from @first on closer and sorts them in. */
+static void walk_ready(Search *search, GArray *ready, guint first)
+{
+    candidates_walk(search->found, search->request, &g_array_index(ready, Candidate, first),
+                    ready->len - first);
+    g_array_sort(ready, candidate_by_bound);
 }
 
-/* The next of those that were listed; returns how many. */
-static guint walk_more(const Search *search, guint walked, GArray *ready)
+/* The next of those that are queued. */
+static void walk_more(Search *search, Queue *queue, GArray *ready)
 {
     enum { WALKS = 64 };
-    const GArray *listed = search->found->listed;
-    const guint num = MIN(listed->len - walked, WALKS);
+    const guint first = ready->len;
 
-    add_ready(search, &g_array_index(listed, Candidate, walked), num, ready);
-    return num;
+    queue_fill(queue, WALKS, is_excluded, search);
+    if (queue_take(queue, WALKS, ready) > 0)
+        walk_ready(search, ready, first);
 }
 
-static void reject_rest(Search *search, guint num)
+static void reject_rest(Search *search, guint64 num)
 {
     if (num > 0)
         reject(search, VERDICT_SLOWER, slower);
@@ -265,42 +244,51 @@ static void reject_rest(Search *search, guint num)
 }
 
 /* In the order of bounds, each candidate once its closer bound is the least of all. */
-static void price_by_time(Search *search, const Candidates *found)
+static void price_by_time(Search *search)
 {
     g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
-    GArray *listed = found->listed;
-    guint walked = 0, count = 1;
+    Queue queue;
+    guint count = 1;
 
-    g_array_sort(listed, by_bound);
+    queue_init(&queue, search->request, search->found, candidate_by_bound);
     while (count > 0) {
-        const Candidate *next =
-            walked == listed->len ? NULL : &g_array_index(listed, Candidate, walked);
+        const Candidate *next = queue_first(&queue);
         const double frontier = next == NULL ? INFINITY : next->bound_s;
 
         if (next != NULL && !is_excluded(search, next) &&
             (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
-            walked += walk_more(search, walked, ready);
+            walk_more(search, &queue, ready);
             continue;
         }
         count = price_batch(search, ready, frontier);
         g_array_remove_range(ready, 0, count);
         if (search->more->len == 0)
             continue;
-        add_ready(search, &g_array_index(search->more, Candidate, 0), search->more->len, ready);
+        const guint first = ready->len;
+        g_array_append_vals(ready, search->more->data, search->more->len);
         g_array_set_size(search->more, 0);
+        walk_ready(search, ready, first);
     }
-    reject_rest(search, ready->len + listed->len - walked);
+    reject_rest(search, ready->len + queue_left(&queue));
+    queue_clear(&queue);
 }
 
 /* What needs least comes first: nothing is walked. */
-static void price_by_memory(Search *search, GArray *listed)
+static void price_by_memory(Search *search)
 {
+    g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    Queue queue;
     guint count;
 
-    g_array_sort(listed, by_floor);
-    while ((count = price_batch(search, listed, INFINITY)) > 0)
-        g_array_remove_range(listed, 0, count);
-    reject_rest(search, listed->len);
+    queue_init(&queue, search->request, search->found, candidate_by_floor);
+    do {
+        queue_fill(&queue, BATCH, is_excluded, search);
+        queue_take(&queue, BATCH - ready->len, ready);
+        count = price_batch(search, ready, INFINITY);
+        g_array_remove_range(ready, 0, count);
+    } while (count > 0);
+    reject_rest(search, ready->len + queue_left(&queue));
+    queue_clear(&queue);
 }
 
 /* ---- the list ---- */
@@ -321,14 +309,6 @@ static void own(Plan *plan)
     g_assert(plan->model != NULL && plan->topology != NULL); /* they were parsed before */
 }
 
-static gint by_plan_key(gconstpointer a, gconstpointer b, gpointer request)
-{
-    const double left = plan_key(request, *(Plan *const *)a);
-    const double right = plan_key(request, *(Plan *const *)b);
-
-    return left < right ? -1 : left > right;
-}
-
 static void price_plan(gpointer data, guint i, guint worker)
 {
     const Search *all = data;
@@ -341,6 +321,19 @@ static void price_plan(gpointer data, guint i, guint worker)
     else if (plan->ops == 0)
         plan_price(plan);
     plan->patterns = NULL;
+}
+
+/* Few: by insertion, which keeps the order of equal ones. */
+static void sort_plans(const SearchRequest *request, GPtrArray *plans)
+{
+    for (guint i = 1; i < plans->len; i++) {
+        Plan *plan = g_ptr_array_index(plans, i);
+        guint at = i;
+
+        for (; at > 0 && !goes_after(request, g_ptr_array_index(plans, at - 1), plan); at--)
+            plans->pdata[at] = plans->pdata[at - 1];
+        plans->pdata[at] = plan;
+    }
 }
 
 /* Those that are listed are priced to the last micro-batch; the straight line may be a little off.
@@ -361,15 +354,15 @@ static void price_listed(Search *search, const Candidates *found)
         g_ptr_array_remove_index(plans, i);
     }
     unit_choice_refine(search->request, found, plans);
-    g_ptr_array_sort_with_data(plans, by_plan_key, (gpointer)search->request);
+    sort_plans(search->request, plans);
 }
 
 /* Nothing fits: the candidate that needs least is priced to say what it would need. */
-static Plan *closest_plan(const SearchRequest *request, const Candidates *found)
+static Plan *closest_plan(const SearchRequest *request, Candidates *found)
 {
     Plan *plan = plan_new();
 
-    candidate_choose(request, &found->least, plan);
+    candidate_choose(request, candidates_least(found, request), plan);
     own(plan);
     plan_price(plan);
     return plan;
@@ -416,17 +409,17 @@ SearchResult *search(const SearchRequest *request)
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
     result->plans = g_ptr_array_new();
-    result->candidates = found->legal;
-    for (guint v = 0; v < NUM_VERDICTS; v++) {
-        result->rejected[v] = found->rejected[v];
+    for (guint v = 0; v < NUM_VERDICTS; v++)
         result->example[v] = g_steal_pointer(&found->example[v]);
-    }
     search.framework_bytes = found->framework_bytes;
     search.found = found;
     if (request->sort == SORT_MEMORY)
-        price_by_memory(&search, found->listed);
+        price_by_memory(&search);
     else
-        price_by_time(&search, found);
+        price_by_time(&search);
+    result->candidates += found->legal;
+    for (guint v = 0; v < NUM_VERDICTS; v++)
+        result->rejected[v] += found->rejected[v];
     price_listed(&search, found);
     if (found->legal == 0)
         say_none_offered(request, result);
@@ -482,107 +475,4 @@ Plan *search_estimate(const SearchRequest *request, GError **error)
          "shard_optimizer, shard_grad_op and full_shard with any dp_shard, hybrid_shard with "
          "dp_replicate > 1");
     return NULL;
-}
-
-/* ---- how many GPUs ---- */
-
-/* The candidates that need least are tried first; one that fits is enough. */
-static gboolean fits_on(const SearchRequest *request, guint gpus)
-{
-    g_autoptr(Candidates) found = candidates_find(request, gpus);
-    gboolean fits = FALSE;
-
-    g_array_sort(found->listed, by_floor);
-    for (guint i = 0; i < found->listed->len && !fits; i++) {
-        const Candidate *candidate = &g_array_index(found->listed, Candidate, i);
-        const PriceLimit limit = {.limit_s = INFINITY,
-                                  .stage = candidate->stage,
-                                  .summariser = candidates_summariser(found, 0),
-                                  .floor_bytes = candidate->floor_bytes};
-
-        if (candidate->partly) /* all of it is a candidate too, and needs less */
-            continue;
-        Plan *plan = plan_new();
-        candidate_choose(request, candidate, plan);
-        fits = plan_price_below(plan, &limit) == PRICE_FITS;
-        borrowed_plan_free(plan);
-    }
-    return fits;
-}
-
-/* Whether some tp leaves data-parallel ranks that divide the batch; more stages, or ranks that
- * share a sequence, only leave fewer of them. */
-static gboolean batch_divides(const SearchRequest *request, guint gpus)
-{
-    const guint pp = MAX(request->fixed[AXIS_PP], 1), cp = MAX(request->fixed[AXIS_CP], 1);
-    const guint most_pp = request->fixed[AXIS_PP] != 0 ? pp : request->model->layers;
-
-    for (guint tp = 1; tp <= candidates_most_tp(request); tp++)
-        for (guint stages = pp; stages <= most_pp; stages++)
-            if (gpus % (stages * cp * tp) == 0 && candidates_offer_tp(request, tp) &&
-                request->global_batch % (gpus / (stages * cp * tp)) == 0)
-                return TRUE;
-    return FALSE;
-}
-
-guint search_most_gpus(const SearchRequest *request)
-{
-    return MIN(SEARCH_MOST_GPUS, topology_max_gpus(request->topology));
-}
-
-/* Counts in multiples of the fixed axes.  With a batch that was asked for, those that it allows are
- * tried one by one.  Else doubling finds a range, which is halved until it is short and then tried
- * one by one: more ranks need less apart from padding, and a number that divides the model's
- * dimensions has less of that than the next ones. */
-guint search_smallest_gpus(const SearchRequest *request, guint from)
-{
-    enum { SHORT = 64 };
-    const guint unit = search_fixed_ranks(request);
-    const guint most = search_most_gpus(request) / unit;
-    guint low = (MAX(from, 1) - 1) / unit + 1, high = 1;
-
-    if (low > most)
-        return 0;
-    if (request->global_batch != 0) {
-        for (guint n = low; n <= most; n++)
-            if (batch_divides(request, n * unit) && fits_on(request, n * unit))
-                return n * unit;
-        return 0;
-    }
-    while (high < low) /* powers of two divide most dimensions */
-        high *= 2;
-    high = MIN(high, most);
-    while (!fits_on(request, high * unit)) {
-        if (high == most)
-            return 0;
-        low = high + 1;
-        high = MIN(high * 2, most);
-    }
-    while (high - low > SHORT) {
-        const guint middle = (low + high) / 2;
-
-        if (fits_on(request, middle * unit))
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    while (low < high && !fits_on(request, low * unit))
-        low++;
-    return low * unit;
-}
-
-guint search_nearest_gpus(const SearchRequest *request, guint from, gboolean above)
-{
-    enum { MOST_TRIED = 64 };
-    const guint unit = search_fixed_ranks(request), most = search_most_gpus(request) / unit;
-    guint n = above ? from / unit + 1 : (from - 1) / unit;
-
-    for (guint tried = 0; n >= 1 && n <= most && tried < MOST_TRIED; n += above ? 1 : -1u) {
-        if (request->global_batch != 0 && !batch_divides(request, n * unit))
-            continue;
-        if (fits_on(request, n * unit))
-            return n * unit;
-        tried++;
-    }
-    return 0;
 }

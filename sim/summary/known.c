@@ -36,10 +36,11 @@ typedef struct {
 struct Known {
     SimulateContext context;
     Shared *shared;
-    Table stages, shards, shapes, extremes, flows, timetables, scalars, exchanges;
+    Table stages, shards, least_shards, shapes, extremes, flows, timetables, scalars, exchanges;
     GHashTable *overrides; /* GBytes -> their number, from 1 */
     Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
     Table blocks;    /* StageCost, by all that stages depend on but their place */
+    Table dense;     /* the same, by all but that and ep */
     guint64 timetable_passes; /* of those known */
 };
 
@@ -184,6 +185,7 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     g_atomic_int_inc(&known->shared->users);
     table_init(&known->stages, keep);
     table_init(&known->shards, keep);
+    table_init(&known->least_shards, g_free);
     table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
     table_init(&known->extremes, g_free);
     table_init(&known->flows, keep);
@@ -194,6 +196,7 @@ Known *known_new(const SimulateContext *context, Known *of_others)
         g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, NULL);
     table_init(&known->looked_at, array_free);
     table_init(&known->blocks, keep);
+    table_init(&known->dense, keep);
     return known;
 }
 
@@ -203,6 +206,7 @@ void known_free(Known *known)
         return;
     table_clear(&known->stages);
     table_clear(&known->shards);
+    table_clear(&known->least_shards);
     table_clear(&known->shapes);
     table_clear(&known->extremes);
     table_clear(&known->flows);
@@ -212,8 +216,14 @@ void known_free(Known *known)
     g_hash_table_unref(known->overrides);
     table_clear(&known->looked_at);
     table_clear(&known->blocks);
+    table_clear(&known->dense);
     shared_unref(known->shared);
     g_free(known);
+}
+
+const SimulateContext *known_context(const Known *known)
+{
+    return &known->context;
 }
 
 const Framework *known_framework(const Known *known)
@@ -257,13 +267,20 @@ static StageCost *look_at(Known *known, const ProgramSpec *spec, StagePlace plac
     const guint micro_batch = spec->schedule.micro_batch;
     const Key key = stage_key(spec, place, micro_batch);
     const Key of_blocks = stage_key(spec, NUM_STAGE_PLACES, micro_batch);
+    ProgramSpec without = *spec;
+    without.layout.ep = 0;
+    const Key of_dense = stage_key(&without, NUM_STAGE_PLACES, micro_batch);
     const StageCost *others = table_find(&known->blocks, &of_blocks);
+    const StageCost *dense = table_find(&known->dense, &of_dense);
     StageCost *cost = g_new(StageCost, 1);
 
-    *cost = probe_stage(spec, &known->context, looked_at(place), others);
+    *cost = probe_stage(spec, &known->context, looked_at(place), others,
+                        dense == NULL ? NULL : &dense->block[BLOCK_DENSE]);
     cost = shared_add(known->shared, &known->shared->stages, &key, cost);
     if (others == NULL)
         table_add(&known->blocks, &of_blocks, cost);
+    if (dense == NULL)
+        table_add(&known->dense, &of_dense, cost);
     return cost;
 }
 
@@ -298,14 +315,19 @@ const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StageP
     return most == NULL || most->micro_batch == micro_batch ? NULL : most->cost;
 }
 
+static Key shard_key(const ProgramSpec *spec, StagePlace place, Strategy strategy)
+{
+    const guint several = MIN(spec->schedule.micro_batches, 3);
+
+    return (Key){{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
+                  layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
+                  spec->sharding->accumulate_sharded ? 1 : 0, several, layout_ep(&spec->layout)}};
+}
+
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
                              Strategy strategy)
 {
-    const guint several = MIN(spec->schedule.micro_batches, 3);
-    const Key key = {{looked_at(place) | (guint64)strategy << 8, spec->layout.size[AXIS_TP],
-                      layout_shard_ranks(&spec->layout), spec->layout.size[AXIS_DP_REPLICATE],
-                      spec->sharding->accumulate_sharded ? 1 : 0, several,
-                      layout_ep(&spec->layout)}};
+    const Key key = shard_key(spec, place, strategy);
     ShardCost *cost = table_find(&known->shards, &key);
 
     if (cost != NULL)
@@ -317,6 +339,33 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
         cost = shared_add(known->shared, &known->shared->shards, &key, cost);
     }
     return table_add(&known->shards, &key, cost);
+}
+
+static UnitCost state_of(const UnitCost *unit)
+{
+    return (UnitCost){.state_bytes = unit->state_bytes, .beside_bytes = unit->beside_bytes};
+}
+
+const ShardCost *known_least_shard(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    const Strategy strategy = STRATEGY_FULL_SHARD;
+    Sharding sharding = *spec->sharding;
+    ProgramSpec full = *spec;
+    sharding.accumulate_sharded = TRUE;
+    full.sharding = &sharding;
+    full.layout.size[AXIS_DP_REPLICATE] = 1; /* hold as much state each */
+    const Key key = shard_key(&full, place, strategy);
+    ShardCost *least = table_find(&known->least_shards, &key);
+
+    if (least != NULL)
+        return least;
+    const ShardCost *all = known_shard(known, &full, place, strategy);
+    least = g_new0(ShardCost, 1);
+    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+        least->block[k] = state_of(&all->block[k]);
+    least->experts = state_of(&all->experts);
+    least->root = state_of(&all->root);
+    return table_add(&known->least_shards, &key, least);
 }
 
 /* The same overrides have the same number; none have 0. */

@@ -19,6 +19,7 @@ typedef struct Known Known;
 Known *known_new(const SimulateContext *context, Known *of_others);
 void known_free(Known *known);
 
+const SimulateContext *known_context(const Known *known);
 const Framework *known_framework(const Known *known);
 
 /* All are the cache's own and stay, timetables until the next are asked for. */
@@ -28,6 +29,8 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 const StageCost *known_stage_below(Known *known, const ProgramSpec *spec, StagePlace place);
 const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace place,
                              Strategy strategy);
+/* Of that, the bytes of state alone, fully sharded. */
+const ShardCost *known_least_shard(Known *known, const ProgramSpec *spec, StagePlace place);
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage);
 
 /* Stages that say most about all of them; some may be equal.  The first has most in flight, the

@@ -324,7 +324,7 @@ static gboolean is_looked_at(const Model *model, BlockKind kind, const StageCost
 }
 
 StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      const StageCost *others)
+                      const StageCost *others, const BlockCost *dense)
 {
     const DType gradient = program_gradient_dtype(spec);
     Sharding sharding = {
@@ -340,6 +340,11 @@ StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, S
 
         if (!is_looked_at(spec->model, of.kind, others))
             continue;
+        if (of.kind == BLOCK_DENSE && dense != NULL &&
+            model_has_blocks(spec->model, BLOCK_SPARSE)) {
+            block[kind] = *dense;
+            continue;
+        }
         least.workload = &workload;
         least.layout.size[AXIS_DP_REPLICATE] = 1;
         least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */

@@ -64,9 +64,10 @@ typedef struct {
 
 /* @spec's block and root under its axes tp, cp, its micro-batch, recomputation, context, with or
  * without other stages, backward in one or two parts.  Blocks are the same at every place: @others
- * are those of another, or NULL. */
+ * are those of another, or NULL.  Those without experts are the same whatever ep: @dense, or NULL.
+ */
 StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      const StageCost *others);
+                      const StageCost *others, const BlockCost *dense);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,

@@ -20,19 +20,37 @@ static gboolean has_strategy(const StageShape *shape, Strategy strategy)
     return units > 0;
 }
 
-Stage stage_of_units(Known *known, const ProgramSpec *spec, guint index)
+void stage_update_shape(Stage *stage, Known *known, guint index)
 {
-    const StageShape *shape = known_shape(known, spec, index);
+    Sharding whole = *stage->spec->sharding;
+    ProgramSpec spec = *stage->spec;
+
+    if (stage->taken == UNITS_LEAST) {
+        whole.strategy = STRATEGY_NO_SHARD;
+        spec.sharding = &whole;
+    }
+    stage->shape = known_shape(known, &spec, index);
+}
+
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint index, UnitsTaken taken)
+{
+    static const ScalarCost no_scalars;
     Stage stage = {
         .spec = spec,
+        .taken = taken,
         .micro_batches = spec->schedule.micro_batches,
-        .shape = shape,
         .framework = known_framework(known),
     };
 
+    stage_update_shape(&stage, known, index);
+    if (taken == UNITS_LEAST) {
+        stage.shards[STRATEGY_NO_SHARD] = known_least_shard(known, spec, stage.shape->place);
+        stage.scalars = &no_scalars;
+        return stage;
+    }
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        if (has_strategy(shape, (Strategy)s))
-            stage.shards[s] = known_shard(known, spec, shape->place, (Strategy)s);
+        if (has_strategy(stage.shape, (Strategy)s))
+            stage.shards[s] = known_shard(known, spec, stage.shape->place, (Strategy)s);
     return stage;
 }
 
@@ -47,7 +65,8 @@ void stage_add_passes(Stage *stage, Known *known)
     const ProgramSpec *spec = stage->spec;
 
     add_flow(stage, known);
-    stage->scalars = known_scalars(known, spec);
+    if (stage->taken == UNITS_AS_PLANNED)
+        stage->scalars = known_scalars(known, spec);
     stage->cost = known_stage(known, spec, stage->shape->place);
     stage->rest = rest_cost(known, spec, stage->shape->place);
     if (spec->layout.size[AXIS_PP] > 1)
@@ -64,9 +83,9 @@ gboolean stage_add_fewer(Stage *stage, Known *known)
     return stage->cost != NULL;
 }
 
-Stage stage_of(Known *known, const ProgramSpec *spec, guint index)
+Stage stage_of(Known *known, const ProgramSpec *spec, guint index, UnitsTaken taken)
 {
-    Stage stage = stage_of_units(known, spec, index);
+    Stage stage = stage_of_units(known, spec, index, taken);
 
     stage_add_passes(&stage, known);
     return stage;

@@ -3,8 +3,13 @@
 
 #include "sim/summary/known.h"
 
+/* Units as @spec shards them; or least: whole units that move nothing, cost nothing, and whose
+ * state is as small as @spec's ranks can make it. */
+typedef enum { UNITS_AS_PLANNED, UNITS_LEAST } UnitsTaken;
+
 typedef struct {
     const ProgramSpec *spec;
+    UnitsTaken taken;
     guint micro_batches;
     const StageShape *shape;
     const StageCost *cost,
@@ -17,11 +22,14 @@ typedef struct {
     double exchange_s; /* one message to a neighbour; 0 for a single stage */
 } Stage;
 
-Stage stage_of(Known *known, const ProgramSpec *spec, guint stage);
+Stage stage_of(Known *known, const ProgramSpec *spec, guint stage, UnitsTaken taken);
 
 /* The same by steps: its units alone, which state is made of, and what it needs besides. */
-Stage stage_of_units(Known *known, const ProgramSpec *spec, guint stage);
+Stage stage_of_units(Known *known, const ProgramSpec *spec, guint stage, UnitsTaken taken);
 void stage_add_passes(Stage *stage, Known *known);
+
+/* Again, where the layers that are computed again have changed. */
+void stage_update_shape(Stage *stage, Known *known, guint index);
 
 /* In place of that: passes over fewer sequences.  The program of as many micro-batches of those has
  * the same ops, and no tensor that is larger: so this one's arena is no smaller than that one's

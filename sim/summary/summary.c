@@ -27,6 +27,11 @@ Summariser *summariser_new(const SimulateContext *context, Summariser *of_others
     return summariser;
 }
 
+const SimulateContext *summariser_context(const Summariser *summariser)
+{
+    return known_context(summariser->known);
+}
+
 void summariser_free(Summariser *summariser)
 {
     if (summariser == NULL)
@@ -49,7 +54,7 @@ static guint64 floor_bytes(const Summariser *summariser, const Stage *stage)
 
 StageSummary summarise_stage(Summariser *summariser, const ProgramSpec *spec, guint index)
 {
-    const Stage stage = stage_of(summariser->known, spec, index);
+    const Stage stage = stage_of(summariser->known, spec, index, UNITS_AS_PLANNED);
     StageSummary summary = {.state_bytes = stage_state_bytes(&stage),
                             .floor_bytes = floor_bytes(summariser, &stage)};
 
@@ -66,14 +71,14 @@ static gboolean is_new(const guint *stages, guint i)
 }
 
 /* Stages that say most, each once; the first one first. */
-static guint extreme_stages(Known *known, const ProgramSpec *spec, Stage *stages)
+static guint extreme_stages(Known *known, const ProgramSpec *spec, UnitsTaken taken, Stage *stages)
 {
     const guint *extremes = known_extremes(known, spec);
     guint num = 0;
 
     for (guint i = 0; i < NUM_EXTREMES; i++)
         if (is_new(extremes, i))
-            stages[num++] = stage_of_units(known, spec, extremes[i]);
+            stages[num++] = stage_of_units(known, spec, extremes[i], taken);
     return num;
 }
 
@@ -102,10 +107,11 @@ static void find_floor(Summariser *summariser, Stage *stages, guint num, guint64
 }
 
 /* A step takes as long as any path through it, and all stages must fit. */
-Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes)
+static Summary summarise_taken(Summariser *summariser, const ProgramSpec *spec, UnitsTaken taken,
+                               guint64 limit_bytes)
 {
     Stage stages[NUM_EXTREMES];
-    const guint num = extreme_stages(summariser->known, spec, stages);
+    const guint num = extreme_stages(summariser->known, spec, taken, stages);
     Summary summary = {0};
 
     find_floor(summariser, stages, num, limit_bytes, &summary);
@@ -118,21 +124,26 @@ Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit
     return summary;
 }
 
-/* Fewer layers need no less memory. */
-static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
-                           guint index, guint16 *layers)
+Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes)
 {
+    return summarise_taken(summariser, spec, UNITS_AS_PLANNED, limit_bytes);
+}
+
+/* Fewer layers need no less memory. */
+static gboolean find_least(Summariser *summariser, Stage *stage, guint64 limit_bytes, guint index,
+                           guint16 *layers)
+{
+    const ProgramSpec *spec = stage->spec;
     const guint most = schedule_most_layers(&spec->schedule, spec->model->layers,
                                             spec->layout.size[AXIS_PP], index);
     guint low = 0, high = most + 1;
-    Stage stage = stage_of(summariser->known, spec, index);
 
     while (low < high) {
         const guint middle = (low + high) / 2;
 
         *layers = (guint16)middle;
-        stage.shape = known_shape(summariser->known, spec, index); /* all that depends on it */
-        if (middle <= most && stage_floor_bytes(&stage) > limit_bytes)
+        stage_update_shape(stage, summariser->known, index); /* all that depends on it */
+        if (middle <= most && stage_floor_bytes(stage) > limit_bytes)
             low = middle + 1;
         else
             high = middle;
@@ -141,8 +152,8 @@ static gboolean find_least(Summariser *summariser, const ProgramSpec *spec, guin
     return low <= most;
 }
 
-gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
-                             gboolean all, guint16 *by_stage)
+static gboolean find_recompute(Summariser *summariser, const ProgramSpec *spec, UnitsTaken taken,
+                               guint64 limit_bytes, gboolean all, guint16 *by_stage)
 {
     const guint *extremes = known_extremes(summariser->known, spec);
     const guint pp = spec->layout.size[AXIS_PP], num = all ? pp : NUM_EXTREMES;
@@ -151,14 +162,37 @@ gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, gu
     memset(by_stage, 0, pp * sizeof *by_stage);
     some.schedule.recompute_layers = by_stage;
     for (guint i = 0; i < num; i++) {
-        const guint stage = all ? i : extremes[i];
+        const guint index = all ? i : extremes[i];
 
         if (!all && !is_new(extremes, i))
             continue;
-        if (!find_least(summariser, &some, limit_bytes, stage, &by_stage[stage]))
+        Stage stage = stage_of(summariser->known, &some, index, taken);
+        if (!find_least(summariser, &stage, limit_bytes, index, &by_stage[index]))
             return FALSE;
     }
     return TRUE;
+}
+
+gboolean summarise_recompute(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes,
+                             gboolean all, guint16 *by_stage)
+{
+    return find_recompute(summariser, spec, UNITS_AS_PLANNED, limit_bytes, all, by_stage);
+}
+
+Summary summarise_least(Summariser *summariser, const ProgramSpec *spec, gboolean partly,
+                        guint64 limit_bytes)
+{
+    guint16 by_stage[MAX_CHUNKS];
+    ProgramSpec some = *spec;
+
+    if (!partly)
+        return summarise_taken(summariser, spec, UNITS_LEAST, limit_bytes);
+    if (!find_recompute(summariser, spec, UNITS_LEAST, limit_bytes, FALSE, by_stage))
+        return (Summary){.floor_bytes = G_MAXUINT64};
+    some.schedule.recompute_layers = by_stage;
+    Summary summary = summarise_taken(summariser, &some, UNITS_LEAST, G_MAXUINT64);
+    summary.floor_bytes = 0; /* where more layers are computed again less is needed */
+    return summary;
 }
 
 double summarise_calls(Summariser *summariser, const ProgramSpec *spec)

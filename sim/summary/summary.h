@@ -28,12 +28,21 @@ typedef struct Summariser Summariser;
 
 /* @of_others: that of another thread, or NULL; both then share what takes longest to look at. */
 Summariser *summariser_new(const SimulateContext *context, Summariser *of_others);
+const SimulateContext *summariser_context(const Summariser *summariser);
 void summariser_free(Summariser *summariser);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Summariser, summariser_free)
 
 /* Of a layout whose floor is above @limit_bytes the bound is left 0, and the floor that is returned
  * may be any that says so: the closest one takes longer to find. */
 Summary summarise(Summariser *summariser, const ProgramSpec *spec, guint64 limit_bytes);
+
+/* The same of what no layout is below that shares @spec's pp, cp, tp, ep, recomputation, schedule,
+ * micro-batches and dtype of gradients, under any strategy and any dp_shard up to @spec's: of its
+ * passes, and of state that is fully sharded.  @partly: with as few layers computed again as
+ * @limit_bytes asks of every such layout, and no floor; where all are not enough, floor_bytes is
+ * above it.  Overrides of units are not known to it. */
+Summary summarise_least(Summariser *summariser, const ProgramSpec *spec, gboolean partly,
+                        guint64 limit_bytes);
 
 /* How many first layers of each chunk must be computed again as @spec says for its stage's floor to
  * be within @limit_bytes: the least number, into @by_stage (array of pp).  Of stages that say most

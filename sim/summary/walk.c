@@ -535,7 +535,8 @@ static void clocks_init(const Walk *walk, guint s, const Timetable *table)
         (gsize)schedule_virtual_stages(&walk->spec->schedule) * walk->micro_batches;
     Clocks *clocks = &walk->stages[s];
 
-    *clocks = (Clocks){.stage = stage_of(walk->known, walk->spec, s), .table = table};
+    *clocks =
+        (Clocks){.stage = stage_of(walk->known, walk->spec, s, UNITS_AS_PLANNED), .table = table};
     clocks->root = stage_root(&clocks->stage);
     clocks->kinds = g_new(guint8, clocks->stage.shape->layers);
     find_kinds(walk, s, clocks->kinds);

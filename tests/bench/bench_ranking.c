@@ -79,6 +79,22 @@ static void print_ranked(const Ranked *ranked, guint num)
            score_spearman(bound_s, step_s, fitting));
 }
 
+/* Out of their groups. */
+static GArray *list_all(Candidates *found, const SearchRequest *request)
+{
+    GArray *listed = g_array_new(FALSE, FALSE, sizeof(Candidate));
+
+    for (guint i = 0; i < found->groups->len; i++) {
+        ChoiceGroup *group = &g_array_index(found->groups, ChoiceGroup, i);
+
+        if (group->put_off)
+            candidates_bound(found, request, group, 1);
+        if (candidates_fit(found, group))
+            candidates_expand(found, request, group, 1, listed);
+    }
+    return listed;
+}
+
 static void bench_workload(guint i)
 {
     g_autofree char *models = data_dir("models"), *topologies = data_dir("topologies");
@@ -92,7 +108,7 @@ static void bench_workload(guint i)
 
     request.seq_len = workloads[i].seq_len;
     g_autoptr(Candidates) found = candidates_find(&request, request.gpus);
-    GArray *listed = found->listed;
+    g_autoptr(GArray) listed = list_all(found, &request);
 
     g_array_sort(listed, by_bound);
     for (guint c = 0; c < listed->len;) /* with lists of layers it is another plan */
@@ -109,11 +125,8 @@ static void bench_workload(guint i)
            workloads[i].topology, workloads[i].batch, workloads[i].seq_len);
     parallel_run(num, price, &ranked);
     print_ranked(&ranked, num);
-    for (guint c = 0; c < num; c++) {
-        ranked.plans[c]->model = NULL; /* the request's */
-        ranked.plans[c]->topology = NULL;
-        plan_free(ranked.plans[c]);
-    }
+    for (guint c = 0; c < num; c++)
+        plan_free_borrowed(ranked.plans[c]); /* of the request */
 }
 
 int main(void)

@@ -37,7 +37,7 @@ static double known_layouts_per_s(const Plan *plan)
     return COUNT / (cpu_s() - start);
 }
 
-/* All layouts of a search, with the looking. */
+/* All layouts of a search, in groups that have bounds, with the looking. */
 static double layouts_per_s(const SearchRequest *request)
 {
     const double start = cpu_s();
@@ -87,7 +87,7 @@ static void bench_model(const char *name, guint gpus, guint batch, guint runs)
     getrusage(RUSAGE_SELF, &usage);
     bench_print("whole search", "s", wall, runs);
     bench_print("its CPU time, of all cores", "s", cpu, runs);
-    bench_print("layouts summarised a core, all of the search", "1/s", all, runs);
+    bench_print("layouts bounded in groups a core, all of the search", "1/s", all, runs);
     bench_print("the same layout a core, once it is known", "1/s", known, runs);
     bench_print("layouts compiled, placed, simulated a core", "1/s", prices, runs);
     printf("most memory so far: %ld MiB\n", usage.ru_maxrss / 1024);

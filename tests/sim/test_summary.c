@@ -356,7 +356,8 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
-/* So what was looked at for one place serves the others, which look at their root alone. */
+/* So what was looked at for one place serves the others, which look at their root alone; and blocks
+ * without experts for one ep the others. */
 START_TEST(blocks_are_the_same_at_every_place)
 {
     enum { DRAWS = 30 };
@@ -372,14 +373,20 @@ START_TEST(blocks_are_the_same_at_every_place)
         const SimulateContext context = draw_context(random, &one, &topology);
         const ProgramSpec spec = case_spec(&one);
         g_autofree char *text = case_text(&one);
-        const StageCost last = probe_stage(&spec, &context, STAGE_LAST, NULL);
+        const StageCost last = probe_stage(&spec, &context, STAGE_LAST, NULL, NULL);
 
         for (guint place = STAGE_ONLY; place <= STAGE_LAST; place++) {
-            const StageCost all = probe_stage(&spec, &context, (StagePlace)place, NULL);
-            const StageCost root = probe_stage(&spec, &context, (StagePlace)place, &last);
+            const StageCost all = probe_stage(&spec, &context, (StagePlace)place, NULL, NULL);
+            const StageCost root = probe_stage(&spec, &context, (StagePlace)place, &last, NULL);
 
             ck_assert_msg(memcmp(&all, &root, sizeof all) == 0, "place %u of %s", place, text);
         }
+        ProgramSpec whole = spec;
+        whole.layout.ep = 0;
+        const StageCost dense = probe_stage(&whole, &context, STAGE_FIRST, NULL, NULL);
+        const StageCost taken =
+            probe_stage(&spec, &context, STAGE_LAST, NULL, &dense.block[BLOCK_DENSE]);
+        ck_assert_msg(memcmp(&taken, &last, sizeof last) == 0, "ep of %s", text);
     }
 }
 END_TEST
