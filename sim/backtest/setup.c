@@ -77,7 +77,9 @@ static const Recipe *recipe_of(const Record *record, const Usage *usage, Strateg
 
     if (recipe->stored != recipe->compute && strategy <= STRATEGY_SHARD_OPTIMIZER)
         recipe = &recipe_zero;
-    return recipe_with_precision(recipe, precisions[record->precision]);
+    recipe = recipe_with_precision(recipe, precisions[record->precision]);
+    return usage->reduces_half ? recipe_with_gradients(recipe, recipe->gradient, recipe->compute)
+                               : recipe;
 }
 
 /* ---- schedule ---- */
@@ -99,6 +101,8 @@ static guint virtual_stages(const Record *record, const Usage *usage, guint laye
 
 static Recompute recompute_of(const Record *record, const Usage *usage, const Model *model)
 {
+    if (usage->recomputed != NULL)
+        return RECOMPUTE_NONE;
     if (record->recompute != UNKNOWN)
         return (Recompute)record->recompute;
     return usage->recomputes_gpt && (model->features & FEATURE_GATED) == 0 ? RECOMPUTE_FULL

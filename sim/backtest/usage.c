@@ -2,6 +2,7 @@
 
 #include "sim/backtest/experts.h"
 #include "sim/backtest/shape.h"
+#include "sim/layout/schedule.h"
 
 #include <string.h>
 
@@ -12,6 +13,16 @@
 /* Its tables print "n/a" where there are no virtual stages, and its recipes have none there. */
 #define MEGATRON_BRIDGE_USAGE                                                                      \
     .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE
+
+/* Before flash attention. */
+#define MEGATRON_2021_USAGE .recipe = "zero", .strategy = STRATEGY_NO_SHARD
+
+/* PyTorch's first FSDP: its MixedPrecision is given one type for parameters, reductions and buffers
+ * (pytorch/examples, distributed/FSDP, bfSixteen; fms-fsdp, policies/mixed_precision.py), where
+ * FSDP2 is told fp32 for reductions.  "Selective" leaves out blocks. */
+#define FSDP_1_USAGE                                                                               \
+    .recipe = "fsdp2", .strategy = STRATEGY_FULL_SHARD, .halves_selective = TRUE,                  \
+    .reduces_half = TRUE
 
 #define NEMO_USAGE                                                                                 \
     .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE, .interleaves = TRUE
@@ -53,7 +64,15 @@ static const Usage usages[] = {
      .software = "nvfp4.md", /* of August 2026 */
      .framework = "torchtitan-2026",
      TORCHTITAN_USAGE},
+    {.word = "torchtitan", .since = 202604, .framework = "torchtitan-2026", TORCHTITAN_USAGE},
+    {.word = "torchtitan", .since = 202504, .framework = "torchtitan-2025", TORCHTITAN_USAGE},
     {.word = "torchtitan", .software = "eager", .framework = "torchtitan-eager", TORCHTITAN_USAGE},
+    /* enable_fsdp_float8_all_gather in its configurations; a scale for each row cannot have it. */
+    {.word = "torchtitan", .software = "float8", .framework = "torchtitan-fp8", TORCHTITAN_USAGE},
+    {.word = "torchtitan",
+     .software = "tensorwise",
+     .framework = "torchtitan-fp8",
+     TORCHTITAN_USAGE},
     {.word = "torchtitan",
      .software = "performance.md", /* its configurations compile 405B alone */
      .model = "405b",
@@ -138,10 +157,40 @@ static const Usage usages[] = {
      .framework = "megatron-bridge-alltoall",
      MEGATRON_BRIDGE_USAGE},
     {.word = "Megatron-Bridge", .framework = "megatron-bridge", MEGATRON_BRIDGE_USAGE},
+    {.word = "Megatron",
+     .recomputed = "norm",
+     .framework = "megatron-norm-act",
+     .recipe = "megatron",
+     .strategy = STRATEGY_SHARD_OPTIMIZER,
+     .sequence = TRUE},
+    /* It has flash attention since December 2022 (its --use-flash-attn), when H100 came: who names
+     * it, or has a later GPU than A100 and A800, is later (the last row).  Its own data
+     * parallelism, the default, reduces when all gradients are there; NVIDIA's scaling runs had
+     * Torch's, beside the backward pass (its README of then, "Distributed Pretraining"; SC21's
+     * run_table_1.sh). */
     {.word = "Megatron-LM",
+     .software = "lash",
+     .framework = "megatron",
+     .recipe = "megatron",
+     .strategy = STRATEGY_SHARD_OPTIMIZER,
+     .sequence = TRUE},
+    {.word = "Megatron-LM",
+     .software = "NVIDIA/Megatron-LM",
+     .gpu = "A",
      .framework = "megatron-2021",
-     .recipe = "zero",
-     .strategy = STRATEGY_NO_SHARD},
+     MEGATRON_2021_USAGE},
+    {.word = "Megatron-LM",
+     .software = "NVIDIA/Megatron-LM",
+     .gpu = "V",
+     .framework = "megatron-2021",
+     MEGATRON_2021_USAGE},
+    {.word = "Megatron-LM",
+     .software = "2104.04473",
+     .gpu = "A",
+     .framework = "megatron-2021",
+     MEGATRON_2021_USAGE},
+    {.word = "Megatron-LM", .gpu = "A", .framework = "megatron-2021-local", MEGATRON_2021_USAGE},
+    {.word = "Megatron-LM", .gpu = "V", .framework = "megatron-2021-local", MEGATRON_2021_USAGE},
     {.word = "LiBai",
      .framework = "megatron-2021",
      .recipe = "megatron",
@@ -193,7 +242,13 @@ static const Usage usages[] = {
      .framework = "deepspeed",
      .recipe = "zero",
      .strategy = STRATEGY_FULL_SHARD},
-    {.word = "FSDP", .framework = "torchtitan", .recipe = "fsdp2", .strategy = STRATEGY_FULL_SHARD},
+    {.word = "FSDP2",
+     .framework = "torchtitan",
+     .recipe = "fsdp2",
+     .strategy = STRATEGY_FULL_SHARD},
+    {.word = "FSDP", .software = "torch.compile", .framework = "torchtitan", FSDP_1_USAGE},
+    {.word = "FSDP", .software = "fused", .framework = "torchtitan", FSDP_1_USAGE},
+    {.word = "FSDP", .framework = "torchtitan-eager", FSDP_1_USAGE},
     {.word = "torchtune",
      .framework = "torchtitan",
      .recipe = "zero",
@@ -205,21 +260,66 @@ static const Usage usages[] = {
      .sequence = TRUE},
 };
 
+/* Names are written in any case: TorchTitan, nemo. */
+static gboolean is_called(const Record *record, const char *word)
+{
+    g_autofree char *name = g_ascii_strdown(record->framework, -1);
+    g_autofree char *part = g_ascii_strdown(word, -1);
+
+    return strstr(name, part) != NULL;
+}
+
 static gboolean mentions(const Record *record, const char *word)
 {
     return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL ||
            strstr(record->strategy_text, word) != NULL || strstr(record->locator, word) != NULL;
 }
 
+/* The digits that @at begins with, at most @most of them. */
+static guint count_digits(const char *at, guint most)
+{
+    guint count = 0;
+
+    while (count < most && g_ascii_isdigit(at[count]))
+        count++;
+    return count;
+}
+
+/* The first of "2025-06", "202506", "20250613", as 202506; 0 for none. */
+static guint month_in(const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "20")) != NULL; at++) {
+        const gboolean dashed = at[2] != '\0' && at[3] != '\0' && at[4] == '-';
+        const char *month = at + (dashed ? 5 : 4);
+
+        if ((at > text && g_ascii_isalnum(at[-1])) || count_digits(at, 4) < 4 ||
+            count_digits(month, 2) < 2 || g_ascii_isalnum(month[2 + count_digits(month + 2, 2)]))
+            continue;
+        return 200000 +
+               (guint)(g_ascii_digit_value(at[2]) * 1000 + g_ascii_digit_value(at[3]) * 100 +
+                       g_ascii_digit_value(month[0]) * 10 + g_ascii_digit_value(month[1]));
+    }
+    return 0;
+}
+
+static guint month_of(const Record *record)
+{
+    return MAX(MAX(month_in(record->framework), month_in(record->software)),
+               month_in(record->locator));
+}
+
 static gboolean matches(const Record *record, const Usage *usage)
 {
     g_autofree char *model = experts_plain_name(record->model);
 
-    return (usage->word == NULL || strstr(record->framework, usage->word) != NULL) &&
+    return (usage->word == NULL || is_called(record, usage->word)) &&
            (usage->software == NULL || mentions(record, usage->software)) &&
            (usage->model == NULL || strstr(model, usage->model) != NULL) &&
            (usage->gpu == NULL || g_str_has_prefix(record->gpu, usage->gpu)) &&
-           (!usage->experts || shape_has_experts(record));
+           (!usage->experts || shape_has_experts(record)) &&
+           (usage->recomputed == NULL || (record->recompute == RECOMPUTE_SELECTIVE &&
+                                          strstr(record->recompute_text, usage->recomputed))) &&
+           (usage->since == 0 || month_of(record) >= usage->since);
 }
 
 const Usage *usage_of(const Record *record)

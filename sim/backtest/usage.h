@@ -10,6 +10,9 @@ typedef struct {
     const char *model;           /* part of the model's name as letters and digits; NULL: any */
     const char *gpu;             /* the GPU's name begins so; NULL: any */
     gboolean experts;            /* mixtures only */
+    const char *recomputed;      /* part of what is recomputed selectively, attention not; NULL:
+                                    whatever */
+    guint since;                 /* year and month that the row names, or later; 0: any */
     const char *framework;
     const char *waiting; /* the same of runs whose host is not ahead of the device: host_waits();
                             NULL: all the same */
@@ -22,6 +25,7 @@ typedef struct {
     gboolean recomputes;       /* where nothing is said, what did not fit */
     gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
     gboolean weighs_first;     /* memory is that of rank 0, of the first stage */
+    gboolean reduces_half;     /* gradients are reduced as wide as what is computed with */
 } Usage;
 
 /* The first of all that the row is of; the last is of any. */
