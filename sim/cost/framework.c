@@ -314,6 +314,14 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 12, .ffn = 4, .attention = 4},
     },
     {
+        .name = "aa-scaling-fused",
+        .reading = "the same with Megatron's kernel of scale, mask and softmax",
+        AA_SCALING,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FUSED_MASK,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 2, .gradient = 4},
+    },
+    {
         .name = "aa-scaling-torch",
         .reading = "the same with attention in single steps",
         AA_SCALING,

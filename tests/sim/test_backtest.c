@@ -130,7 +130,9 @@ static const struct {
     double gbits;
 } fabrics[] = {
     {"", 8, 0},
-    {"HDR 200 Gb/s InfiniBand (DGX A100 nodes)", 8, 200},
+    {"HDR 200 Gb/s InfiniBand (DGX A100 nodes)", 8, 25},
+    {"A100 80G 128 GPUs with 400Gbps", 8, 50},
+    {"InfiniBand; Data bandwidth for GPU-PCIe: 504 GB/s; PCIe-NIC: 500 GB/s", 8, 0},
     {"800 Gb/s inter-node (repo validation configs)", 8, 100},
     {"1600 Gb/s RoCE per node", 8, 200},
     {"4x100 Gb/s RoCE per node", 8, 50},
