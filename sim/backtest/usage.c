@@ -119,6 +119,13 @@ static const Usage usages[] = {
     {.word = "MLPerf", /* without dropout: 175b_mlperf.yaml */
      NEMO_USAGE,
      .framework = "nemo"},
+    /* Its launcher had cuDNN's attention off from February to August 2024 but for GPT-3 175B
+     * (NeMo-Framework-Launcher 562dcb45, 95c77b59, 04b8d098: NVTE_FUSED_ATTN): 24.09 has it. */
+    {.word = "NeMo 24.09", .model = "gpt3", NEMO_USAGE, .framework = "nemo-dropout"},
+    {.word = "NeMo 24.09", NEMO_USAGE, .framework = "nemo"},
+    {.word = "NeMo 24.0", .model = "175b", NEMO_USAGE, .framework = "nemo-dropout"},
+    {.word = "NeMo 24.0", .model = "gpt3", NEMO_USAGE, .framework = "nemo-flash2-dropout"},
+    {.word = "NeMo 24.0", NEMO_USAGE, .framework = "nemo-flash2"},
     {.word = "NeMo", /* 0.1 in its configurations of GPT-3 (NeMo-Framework-Launcher,
                         conf/training), none in others */
      .model = "gpt3",

@@ -71,7 +71,11 @@ static const struct {
     const char *framework, *model, *software, *locator, *name;
 } versions[] = {
     {"NeMo 24.07 / Megatron-Core", "GPT3-175B", "", "", "nemo-dropout"},
-    {"NeMo 24.07 / Megatron-Core", "Llama 3 8B", "", "", "nemo"},
+    {"NeMo 24.07 / Megatron-Core", "Llama 3 8B", "", "", "nemo-flash2"},
+    {"NeMo 24.03.01 / Megatron-Core", "GPT3-5B", "", "", "nemo-flash2-dropout"},
+    {"NeMo 24.09 / Megatron-Core", "Llama 3 8B", "", "", "nemo"},
+    {"NeMo 24.09 / Megatron-Core", "GPT3-5B", "", "", "nemo-dropout"},
+    {"NeMo / Megatron-Core", "Llama 3 8B", "", "", "nemo"},
     {"NeMo/Megatron-Core (MLPerf-tuned)", "GPT-3 175B", "", "", "nemo"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@62799732 L155", "paxml-unfused"},
     {"Pax", "tiny", "", "github.com/NVIDIA/JAX-Toolbox@28603900 L160", "paxml"},
