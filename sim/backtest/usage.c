@@ -187,7 +187,7 @@ static const Usage usages[] = {
      * run_table_1.sh). */
     {.word = "Megatron-LM",
      .software = "lash",
-     .framework = "megatron",
+     .framework = "megatron-flash2",
      .recipe = "megatron",
      .strategy = STRATEGY_SHARD_OPTIMIZER,
      .sequence = TRUE},

@@ -99,10 +99,10 @@
 /* Where stages have several chunks, messages are sent beside their work, by default since October
  * 2023 (Megatron-LM, overlap_p2p_comm); how much of them as of NeMo's: assumed. */
 #define MEGATRON_CORE                                                                              \
-    WHOLE_LOGITS, DRIVER, MEGATRON_EXPERTS,                                                        \
-        .recomputes_all = TRUE, .keeps_fp8_weights = TRUE, .attention = ATTENTION_CUDNN,           \
-        .pipeline_hidden = 0.7, .gather_exposed = 0.15, .reduce_exposed = 0.15,                    \
-        .splits_messages = TRUE, .logit_held_bytes = 6, .transient_share = 0.07
+    WHOLE_LOGITS, DRIVER, MEGATRON_EXPERTS, .recomputes_all = TRUE, .keeps_fp8_weights = TRUE,     \
+                                            .pipeline_hidden = 0.7, .gather_exposed = 0.15,        \
+                                            .reduce_exposed = 0.15, .splits_messages = TRUE,       \
+                                            .logit_held_bytes = 6, .transient_share = 0.07
 
 /* Megatron-Core whose traffic of tp and pp is hidden but for 0.3; keeps so many bytes for each
  * value of the residual stream. */
@@ -156,12 +156,21 @@ static const Framework frameworks[] = {
         .name = "megatron",
         .reading = "Megatron-Core with Transformer Engine",
         MEGATRON_CORE,
+        .attention = ATTENTION_CUDNN,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "megatron-flash2",
+        .reading = "the same with FlashAttention-2 (Megatron-LM's --use-flash-attn)",
+        MEGATRON_CORE,
+        .attention = ATTENTION_FLASH_2,
         .saved = {.hidden = 4, .ffn = 2},
     },
     {
         .name = "megatron-norm-act",
-        .reading = "the same, norms and the activation are computed again",
+        .reading = "Megatron-Core whose norms and activation are computed again",
         MEGATRON_CORE,
+        .attention = ATTENTION_CUDNN,
         /* a forward pass more: of 2 + 3 passes of a norm, of 3 + 5 of SwiGLU */
         .norm_more = 2.0 / 5,
         .activation_more = 3.0 / 8,
