@@ -167,6 +167,14 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 4, .ffn = 2},
     },
     {
+        .name = "megatron-unfused",
+        .reading = "the same, scores in memory (--attention-backend unfused), dropout",
+        MEGATRON_CORE,
+        DROPOUT,
+        .attention = ATTENTION_FUSED_MASK,
+        MEGATRON_SCORES,
+    },
+    {
         .name = "megatron-norm-act",
         .reading = "Megatron-Core whose norms and activation are computed again",
         MEGATRON_CORE,

@@ -137,6 +137,7 @@ static const struct {
     {"Megatron-LM", "B200", "", "github.com/NVIDIA/Megatron-LM README", "", "megatron"},
     {"Megatron-LM", "H800", "", "", "selective (norm, act)", "megatron-norm-act"},
     {"Megatron-Core", "H100", "", "", "selective (core attention)", "megatron"},
+    {"Megatron-Core", "H100", "attention-backend unfused", "", "", "megatron-unfused"},
     {"NeMo", "H100", "", "", "selective (norm, act)", "nemo"},
 };
 
