@@ -56,12 +56,12 @@ static double number_before(const char *text, const char *at)
     return at == end ? 0 : g_ascii_strtod(at, NULL);
 }
 
-/* The largest number before any "Gb/s". */
+/* The largest number before any "Gb/s", "Gbps", "Gbit/s", in gigabits; bytes are of buses. */
 static double largest_rate(const char *text)
 {
     double rate = 0;
 
-    for (const char *at = text; (at = strstr(at, "gb/s")) != NULL; at++)
+    for (const char *at = text; (at = strstr(at, "Gb")) != NULL; at++)
         rate = MAX(rate, number_before(text, at));
     return rate;
 }
@@ -83,13 +83,14 @@ static double largest_count(const char *text)
 double cluster_fabric_gbits(const Record *record, guint gpus_per_node)
 {
     g_autofree char *text = g_ascii_strdown(record->network, -1);
-    const double rate = largest_rate(text), count = largest_count(text), node = gpus_per_node;
+    const double rate = largest_rate(record->network), node = gpus_per_node;
+    const double count = MAX(largest_count(text), 1); /* one without a count is a node's */
 
     if (strstr(text, "per gpu") != NULL)
         return rate;
     if (strstr(text, "per node") != NULL || strstr(text, "inter-node") != NULL)
-        return rate * MAX(count, 1) / node;
-    return count > 0 ? rate * MIN(1, count / node) : rate;
+        return rate * count / node;
+    return rate * MIN(1, count / node);
 }
 
 /* Of the nominal rate, beside what InfiniBand loses: congestion of converged Ethernet and EFA under

@@ -75,6 +75,7 @@ static const Field fields[] = {
     FIELD("mem_kind", FIELD_WORD, memory, .words = memories),
     FIELD("group", FIELD_TEXT, group),
     FIELD("source_locator", FIELD_TEXT, locator, .is_optional = TRUE),
+    FIELD("recompute", FIELD_TEXT, recompute_text, .is_optional = TRUE),
 };
 
 /* A value that is wrong: where it stands, and what is allowed. */
@@ -129,6 +130,21 @@ static gboolean read_value(const Place *place, Record *record, GError **error)
     g_assert_not_reached();
 }
 
+/* "NVIDIA DGX-H100", "Tesla V100": what follows those who sell it. */
+static const char *without_vendor(const char *gpu)
+{
+    static const char *const vendors[] = {"NVIDIA", "AMD", "Tesla", "Instinct", "DGX", "HGX"};
+
+    for (guint i = 0; i < G_N_ELEMENTS(vendors); i++) {
+        const gsize length = strlen(vendors[i]);
+
+        if (g_ascii_strncasecmp(gpu, vendors[i], length) == 0 &&
+            (gpu[length] == ' ' || gpu[length] == '-'))
+            gpu += length + 1;
+    }
+    return gpu;
+}
+
 static gboolean read_record(const Csv *csv, const CsvRow *row, Record *record, GError **error)
 {
     for (guint f = 0; f < G_N_ELEMENTS(fields); f++) {
@@ -138,6 +154,7 @@ static gboolean read_record(const Csv *csv, const CsvRow *row, Record *record, G
         if (!read_value(&place, record, error))
             return FALSE;
     }
+    record->gpu = without_vendor(record->gpu);
     if (*record->id == '\0' || record->status == UNKNOWN)
         return fail(error, ERROR_INPUT, "%s:%u: columns \"id\" and \"status\" must not be empty",
                     csv->source, row->line);

@@ -25,10 +25,11 @@ typedef enum { MEMORY_ALLOCATED, MEMORY_RESERVED, MEMORY_DRIVER, MEMORY_STATED }
 enum { UNKNOWN = -1 };
 
 /* Text is borrowed from the table, "" where unknown; numbers are 0 and kinds UNKNOWN then. locator:
- * where the source has it, which tables may leave out. */
+ * where the source has it, recompute_text: which parts are recomputed; tables may leave both out.
+ */
 typedef struct {
     const char *id, *model, *gpu, *network, *framework, *software, *strategy_text, *precision_text,
-        *flags, *group, *locator;
+        *flags, *group, *locator, *recompute_text;
     double params_b, active_params_b, gpu_mem_gb;
     double tokens_per_s_per_gpu, tflops_per_gpu, mfu_pct, step_time_s, peak_mem_gb;
     guint layers, hidden, heads, kv_heads, ffn, vocab, seq_len, gpus, gpus_per_node;

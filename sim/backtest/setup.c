@@ -1,260 +1,13 @@
 #include "sim/backtest/setup.h"
 
 #include "sim/backtest/cluster.h"
-#include "sim/backtest/experts.h"
 #include "sim/backtest/shape.h"
+#include "sim/backtest/usage.h"
 #include "sim/cost/framework.h"
 #include "sim/search/price.h"
 
 #include <math.h>
 #include <string.h>
-
-/* What tables of runs call a framework, and what its users do where a table does not say. */
-typedef struct {
-    const char *word, *software; /* parts of columns framework, and compile_or_flash, precision,
-                                    fsdp_strategy or source_locator; NULL: any */
-    const char *model;           /* part of the model's name as letters and digits; NULL: any */
-    const char *gpu;             /* the GPU's name begins so; NULL: any */
-    gboolean experts;            /* mixtures only */
-    const char *framework;
-    const char *waiting; /* the same of runs whose host is not ahead of the device: host_waits();
-                            NULL: all the same */
-    const char *recipe;
-    Strategy strategy;
-    gboolean sequence;         /* tokens are split between matrices */
-    gboolean interleaves;      /* stages have as many chunks as layers allow */
-    gboolean halves_selective; /* "selective" keeps every other product */
-    gboolean balances_head;    /* stages are cut by parameters, the head's too */
-    gboolean recomputes;       /* where nothing is said, what did not fit */
-    gboolean recomputes_gpt;   /* blocks without a gate are recomputed */
-    gboolean weighs_first;     /* memory is that of rank 0, of the first stage */
-} Usage;
-
-/* Whichever version. */
-#define TORCHTITAN_USAGE                                                                           \
-    .recipe = "fsdp2", .strategy = STRATEGY_FULL_SHARD, .sequence = TRUE, .halves_selective = TRUE
-
-/* Its tables print "n/a" where there are no virtual stages, and its recipes have none there. */
-#define MEGATRON_BRIDGE_USAGE                                                                      \
-    .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE
-
-#define NEMO_USAGE                                                                                 \
-    .recipe = "zero", .strategy = STRATEGY_SHARD_OPTIMIZER, .sequence = TRUE, .interleaves = TRUE
-
-/* The first that matches holds; the last matches all. */
-static const Usage usages[] = {
-    {.word = "AA-Scaling",
-     .software = "RMS kernel",
-     .framework = "aa-scaling",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "AA-Scaling",
-     .software = "attention2",
-     .framework = "aa-scaling-flash2",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "AA-Scaling",
-     .software = "attentionv1",
-     .framework = "aa-scaling-flash1",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "AA-Scaling",
-     .framework = "aa-scaling-torch",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "llm-foundry",
-     .framework = "llm-foundry",
-     .recipe = "fsdp2",
-     .strategy = STRATEGY_FULL_SHARD},
-    {.word = "torchtitan",
-     .software = "rowwise",
-     .framework = "torchtitan-rowwise",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan",
-     .software = "mxfp8.md", /* of December 2025 */
-     .framework = "torchtitan-2025",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan",
-     .software = "nvfp4.md", /* of August 2026 */
-     .framework = "torchtitan-2026",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan", .software = "eager", .framework = "torchtitan-eager", TORCHTITAN_USAGE},
-    {.word = "torchtitan",
-     .software = "performance.md", /* its configurations compile 405B alone */
-     .model = "405b",
-     .framework = "torchtitan",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan",
-     .software = "performance.md",
-     .model = "70b", /* the others have the Triton norm */
-     .framework = "torchtitan-eager",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan",
-     .software = "performance.md",
-     .framework = "torchtitan-eager-norm",
-     TORCHTITAN_USAGE},
-    {.word = "torchtitan", .framework = "torchtitan", TORCHTITAN_USAGE},
-    {.word = "BLOOM",
-     .software = "fp32 grad",
-     .framework = "bigscience-bf16",
-     .recipe = "megatron",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "BLOOM",
-     .framework = "bigscience-fp16",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "Megatron-DeepSpeed",
-     .framework = "megatron-deepspeed",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "NeMo Megatron", /* its configurations have virtual stages only since October 2022,
-                                 after these tables */
-     .framework = "nemo-2022",
-     .recipe = "megatron",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "MLPerf", /* without dropout: 175b_mlperf.yaml */
-     NEMO_USAGE,
-     .framework = "nemo"},
-    {.word = "NeMo", /* 0.1 in its configurations of GPT-3 (NeMo-Framework-Launcher,
-                        conf/training), none in others */
-     .model = "gpt3",
-     NEMO_USAGE,
-     .framework = "nemo-dropout"},
-    {.word = "NeMo", NEMO_USAGE, .framework = "nemo"},
-    {.word = "Megatron-Core 26.06",
-     .software = "MXFP8",
-     .gpu = "GB",
-     .experts = TRUE,
-     .framework = "megatron-bridge-graph",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Core 26.08",
-     .software = "MXFP8",
-     .gpu = "GB",
-     .experts = TRUE,
-     .framework = "megatron-bridge-graph",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Core 26.06", /* perf_recipes of v0.5.0: of B300 this model alone */
-     .software = "MXFP8",
-     .model = "qwen330b",
-     .gpu = "B300",
-     .experts = TRUE,
-     .framework = "megatron-bridge-graph",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Core 26.08", /* of v0.6.0: of B200 and B300 these */
-     .software = "MXFP8",
-     .model = "qwen3",
-     .gpu = "B",
-     .experts = TRUE,
-     .framework = "megatron-bridge-graph",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Bridge",
-     .model = "gptoss",
-     .framework = "megatron-bridge-gpt-oss",
-     MEGATRON_BRIDGE_USAGE},
-    /* Beside gpt-oss, recipes of this model alone exchange by NCCL. */
-    {.word = "Megatron-Bridge",
-     .model = "qwen3235b",
-     .gpu = "H100",
-     .framework = "megatron-bridge-overlap",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Bridge",
-     .model = "qwen3235b",
-     .gpu = "B200",
-     .framework = "megatron-bridge-alltoall",
-     MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-Bridge", .framework = "megatron-bridge", MEGATRON_BRIDGE_USAGE},
-    {.word = "Megatron-LM",
-     .framework = "megatron-2021",
-     .recipe = "zero",
-     .strategy = STRATEGY_NO_SHARD},
-    {.word = "LiBai",
-     .framework = "megatron-2021",
-     .recipe = "megatron",
-     .strategy = STRATEGY_NO_SHARD},
-    {.word = "nanotron",
-     .framework = "nanotron",
-     .waiting = "nanotron-waits",
-     .recipe = "megatron",
-     .strategy = STRATEGY_NO_SHARD,
-     .sequence = TRUE,
-     .balances_head = TRUE,
-     .weighs_first = TRUE}, /* log_throughput(): only global rank 0 writes the table */
-    {.word = "InternEvo",
-     .software = "FSDP",
-     .framework = "internevo-fsdp",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD},
-    {.word = "InternEvo",
-     .framework = "internevo",
-     .recipe = "zero",
-     .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.word = "MaxText",
-     .framework = "jax",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD,
-     .recomputes = TRUE},
-    {.word = "Pax",
-     .model = "126m", /* measured "without flash attention", the default (JAX-Toolbox's README);
-                         its layers are not repeated ones, which alone are recomputed */
-     .framework = "paxml-unfused",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD,
-     .recomputes = TRUE},
-    {.word = "Pax",
-     .software = "JAX-Toolbox@62799732", /* its measurements are of October 2023; XLA has flash
-                                            attention by default since February 2024 */
-     .framework = "paxml-unfused",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE,
-     .recomputes = TRUE},
-    {.word = "Pax",
-     .framework = "paxml",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD,
-     .recomputes_gpt = TRUE,
-     .recomputes = TRUE},
-    {.word = "DeepSpeed",
-     .framework = "deepspeed",
-     .recipe = "zero",
-     .strategy = STRATEGY_FULL_SHARD},
-    {.word = "FSDP", .framework = "torchtitan", .recipe = "fsdp2", .strategy = STRATEGY_FULL_SHARD},
-    {.word = "torchtune",
-     .framework = "torchtitan",
-     .recipe = "zero",
-     .strategy = STRATEGY_NO_SHARD},
-    {.word = "litgpt", .framework = "torchtitan", .recipe = "zero", .strategy = STRATEGY_NO_SHARD},
-    {.framework = "megatron",
-     .recipe = "megatron",
-     .strategy = STRATEGY_SHARD_OPTIMIZER,
-     .sequence = TRUE},
-};
-
-static gboolean mentions(const Record *record, const char *word)
-{
-    return strstr(record->software, word) != NULL || strstr(record->precision_text, word) != NULL ||
-           strstr(record->strategy_text, word) != NULL || strstr(record->locator, word) != NULL;
-}
-
-static gboolean matches(const Record *record, const Usage *usage)
-{
-    g_autofree char *model = experts_plain_name(record->model);
-
-    return (usage->word == NULL || strstr(record->framework, usage->word) != NULL) &&
-           (usage->software == NULL || mentions(record, usage->software)) &&
-           (usage->model == NULL || strstr(model, usage->model) != NULL) &&
-           (usage->gpu == NULL || g_str_has_prefix(record->gpu, usage->gpu)) &&
-           (!usage->experts || shape_has_experts(record));
-}
-
-static const Usage *usage_of(const Record *record)
-{
-    const Usage *usage = usages;
-
-    while (!matches(record, usage))
-        usage++;
-    return usage;
-}
 
 /* ---- sharding ---- */
 
@@ -324,7 +77,9 @@ static const Recipe *recipe_of(const Record *record, const Usage *usage, Strateg
 
     if (recipe->stored != recipe->compute && strategy <= STRATEGY_SHARD_OPTIMIZER)
         recipe = &recipe_zero;
-    return recipe_with_precision(recipe, precisions[record->precision]);
+    recipe = recipe_with_precision(recipe, precisions[record->precision]);
+    return usage->reduces_half ? recipe_with_gradients(recipe, recipe->gradient, recipe->compute)
+                               : recipe;
 }
 
 /* ---- schedule ---- */
@@ -346,6 +101,8 @@ static guint virtual_stages(const Record *record, const Usage *usage, guint laye
 
 static Recompute recompute_of(const Record *record, const Usage *usage, const Model *model)
 {
+    if (usage->recomputed != NULL)
+        return RECOMPUTE_NONE;
     if (record->recompute != UNKNOWN)
         return (Recompute)record->recompute;
     return usage->recomputes_gpt && (model->features & FEATURE_GATED) == 0 ? RECOMPUTE_FULL

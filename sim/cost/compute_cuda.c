@@ -30,7 +30,8 @@ typedef struct {
  * sustained_clock: one factor a GPU over published training runs (Megatron, NeMo, torchtitan).
  * memory_fraction: cuDNN's RMS norms of 4096 to 16384 values, 4 bytes forward and 6 backward a
  *   value: GB200 and GB300 5.5, H200 3.65 TB/s together (NVIDIA/cudnn-frontend,
- *   benchmark/norms/results, February 2026); 0.85 elsewhere, as copies reach.
+ *   benchmark/norms/results, February 2026); MI300X as copies reach (AMD-AGI/Primus, node-smoke.md:
+ *   70 to 80%); 0.85 elsewhere, as copies reach.
  * k_fill_bytes: A100 128, H100 230 elements of bf16, twice that of fp8, so bytes; the second from
  * products with K 512 ... 7168 in DeepGEMM's README. attention: FlashAttention-2 (Dao, arXiv
  * 2307.08691, sec. 4) on A100, the same kernel on H100 (Shah et al., arXiv 2407.08608, fig. 5);
@@ -136,7 +137,7 @@ static const GpuFamily families[] = {
      .gemm_fraction = 668.4 / 1307,
      .sustained_clock = 1.0, /* no figure */
      .k_fill_bytes = 256,    /* no figure: as A100 */
-     .memory_fraction = 0.85,
+     .memory_fraction = 0.75,
      .attention_forward = 0.30,
      .attention_backward = 0.25},
     {.names = {NULL},

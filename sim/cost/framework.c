@@ -91,6 +91,19 @@
 
 #define DRIVER .process_bytes = 3.5e9
 
+#define MEGATRON_2021                                                                              \
+    WHOLE_LOGITS, DROPOUT, DRIVER, .recomputes_all = TRUE, .attention = ATTENTION_FUSED_MASK,      \
+                                   .splits_messages = TRUE, .logit_held_bytes = 6,                 \
+                                   .transient_share = 0.07, MEGATRON_SCORES
+
+/* Where stages have several chunks, messages are sent beside their work, by default since October
+ * 2023 (Megatron-LM, overlap_p2p_comm); how much of them as of NeMo's: assumed. */
+#define MEGATRON_CORE                                                                              \
+    WHOLE_LOGITS, DRIVER, MEGATRON_EXPERTS, .recomputes_all = TRUE, .keeps_fp8_weights = TRUE,     \
+                                            .pipeline_hidden = 0.7, .gather_exposed = 0.15,        \
+                                            .reduce_exposed = 0.15, .splits_messages = TRUE,       \
+                                            .logit_held_bytes = 6, .transient_share = 0.07
+
 /* Megatron-Core whose traffic of tp and pp is hidden but for 0.3; keeps so many bytes for each
  * value of the residual stream. */
 #define NEMO_KEEPS(bytes)                                                                          \
@@ -142,18 +155,33 @@ static const Framework frameworks[] = {
     {
         .name = "megatron",
         .reading = "Megatron-Core with Transformer Engine",
-        .recomputes_all = TRUE,
-        MEGATRON_EXPERTS,
-        WHOLE_LOGITS,
-        .keeps_fp8_weights = TRUE,
+        MEGATRON_CORE,
         .attention = ATTENTION_CUDNN,
-        .gather_exposed = 0.15,
-        .reduce_exposed = 0.15,
-        .splits_messages = TRUE,
-        DRIVER,
-        .logit_held_bytes = 6,
-        .transient_share = 0.07,
         .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "megatron-flash2",
+        .reading = "the same with FlashAttention-2 (Megatron-LM's --use-flash-attn)",
+        MEGATRON_CORE,
+        .attention = ATTENTION_FLASH_2,
+        .saved = {.hidden = 4, .ffn = 2},
+    },
+    {
+        .name = "megatron-unfused",
+        .reading = "the same, scores in memory (--attention-backend unfused), dropout",
+        MEGATRON_CORE,
+        DROPOUT,
+        .attention = ATTENTION_FUSED_MASK,
+        MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-norm-act",
+        .reading = "Megatron-Core whose norms and activation are computed again",
+        MEGATRON_CORE,
+        .attention = ATTENTION_CUDNN,
+        /* a forward pass more: of 2 + 3 passes of a norm, of 3 + 5 of SwiGLU */
+        .norm_more = 2.0 / 5,
+        .activation_more = 3.0 / 8,
     },
     {
         .name = "nemo",
@@ -172,6 +200,24 @@ static const Framework frameworks[] = {
         DROPOUT,
         .drops_scores = TRUE,
         .attention = ATTENTION_CUDNN,
+    },
+    {
+        .name = "nemo-flash2",
+        .reading = "NeMo of February to August 2024: FlashAttention-2",
+        .recomputes_all = TRUE,
+        MEGATRON_EXPERTS,
+        NEMO,
+        .attention = ATTENTION_FLASH_2,
+    },
+    {
+        .name = "nemo-flash2-dropout",
+        .reading = "the same with dropout, as NeMo's configurations of GPT-3 alone have it",
+        .recomputes_all = TRUE,
+        MEGATRON_EXPERTS,
+        NEMO_KEEPS(6),
+        DROPOUT,
+        .drops_scores = TRUE,
+        .attention = ATTENTION_FLASH_2,
     },
     {
         .name = "megatron-bridge",
@@ -238,17 +284,16 @@ static const Framework frameworks[] = {
     {
         .name = "megatron-2021",
         .reading = "Megatron-LM before flash attention",
-        .recomputes_all = TRUE,
-        WHOLE_LOGITS,
-        DROPOUT,
-        .attention = ATTENTION_FUSED_MASK,
+        MEGATRON_2021,
         .gather_exposed = 0.15,
         .reduce_exposed = 0.15,
-        .splits_messages = TRUE,
-        DRIVER,
-        .logit_held_bytes = 6,
-        .transient_share = 0.07,
-        MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-2021-local",
+        .reading = "the same with its own data parallelism: gradients are reduced at the end",
+        MEGATRON_2021,
+        .gather_exposed = 1,
+        .reduce_exposed = 1,
     },
     {
         .name = "megatron-deepspeed",
@@ -304,6 +349,14 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 12, .ffn = 4, .attention = 4},
     },
     {
+        .name = "aa-scaling-fused",
+        .reading = "the same with Megatron's kernel of scale, mask and softmax",
+        AA_SCALING,
+        UNFUSED_NORM,
+        .attention = ATTENTION_FUSED_MASK,
+        .saved = {.hidden = 12, .ffn = 4, .attention = 4, .score = 2, .gradient = 4},
+    },
+    {
         .name = "aa-scaling-torch",
         .reading = "the same with attention in single steps",
         AA_SCALING,
@@ -317,6 +370,13 @@ static const Framework frameworks[] = {
         .reading = "torchtitan, FSDP2 and torch.compile",
         TORCHTITAN,
         EAGER_LOSS,
+    },
+    {
+        .name = "torchtitan-fp8",
+        .reading = "the same, fp8 with one scale a tensor: weights are gathered in fp8",
+        TORCHTITAN,
+        EAGER_LOSS,
+        .gather_saved = 0.5, /* left out: embedding, head and norms are gathered in bf16 */
     },
     {
         .name = "torchtitan-rowwise",
@@ -389,7 +449,9 @@ static const Framework frameworks[] = {
         .gather_exposed = 1,
         .reduce_exposed = 0.15,
         .broadcast_s = 2.5e-3,
-        DRIVER,
+        .shard_bytes = 6, /* a step's flat gradients, 2 B, and in fp32 (hybrid_zero_optim.py) */
+        /* and two buckets of 512 Mi gradients, one in flight (reduce_bucket_size) */
+        .process_bytes = 3.5e9 + 2 * 2.0 * 512 * 1024 * 1024,
         .logit_held_bytes = 6,
         .transient_share = 0.07,
         .saved = {.hidden = 4, .ffn = 2, .attention = 4},
@@ -545,6 +607,8 @@ double framework_passes(const Framework *framework, const Op *op, gboolean pads)
 double framework_exposed(const Framework *framework, const char *purpose, OpKind kind,
                          gboolean inside)
 {
+    if (kind == OP_ALL_GATHER && strcmp(purpose, "shard") == 0)
+        return 1 - framework->gather_saved;
     if (kind == OP_ALL_TO_ALL)
         return (1 + (inside ? framework->exchange_more : 0)) * (1 - framework->exchange_hidden);
     if (strcmp(purpose, "tp") == 0 || strcmp(purpose, "kv") == 0)

@@ -60,6 +60,8 @@ typedef struct Framework {
     double gather_exposed;   /* seconds that compute loses while gathers of parameters take one: 0
                                 all beside it, 1 nothing overlaps */
     double reduce_exposed;   /* the same of reductions of gradients */
+    double gather_saved;     /* of the bytes of gathered parameters, by a narrower type than the
+                                program's */
     double broadcast_s; /* of each rank in turn, where parameters are not gathered but broadcast by
                            those that updated them; 0: gathered */
     gboolean context_plain;   /* ranks of a cp group have a sequence's parts in order: the last one

@@ -288,6 +288,19 @@ START_TEST(traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was)
 }
 END_TEST
 
+/* A narrower type takes the time of its bytes and nothing else. */
+START_TEST(what_gathers_save_is_of_gathers_of_parameters_only)
+{
+    Framework saves = *framework_default();
+
+    saves.gather_saved = 0.5;
+    ck_assert_double_eq(framework_exposed(&saves, "shard", OP_ALL_GATHER, TRUE), 0.5);
+    ck_assert_double_eq(framework_exposed(&saves, "shard", OP_REDUCE_SCATTER, TRUE), 1);
+    ck_assert_double_eq(framework_exposed(&saves, "tp", OP_ALL_GATHER, TRUE), 1);
+    ck_assert_double_eq(framework_exposed(framework_default(), "shard", OP_ALL_GATHER, TRUE), 1);
+}
+END_TEST
+
 /* Nothing of the row's model is padded: all of its sizes are multiples of 8. */
 START_TEST(state_of_a_framework_is_bytes_a_parameter)
 {
@@ -507,6 +520,7 @@ static Suite *framework_suite(void)
     tcase_add_test(test, others_add_to_the_residual_stream_by_an_op_of_its_own);
     tcase_add_test(test, a_layer_takes_as_long_as_the_host_issues_it);
     tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
+    tcase_add_test(test, what_gathers_save_is_of_gathers_of_parameters_only);
     tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
     tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
     tcase_add_loop_test(test, gradients_of_scores_are_there_for_one_block, 0, 2);
