@@ -19,6 +19,7 @@ static JsonArray *plan_notes(const Plan *plan)
     add_note(notes, remark_routing(plan->model, plan->workload.expert_imbalance));
     add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
     add_note(notes, remark_framework(plan->framework));
+    add_note(notes, remark_largest(plan));
     return notes;
 }
 

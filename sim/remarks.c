@@ -28,6 +28,63 @@ char *remark_framework(const Framework *framework)
                                            : NULL;
 }
 
+static MemoryTerm largest_term(const Plan *plan)
+{
+    const guint64 *bytes = plan->prediction.memory_bytes;
+    guint most = 0;
+
+    for (guint t = 1; t < NUM_MEMORY_TERMS; t++)
+        if (bytes[t] > bytes[most])
+            most = t;
+    return (MemoryTerm)most;
+}
+
+/* Of one micro-batch on a rank. */
+static guint64 rank_tokens(const Plan *plan)
+{
+    return (guint64)plan->schedule.micro_batch * plan->workload.seq_len /
+           plan->layout.size[AXIS_CP];
+}
+
+static char *remark_logits(const Plan *plan)
+{
+    const guint tp = plan->layout.size[AXIS_TP];
+    const guint64 tokens = rank_tokens(plan), words = (plan->model->vocab + tp - 1) / tp;
+    const double bytes = (double)plan->prediction.memory_bytes[TERM_LOGITS];
+
+    return g_strdup_printf(
+        "logits are whole: %" G_GUINT64_FORMAT " tokens x %" G_GUINT64_FORMAT " words x %.0f "
+        "bytes, however many ranks shard the parameters; fewer with a larger cp or tp%s, or with "
+        "a loss that is taken in chunks (fsdp-run, deepspeed-liger, torchtitan-2026)",
+        tokens, words, bytes / (double)(tokens * words),
+        plan->schedule.micro_batch > 1 ? ", a smaller micro-batch" : "");
+}
+
+static char *remark_activations(const Plan *plan)
+{
+    const gboolean full = plan->schedule.recompute == RECOMPUTE_FULL;
+
+    return g_strdup_printf(
+        "activations are of the %" G_GUINT64_FORMAT " tokens that a rank works on at once, however "
+        "many ranks shard the parameters; fewer with a larger cp or tp%s%s",
+        rank_tokens(plan), plan->schedule.micro_batch > 1 ? ", a smaller micro-batch" : "",
+        full && !schedule_has_rest(&plan->schedule) ? "" : ", recompute full");
+}
+
+char *remark_largest(const Plan *plan)
+{
+    if (plan->prediction.memory_total <= plan->prediction.memory_limit)
+        return NULL;
+    switch (largest_term(plan)) {
+    case TERM_LOGITS:
+        return remark_logits(plan);
+    case TERM_ACTIVATIONS:
+        return remark_activations(plan);
+    default:
+        return NULL;
+    }
+}
+
 char *remark_untrainable(const Plan *plan)
 {
     g_autoptr(GError) missing = NULL;

@@ -372,6 +372,7 @@ void table_print_plan(const Plan *plan)
     print_volume(plan);
     for (guint i = 0; i < plan->reasons->len; i++)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
+    print_remark(remark_largest(plan));
     print_untrainable(plan);
 }
 
@@ -448,8 +449,10 @@ void table_print_nothing_fits(const SearchAnswer *answer)
     if (result->closest != NULL && result->closest->reasons->len > 0)
         g_print("The layout that needs least: %s\n",
                 (const char *)g_ptr_array_index(result->closest->reasons, 0));
-    if (result->closest != NULL)
+    if (result->closest != NULL) {
         print_memory(result->closest);
+        print_remark(remark_largest(result->closest));
+    }
     if (answer->today != NULL)
         print_today(answer->today);
     print_refused(result);
