@@ -106,6 +106,7 @@ JsonNode *answer_search(const SearchAnswer *answer)
     add_plan(object, "closest", result->closest);
     add_plan(object, "offloaded", answer->offloaded);
     add_plan(object, "fewer_faster", answer->faster);
+    add_plan(object, "other_batch", answer->batch);
     if (answer->roomy != 0)
         json_object_set_int_member(object, "gpus_with_room", answer->roomy);
     add_today(object, answer);

@@ -197,6 +197,18 @@ static void print_faster(const Plan *faster, const Plan *best)
         best->prediction.tokens_per_second);
 }
 
+/* All ranks can share it. */
+static void print_batch(const Plan *other, const Plan *best)
+{
+    g_autofree char *layout = plan_layout_text(other);
+
+    g_print("\nanother batch is faster: of %u sequences %s, %s, makes %.3g times the tokens a "
+            "second (search --global-batch %u); %u is no multiple of %u GPUs\n",
+            other->workload.global_batch, layout, strategy_name(other->sharding.strategy),
+            other->prediction.tokens_per_second / best->prediction.tokens_per_second,
+            other->workload.global_batch, best->workload.global_batch, best->gpus);
+}
+
 void table_print_search(const SearchAnswer *answer)
 {
     const SearchRequest *request = answer->request;
@@ -226,6 +238,8 @@ void table_print_search(const SearchAnswer *answer)
         print_gain(today, g_ptr_array_index(result->plans, 0));
     if (answer->faster != NULL)
         print_faster(answer->faster, g_ptr_array_index(result->plans, 0));
+    if (answer->batch != NULL)
+        print_batch(answer->batch, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "

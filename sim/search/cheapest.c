@@ -79,6 +79,31 @@ Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
     return faster;
 }
 
+Plan *search_other_batch(const SearchRequest *request, const Plan *best)
+{
+    const guint gpus = best->gpus, batch = request->global_batch, over = batch % gpus;
+    const guint nearest = 2 * over > gpus ? 1 : 0;
+    double most = 1.1 * best->prediction.tokens_per_second;
+    SearchRequest other = *request;
+    Plan *plan = NULL;
+
+    if (request->sort != SORT_TIME || batch < gpus || over == 0 || batch > G_MAXINT)
+        return NULL;
+    other.top = 1;
+    for (guint i = 0; i < 2; i++) {
+        other.global_batch = batch - over + (i ^ nearest) * gpus;
+        g_autoptr(SearchResult) result = search(&other);
+        const Plan *first = result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : NULL;
+
+        if (first == NULL || first->prediction.tokens_per_second < most)
+            continue;
+        most = 1.02 * first->prediction.tokens_per_second; /* what is less is noise */
+        g_clear_pointer(&plan, plan_free);
+        plan = g_ptr_array_steal_index(result->plans, 0);
+    }
+    return plan;
+}
+
 guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from)
 {
     const Plan *plan = NULL;

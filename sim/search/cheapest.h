@@ -1,4 +1,5 @@
-/* Search over other numbers of GPUs: for what a token costs, and where fewer are faster. */
+/* Search over other numbers of GPUs, and batches: for what a token costs, and where fewer GPUs, or
+ * another batch, are faster. */
 #pragma once
 
 #include "sim/search/search.h"
@@ -17,3 +18,8 @@ guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result
  * each other a third of the step or longer: else half as many can't be faster, as their work takes
  * twice as long. */
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best);
+
+/* Of the two batches next to one that the number of GPUs does not divide: the plan that makes most
+ * tokens a second (where both do, of the nearer one), if those are a tenth more than @best's; NULL:
+ * none, or all ranks can share the batch anyway, or it is smaller than their number. */
+Plan *search_other_batch(const SearchRequest *request, const Plan *best);
