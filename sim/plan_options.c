@@ -33,8 +33,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "What is kept a parameter: zero, fsdp2, megatron or fp32 (default fp32 with fp32, else "
          "zero)",
          "R"},
-        {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy,
-         "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or hybrid_shard", "S"},
+        {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy, "auto, " STRATEGY_NAMES, "S"},
         {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer,
          "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
@@ -191,10 +190,7 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
     if (o->strategy == NULL || g_ascii_strcasecmp(o->strategy, "auto") == 0)
         return TRUE;
     if (!strategy_from_name(o->strategy, &strategy))
-        return bad_option("strategy", o->strategy,
-                          "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or "
-                          "hybrid_shard",
-                          error);
+        return bad_option("strategy", o->strategy, "auto, " STRATEGY_NAMES, error);
     request->strategy = (gint)strategy;
     return TRUE;
 }

@@ -449,6 +449,12 @@ static void print_numbers(const SearchAnswer *answer)
         g_print("\nNor does any of the nearest numbers of GPUs make one legal that fits.\n");
 }
 
+/* Of one machine whose ranks are processes. */
+static gboolean ranks_share_memory(const SearchRequest *request)
+{
+    return request->topology->gpu.kind == DEVICE_CPU && request->topology->nodes == 1;
+}
+
 void table_print_nothing_fits(const SearchAnswer *answer)
 {
     const SearchRequest *request = answer->request;
@@ -476,7 +482,11 @@ void table_print_nothing_fits(const SearchAnswer *answer)
                 request->topology->name);
     if (offloaded != NULL)
         print_offloaded(offloaded);
-    if (legal)
+    if (legal && ranks_share_memory(request))
+        g_print("Ranks of %s share this machine's memory, so that more of them hold no more: a "
+                "smaller model does, or other machines (--topology).\n",
+                request->topology->name);
+    else if (legal)
         g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
                 offloaded != NULL ? "Or:" : "Else:");
 }

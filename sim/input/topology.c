@@ -424,7 +424,9 @@ static gboolean refuse_unknown(const char *where, const char *lower, const char 
             ? g_strdup_printf(" (%s is a GPU; a topology says how many and what joins them)", gpu)
             : nearest_hint(lower, (const char *const *)names);
 
-    return fail(error, ERROR_INPUT, "topology \"%s\" is not known%s; allowed: a file, or one of %s",
+    return fail(error, ERROR_INPUT,
+                "topology \"%s\" is not known%s; allowed: a file (fsdp-plan topology NAME prints "
+                "one to start from), or one of %s",
                 where, hint, all);
 }
 
