@@ -87,11 +87,13 @@ Plan *search_other_batch(const SearchRequest *request, const Plan *best)
     SearchRequest other = *request;
     Plan *plan = NULL;
 
-    if (request->sort != SORT_TIME || batch < gpus || over == 0 || batch > G_MAXINT)
+    if (request->sort != SORT_TIME || over == 0 || batch > G_MAXINT / 2)
         return NULL;
     other.top = 1;
     for (guint i = 0; i < 2; i++) {
         other.global_batch = batch - over + (i ^ nearest) * gpus;
+        if (2 * other.global_batch < batch || 2 * other.global_batch > 3 * batch)
+            continue;
         g_autoptr(SearchResult) result = search(&other);
         const Plan *first = result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : NULL;
 
