@@ -275,10 +275,12 @@ static gboolean read_tier(PlanInputs *inputs, const char *text, GError **error)
                     "--offload: \"%s\": must be optimizer=TIER or parameters=TIER, TIER %s", text,
                     TIER_NAMES);
     return *tier == TIER_DEVICE || topology_memory(inputs->topology, *tier, &memory) ||
-           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s", text,
+           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s%s%s", text,
                 inputs->topology->name,
-                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs"
-                                   : "such [memory]");
+                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs" : "[memory ",
+                *tier == TIER_HOST ? "" : tier_name(*tier),
+                *tier == TIER_HOST ? "; allowed: a topology file that does, under [node]"
+                                   : "]; allowed: a topology file that does");
 }
 
 static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **error)

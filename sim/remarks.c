@@ -64,11 +64,15 @@ static char *remark_activations(const Plan *plan)
 {
     const gboolean full = plan->schedule.recompute == RECOMPUTE_FULL;
 
-    return g_strdup_printf(
-        "activations are of the %" G_GUINT64_FORMAT " tokens that a rank works on at once, however "
-        "many ranks shard the parameters; fewer with a larger cp or tp%s%s",
-        rank_tokens(plan), plan->schedule.micro_batch > 1 ? ", a smaller micro-batch" : "",
-        full && !schedule_has_rest(&plan->schedule) ? "" : ", recompute full");
+    const gboolean stages = plan->layout.size[AXIS_PP] > 1;
+
+    return g_strdup_printf("activations are of %s%" G_GUINT64_FORMAT
+                           " tokens%s, however many ranks shard the "
+                           "parameters; fewer with a larger cp or tp%s%s",
+                           stages ? "all micro-batches in flight, each of " : "the ",
+                           rank_tokens(plan), stages ? "" : " that a rank works on at once",
+                           plan->schedule.micro_batch > 1 ? ", a smaller micro-batch" : "",
+                           full && !schedule_has_rest(&plan->schedule) ? "" : ", recompute full");
 }
 
 char *remark_largest(const Plan *plan)

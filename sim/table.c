@@ -136,6 +136,7 @@ static void print_gain(const Plan *today, const Plan *best)
     else
         g_print("the first takes %.3g times the step of what runs today\n",
                 best->prediction.step_seconds / today->prediction.step_seconds);
+    print_remark(remark_largest(today));
 }
 
 /* What the mark beside a plan's memory means, where one has it. */
@@ -427,6 +428,7 @@ static void print_today(const Plan *today)
         g_print("What runs today fits: %s, %s, %s a step, %s of %s%s\n", layout,
                 strategy_name(today->sharding.strategy), step, total, limit,
                 plan_is_tight(today) ? " (at risk)" : "");
+    print_remark(remark_largest(today));
 }
 
 /* On which something fits.  Where nothing is legal only the nearest were tried. */
@@ -453,6 +455,18 @@ static void print_numbers(const SearchAnswer *answer)
 static gboolean ranks_share_memory(const SearchRequest *request)
 {
     return request->topology->gpu.kind == DEVICE_CPU && request->topology->nodes == 1;
+}
+
+/* Whether state in the host's memory would do can't be said. */
+static void print_unknown_host(const SearchRequest *request)
+{
+    const Topology *topology = request->topology;
+    MemoryTier host;
+
+    if (topology->gpu.kind != DEVICE_CPU && !topology_memory(topology, TIER_HOST, &host))
+        g_print("State could live on the host (--offload), but topology %s does not say what that "
+                "has: cpu_memory and host_link under [node], in a file of your own.\n",
+                topology->name);
 }
 
 void table_print_nothing_fits(const SearchAnswer *answer)
@@ -482,6 +496,8 @@ void table_print_nothing_fits(const SearchAnswer *answer)
                 request->topology->name);
     if (offloaded != NULL)
         print_offloaded(offloaded);
+    else
+        print_unknown_host(request);
     if (legal && ranks_share_memory(request))
         g_print("Ranks of %s share this machine's memory, so that more of them hold no more: a "
                 "smaller model does, or other machines (--topology).\n",
