@@ -192,7 +192,7 @@ static void remark_slow(GPtrArray *remarks, const ReportRun *run)
         "a step takes %.3g times what was predicted (%.2g of the speed); %.0f%% of what it takes "
         "longer is in %s%s",
         measured / predicted, predicted / measured, 100 * fmin(part, 1), class->term,
-        !waits             ? ""
+        !waits             ? " (fsdp-run calibrate measures what the machine does)"
         : spans_nodes(run) ? ": it waits for other ranks, first to be looked at are the links "
                              "between nodes (run all_reduce_perf there, and give it to fsdp-plan "
                              "topology import)"
