@@ -168,8 +168,7 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     g_autoptr(Plan) faster =
         numbers ? NULL : search_fewer_faster(&request, g_ptr_array_index(result->plans, 0));
     answer.faster = faster;
-    g_autoptr(Plan) batch =
-        numbers ? NULL : search_other_batch(&request, g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) batch = numbers ? NULL : search_other_batch(&request, result);
     answer.batch = batch;
     if (inputs->gpus_auto)
         answer.roomy = search_roomy_gpus(&request, result, request.gpus);

@@ -79,29 +79,34 @@ Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
     return faster;
 }
 
-Plan *search_other_batch(const SearchRequest *request, const Plan *best)
+/* Each batch takes as long to search as the one that was asked for: so many take a second. */
+#define FEW_CANDIDATES 200000
+
+Plan *search_other_batch(const SearchRequest *request, const SearchResult *result)
 {
+    const Plan *best = g_ptr_array_index(result->plans, 0);
     const guint gpus = best->gpus, batch = request->global_batch, over = batch % gpus;
     const guint nearest = 2 * over > gpus ? 1 : 0;
     double most = 1.1 * best->prediction.tokens_per_second;
     SearchRequest other = *request;
     Plan *plan = NULL;
 
-    if (request->sort != SORT_TIME || over == 0 || batch > G_MAXINT / 2)
+    if (request->sort != SORT_TIME || over == 0 || batch > G_MAXINT / 2 ||
+        result->candidates > FEW_CANDIDATES)
         return NULL;
     other.top = 1;
     for (guint i = 0; i < 2; i++) {
         other.global_batch = batch - over + (i ^ nearest) * gpus;
         if (2 * other.global_batch < batch || 2 * other.global_batch > 3 * batch)
             continue;
-        g_autoptr(SearchResult) result = search(&other);
-        const Plan *first = result->plans->len > 0 ? g_ptr_array_index(result->plans, 0) : NULL;
+        g_autoptr(SearchResult) found = search(&other);
+        const Plan *first = found->plans->len > 0 ? g_ptr_array_index(found->plans, 0) : NULL;
 
         if (first == NULL || first->prediction.tokens_per_second < most)
             continue;
         most = 1.02 * first->prediction.tokens_per_second; /* what is less is noise */
         g_clear_pointer(&plan, plan_free);
-        plan = g_ptr_array_steal_index(result->plans, 0);
+        plan = g_ptr_array_steal_index(found->plans, 0);
     }
     return plan;
 }

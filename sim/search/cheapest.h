@@ -20,6 +20,7 @@ guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best);
 
 /* Of the two batches next to one that the number of GPUs does not divide: the plan that makes most
- * tokens a second (where both do, of the nearer one), if those are a tenth more than @best's; NULL:
- * none, or all ranks can share the batch anyway, or both are more than half of it away. */
-Plan *search_other_batch(const SearchRequest *request, const Plan *best);
+ * tokens a second (where both do, of the nearer one), if those are a tenth more than those of the
+ * first of @result, which has one; NULL: none, or all ranks can share the batch anyway, or both are
+ * more than half of it away.  Not looked for where a search takes long. */
+Plan *search_other_batch(const SearchRequest *request, const SearchResult *result);

@@ -311,7 +311,7 @@ START_TEST(a_batch_that_all_ranks_share_is_named_where_it_is_faster)
         request.global_batch = batches[i];
         g_autoptr(SearchResult) result = search(&request);
         const Plan *best = g_ptr_array_index(result->plans, 0);
-        g_autoptr(Plan) other = search_other_batch(&request, best);
+        g_autoptr(Plan) other = search_other_batch(&request, result);
 
         ck_assert_int_eq(other != NULL, i == 0);
         if (other == NULL)

@@ -97,7 +97,7 @@ START_TEST(a_batch_that_is_faster_is_printed_with_the_option_that_takes_it)
     request.global_batch = 13;
     memset(request.fixed, 0, sizeof request.fixed);
     g_autoptr(SearchResult) result = search(&request);
-    g_autoptr(Plan) other = search_other_batch(&request, g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) other = search_other_batch(&request, result);
     const SearchAnswer answer = {.request = &request, .result = result, .batch = other};
     g_autofree char *text = printed(table_print_search, &answer);
 
