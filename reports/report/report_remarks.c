@@ -15,6 +15,10 @@
 /* More than calibration, noise and other users of a machine explain. */
 #define SLOW 1.5
 
+/* Of waiting for other ranks, what a step can't hide by other means. */
+#define WAITING      "time_seconds.communication"
+#define MUCH_OF_STEP 0.25
+
 static gboolean is_alike(double a, double b)
 {
     return fabs(a - b) <= ALIKE * fmax(fabs(a), fabs(b)); /* FALSE where one is unknown */
@@ -177,26 +181,49 @@ static gboolean spans_nodes(const ReportRun *run)
     return run->row->ranks > plan_text_number(run->plan, "target.ranks_per_node");
 }
 
+/* Whom it waits for. */
+static const char *others(const ReportRun *run)
+{
+    return spans_nodes(run) ? "other ranks, first to be looked at are the links between nodes (run "
+                              "all_reduce_perf there, and give it to fsdp-plan topology import)"
+                            : "other ranks of its node";
+}
+
+/* The step as a whole may be no slower, as where compute is faster than predicted. */
+static void remark_waiting(GPtrArray *remarks, const ReportRun *run)
+{
+    const double predicted = report_predicted(run, WAITING);
+    const double measured = report_measured(run, WAITING);
+    const double step = report_measured(run, "step_seconds");
+
+    if (!(measured > SLOW * predicted) || !(measured > MUCH_OF_STEP * step))
+        return;
+    g_autofree char *shown = format_seconds(measured), *of = format_seconds(step);
+    g_autofree char *instead = format_seconds(predicted);
+
+    add(remarks, "a step waits %s of its %s, where %s were predicted, for %s", shown, of, instead,
+        others(run));
+}
+
 static void remark_slow(GPtrArray *remarks, const ReportRun *run)
 {
     const double predicted = report_predicted(run, "step_seconds");
     const double measured = report_measured(run, "step_seconds");
     const StoreTerm *class = slowest_class(run);
 
-    if (!(measured > SLOW * predicted) || class == NULL)
+    if (!(measured > SLOW * predicted) || class == NULL) {
+        remark_waiting(remarks, run);
         return;
+    }
     const double part = (class->measured - class->predicted) / (measured - predicted);
-    const gboolean waits = strcmp(class->term, "time_seconds.communication") == 0;
+    const gboolean waits = strcmp(class->term, WAITING) == 0;
 
     add(remarks,
         "a step takes %.3g times what was predicted (%.2g of the speed); %.0f%% of what it takes "
-        "longer is in %s%s",
+        "longer is in %s%s%s",
         measured / predicted, predicted / measured, 100 * fmin(part, 1), class->term,
-        !waits             ? " (fsdp-run calibrate measures what the machine does)"
-        : spans_nodes(run) ? ": it waits for other ranks, first to be looked at are the links "
-                             "between nodes (run all_reduce_perf there, and give it to fsdp-plan "
-                             "topology import)"
-                           : ": it waits for other ranks of its node");
+        waits ? ": it waits for " : "",
+        waits ? others(run) : " (fsdp-run calibrate measures what the machine does)");
 }
 
 /* Of all figures this one has a limit that can't be passed. */

@@ -206,6 +206,31 @@ START_TEST(a_slow_step_of_one_node_blames_no_links_between_nodes)
 }
 END_TEST
 
+/* Compute is faster than predicted, and the time is lost in waiting. */
+START_TEST(a_step_that_waits_says_so_though_it_is_no_slower)
+{
+    const Job job = {"llama-3.1-70b", "full_shard", 70553706496, 32, 4};
+    const double waits_s[] = {0.5, 0.1};
+
+    for (guint i = 0; i < G_N_ELEMENTS(waits_s); i++) {
+        g_autofree char *path = scratch_path("runs.db");
+        Store *store = open_store(path);
+        const gint64 run = add_job(store, &job);
+
+        add_seconds(store, run, "step_seconds", 1, 1);
+        add_seconds(store, run, "time_seconds.gemm", 0.9, 1 - waits_s[i]);
+        add_seconds(store, run, "time_seconds.communication", 0.05, waits_s[i]);
+        g_autofree char *remarks = remarks_on(store, path, run);
+        if (i == 0)
+            check_says(remarks, "a step waits 500.0 ms of its 1.000 s, where 50.00 ms were "
+                                "predicted, for other ranks, first to be looked at are the links "
+                                "between nodes");
+        else
+            ck_assert_str_eq(remarks, "");
+    }
+}
+END_TEST
+
 /* ms-swift 4360: Qwen3-8B took thousands of seconds where Qwen3-14B took 42. */
 START_TEST(a_larger_model_that_is_faster_is_pointed_out_in_the_smaller_ones_run)
 {
@@ -271,6 +296,7 @@ int main(void)
     tcase_add_test(tcase, memory_that_a_term_has_is_explained);
     tcase_add_test(tcase, a_slow_step_names_what_it_waits_for);
     tcase_add_test(tcase, a_slow_step_of_one_node_blames_no_links_between_nodes);
+    tcase_add_test(tcase, a_step_that_waits_says_so_though_it_is_no_slower);
     tcase_add_test(tcase, a_larger_model_that_is_faster_is_pointed_out_in_the_smaller_ones_run);
     tcase_add_test(tcase, more_than_all_of_the_peak_asks_for_calibration);
     tcase_add_test(tcase, the_most_the_least_the_first_and_the_last_ranks_memory_are_told_apart);
