@@ -20,6 +20,7 @@ static JsonArray *plan_notes(const Plan *plan)
     add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
     add_note(notes, remark_framework(plan->framework));
     add_note(notes, remark_largest(plan));
+    add_note(notes, remark_loading(plan));
     return notes;
 }
 

@@ -192,6 +192,7 @@ static int show_estimate(const PlanInputs *inputs, const PlanOptions *options, G
         answer_print(node);
     } else {
         table_print_plan(plan);
+        table_print_loading(plan);
     }
     return plan->reasons->len == 0 ? 0 : 1;
 }

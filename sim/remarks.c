@@ -1,5 +1,7 @@
 #include "sim/remarks.h"
 
+#include "sim/base/text.h"
+
 char *remark_routing(const Model *model, double imbalance)
 {
     if (model->experts.count == 0)
@@ -87,6 +89,24 @@ char *remark_largest(const Plan *plan)
     default:
         return NULL;
     }
+}
+
+char *remark_loading(const Plan *plan)
+{
+    const guint *size = plan->layout.size;
+    const guint64 parameters = model_parameters(plan->model), limit = plan->prediction.memory_limit;
+    const guint64 beside = plan->prediction.memory_bytes[TERM_FRAMEWORK];
+
+    if (!framework_is_foreign(plan->framework) || size[AXIS_TP] > 1 || size[AXIS_PP] > 1 ||
+        plan->prediction.memory_total > limit || 4 * parameters + beside <= limit)
+        return NULL;
+    g_autofree char *wide = bytes_text(4 * parameters + beside);
+    g_autofree char *narrow = bytes_text(2 * parameters + beside);
+    return g_strdup_printf(
+        "a rank that loads the whole model before it is sharded needs %s in "
+        "fp32, which does not fit%s%s: make it on the meta device, or on the "
+        "host (explain says more)",
+        wide, 2 * parameters + beside > limit ? ", nor do 16 bits, " : "; 16 bits need ", narrow);
 }
 
 char *remark_untrainable(const Plan *plan)

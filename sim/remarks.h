@@ -12,6 +12,10 @@ char *remark_framework(const Framework *framework);            /* nothing is sai
  * parameters leave that as it is.  Else NULL. */
 char *remark_largest(const Plan *plan);
 
+/* Of another framework's plan that fits, without parts of matrices and stages, which are built as
+ * such: that a GPU has no room for the whole model before it is sharded.  Else NULL. */
+char *remark_loading(const Plan *plan);
+
 /* What fsdp-run would refuse. */
 char *remark_untrainable(const Plan *plan);
 

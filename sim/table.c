@@ -414,6 +414,11 @@ static void print_volume(const Plan *plan)
     }
 }
 
+void table_print_loading(const Plan *plan)
+{
+    table_print_remark(remark_loading(plan));
+}
+
 void table_print_plan(const Plan *plan)
 {
     print_choices(plan);

@@ -108,6 +108,32 @@ START_TEST(ranks_that_shard_parameters_leave_logits_as_they_are)
 }
 END_TEST
 
+/* llama-cookbook 100: 7B fits 8 x 24 GB once it is sharded. */
+static const struct {
+    Job job;
+    const char *says; /* NULL: nothing is in the way */
+} loads[] = {
+    {{"llama-2-7b", "pcie-8x-rtx-3090", "torchtitan", ZERO3_OF_8, 2048, TIER_DEVICE},
+     "needs 30.5 GB in fp32, which does not fit; 16 bits need 17.0 GB: make it on the meta"},
+    {{"llama-3.1-70b", "dgx-h100", "torchtitan", {1, 1, 64, 1, 1}, 8192, TIER_DEVICE},
+     "needs 285.7 GB in fp32, which does not fit, nor do 16 bits, 144.6 GB"},
+    {{"llama-3.1-8b", "dgx-h100", "torchtitan", ZERO3_OF_8, 8192, TIER_DEVICE}, NULL},
+    {{"llama-3.1-70b", "dgx-h100", "megatron", {8, 1, 2, 1, 4}, 8192, TIER_DEVICE}, NULL},
+    {{"llama-3.1-70b", "dgx-h100", "fsdp-run", {1, 1, 64, 1, 1}, 8192, TIER_DEVICE}, NULL},
+};
+
+START_TEST(a_plan_that_fits_says_where_loading_would_not)
+{
+    g_autoptr(Plan) plan = estimated(&loads[_i].job);
+    g_autofree char *loading = remark_loading(plan);
+
+    ck_assert_uint_eq(plan->reasons->len, 0);
+    ck_assert_msg((loading == NULL) == (loads[_i].says == NULL), "%s", loading);
+    if (loading != NULL)
+        ck_assert_msg(strstr(loading, loads[_i].says) != NULL, "%s", loading);
+}
+END_TEST
+
 /* What can't be made smaller any more is not advised. */
 START_TEST(advice_names_only_what_is_not_done_yet)
 {
@@ -132,6 +158,8 @@ int main(void)
 
     tcase_add_loop_test(tcase, long_sequences_of_7b_fit_as_people_found, 0, G_N_ELEMENTS(jobs));
     tcase_add_test(tcase, ranks_that_shard_parameters_leave_logits_as_they_are);
+    tcase_add_loop_test(tcase, a_plan_that_fits_says_where_loading_would_not, 0,
+                        G_N_ELEMENTS(loads));
     tcase_add_test(tcase, advice_names_only_what_is_not_done_yet);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
