@@ -67,8 +67,20 @@ static guint64 host_bytes(const PeakViews *of)
 
 /* ---- text ---- */
 
+/* Of what a process needs beside its tensors. */
+static const char *beside_origin(const Plan *plan)
+{
+    const Measured *measured = &plan->topology->measured;
+
+    if ((plan->gpus == 1 ? measured->framework_alone_bytes : measured->framework_bytes) != 0)
+        return "measured: framework_memory of the topology";
+    return plan->device == DEVICE_CUDA
+               ? "nominal, as the driver shows of published runs; fsdp-run calibrate measures it"
+               : "nominal; fsdp-run calibrate measures it";
+}
+
 /* torch.cuda.memory_allocated, memory_reserved and nvidia-smi show as much of other programs. */
-static void print_views(const PeakViews *of)
+static void print_views(const Plan *plan, const PeakViews *of)
 {
     g_autofree char *live = bytes_text(of->live);
     g_autofree char *arena = bytes_text(of->arena);
@@ -77,8 +89,8 @@ static void print_views(const PeakViews *of)
 
     g_print(
         "\nthree views of that peak: tensors alive (allocated) %s, arena (reserved) %s, process "
-        "(as the driver counts) %s: %s of context, libraries and buffers of the transport\n",
-        live, arena, driver, framework);
+        "(as the driver counts) %s: %s of context, libraries and buffers of the transport (%s)\n",
+        live, arena, driver, framework, beside_origin(plan));
 }
 
 static void print_device_row(const char *when, guint64 bytes, const char *what)
@@ -123,7 +135,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
     if (framework_is_foreign(plan->framework))
         return;
     const PeakViews of = views_of(plan, formula_program(plan, set));
-    print_views(&of);
+    print_views(plan, &of);
     print_moments(&of);
     if (plan->device == DEVICE_CUDA)
         print_host(&of);

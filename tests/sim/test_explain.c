@@ -430,6 +430,19 @@ START_TEST(a_group_that_moves_nothing_is_not_told)
 }
 END_TEST
 
+/* No figure without its origin. */
+START_TEST(what_a_process_needs_beside_its_tensors_says_where_it_is_from)
+{
+    g_autoptr(Plan) plan = explained_plan(&explained_plans[1]);
+    g_autofree char *nominal = explained_text(plan);
+
+    assert_line(nominal, "nominal", g_strdup("buffers of the transport (nominal, as the driver"));
+    plan->topology->measured.framework_bytes = 1000000000;
+    g_autofree char *measured = explained_text(plan);
+    assert_line(measured, "measured", g_strdup("(measured: framework_memory of the topology)"));
+}
+END_TEST
+
 /* llama-cookbook 100: 7B on 8 x 24 GB is fine once it is sharded, and failed before, in fp32;
  * litgpt 438: 8 ranks of a host load 8 copies; llama-cookbook 332: a full state dict on each GPU.
  */
@@ -503,6 +516,7 @@ int main(void)
                         G_N_ELEMENTS(explained_plans));
     tcase_add_loop_test(tcase, every_member_is_in_the_document, 0, G_N_ELEMENTS(explained_plans));
     tcase_add_test(tcase, a_group_that_moves_nothing_is_not_told);
+    tcase_add_test(tcase, what_a_process_needs_beside_its_tensors_says_where_it_is_from);
     tcase_add_test(tcase, a_model_that_fits_when_sharded_may_not_fit_while_it_is_loaded);
     tcase_add_test(tcase, check_says_whether_it_is_proven_and_what_is_wrong);
     suite_add_tcase(suite, tcase);
