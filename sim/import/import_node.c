@@ -367,6 +367,37 @@ static void assume_nvlink(ImportNode *node, const ImportRates *rates)
     g_string_append(node->assumed, "; NVLink is not in it: assumed, all links");
 }
 
+/* Links that a GPU has for a ring; to a switch each pair is listed with all that both have. */
+static guint links_of(const ImportNode *node, guint gpu, guint nvlinks)
+{
+    const guint sum = sum_of_links(node, gpu);
+    guint most = 0;
+
+    for (guint b = 0; b < node->gpus; b++)
+        most = MAX(most, links(node, gpu, b));
+    return sum > nvlinks ? most : sum;
+}
+
+/* The slowest decides (usable_links()): a GPU that has lost links is named. */
+static void note_uneven(ImportNode *node, const ImportRates *rates)
+{
+    guint weakest = 0, least = 0, most = 0;
+
+    for (guint a = 0; a < node->gpus; a++) {
+        const guint own = links_of(node, a, rates->nvlinks);
+
+        most = MAX(most, own);
+        if (own > 0 && (least == 0 || own < least)) {
+            weakest = a;
+            least = own;
+        }
+    }
+    if (least < most)
+        g_string_append_printf(node->assumed,
+                               "; GPU%u has %u NVLinks, others %u: rings are as fast as its",
+                               weakest, least, most);
+}
+
 Topology *import_node_topology(ImportNode *node, const ImportText *text, const char *gpu,
                                const char *topologies_dir, GError **error)
 {
@@ -378,6 +409,7 @@ Topology *import_node_topology(ImportNode *node, const ImportText *text, const c
     assume_nvlink(node, rates);
     if (!check_links(node, text, gpu, rates, error))
         return NULL;
+    note_uneven(node, rates);
     add_head(file, node, text, gpu);
     if (!add_levels(file, node, text, rates, error))
         return NULL;
