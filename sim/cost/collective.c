@@ -369,23 +369,25 @@ static double gpu_scale(Volume kind, guint64 bytes, const CollectiveContext *con
     return smaller * scale_measured(context, rows->nearest);
 }
 
-/* 0 when nothing of that kind was measured. */
+/* 0 when nothing of that kind was measured.  Bytes are moved alike, whatever they hold: rows of
+ * fp32 do for all, and links of GPUs take those of any type. */
 static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
                                const CollectiveContext *context)
 {
     const Topology *topology = context->topology;
+    const gboolean cuda = topology->gpu.kind == DEVICE_CUDA;
+    const DType types[] = {dtype, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
     MeasuredGroup rows = rows_for(kind, dtype, context);
-    double seconds = measured_collective_seconds(&topology->measured, &rows, bytes);
+    double seconds = 0;
 
-    if (rows.nearest == 0) { /* bytes are moved alike, whatever they hold */
-        rows.dtype = DTYPE_FP32;
+    for (guint i = 0; i < (cuda ? G_N_ELEMENTS(types) : 2) && rows.nearest == 0; i++) {
+        rows.dtype = types[i];
         seconds = measured_collective_seconds(&topology->measured, &rows, bytes);
     }
     if (rows.nearest == 0)
         return 0;
-    return seconds * (topology->gpu.kind == DEVICE_CUDA && context->ranks > 1
-                          ? gpu_scale(kind, bytes, context, &rows)
-                          : scale_measured(context, rows.nearest));
+    return seconds * (cuda && context->ranks > 1 ? gpu_scale(kind, bytes, context, &rows)
+                                                 : scale_measured(context, rows.nearest));
 }
 
 guint collective_level(Volume kind, const CollectiveContext *context)

@@ -296,7 +296,10 @@ static gboolean dtype_of(const char *name, DType *dtype)
     static const struct {
         const char *name;
         DType dtype;
-    } names[] = {{"float", DTYPE_FP32}, {"bfloat16", DTYPE_BF16}, {"double", DTYPE_FP64}};
+    } names[] = {{"float", DTYPE_FP32},
+                 {"half", DTYPE_FP16},
+                 {"bfloat16", DTYPE_BF16},
+                 {"double", DTYPE_FP64}};
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
         if (g_str_equal(name, names[i].name)) {
@@ -336,8 +339,8 @@ static gboolean read_numbers(const Table *table, guint line, char **words, Row *
     if (!dtype_of(words[2], &row->dtype)) {
         g_autofree char *shown = import_shown(words[2]);
 
-        return import_refuse(table->text, line, error, "type %s; allowed: float, bfloat16, double",
-                             shown);
+        return import_refuse(table->text, line, error,
+                             "type %s; allowed: float, half, bfloat16, double", shown);
     }
     return TRUE;
 }

@@ -396,6 +396,21 @@ START_TEST(rows_of_several_nodes_are_for_whole_nodes)
 }
 END_TEST
 
+/* nccl-tests -d half, for a plan in bf16. */
+START_TEST(links_of_gpus_take_rows_of_any_type)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA), cores = test_topology(DEVICE_CPU);
+    const CollectiveContext links = group(&gpus, 8, 1), memory = group(&cores, 8, 1);
+
+    add_row(&gpus, "all_reduce", 8, 1 << 20, 1e-3);
+    add_row(&cores, "all_reduce", 8, 1 << 20, 1e-3);
+    g_array_index(gpus.measured.collectives, MeasuredCollective, 0).dtype = DTYPE_FP16;
+    g_array_index(cores.measured.collectives, MeasuredCollective, 0).dtype = DTYPE_FP16;
+    ck_assert_double_eq(reduce(&links, 1 << 20), 1e-3);
+    ck_assert_double_ne(reduce(&memory, 1 << 20), 1e-3);
+}
+END_TEST
+
 START_TEST(a_group_over_several_nodes_ignores_rows_of_one)
 {
     g_auto(Topology) cores = measured_topology();
@@ -431,6 +446,7 @@ int main(void)
     tcase_add_test(measured, groups_side_by_side_share_the_cores);
     tcase_add_test(measured, unmeasured_types_take_fp32_rows_and_unmeasured_kinds_the_formula);
     tcase_add_test(measured, below_the_smallest_row_gpus_take_the_formulas_part_of_it);
+    tcase_add_test(measured, links_of_gpus_take_rows_of_any_type);
     tcase_add_test(measured, rows_of_several_nodes_are_for_whole_nodes);
     tcase_add_test(measured, a_group_over_several_nodes_ignores_rows_of_one);
     suite_add_tcase(suite, nominal);

@@ -61,11 +61,13 @@ START_TEST(element_types_are_kept)
     g_autofree char *wide = replaced(reduced, "262144  float", "131072 double");
     g_autofree char *narrow = replaced(wide, "524288  float", "1048576 bfloat16");
     g_autofree char *half = replaced(reduced, "262144  float", "524288  half ");
-    g_autoptr(Topology) t = imported(narrow, &hgx);
+    g_autofree char *whole = replaced(reduced, "262144  float", "262144  int32");
+    g_autoptr(Topology) t = imported(narrow, &hgx), h = imported(half, &hgx);
 
     ck_assert_int_eq(row(t, 0)->dtype, DTYPE_FP64);
     ck_assert_int_eq(row(t, 1)->dtype, DTYPE_BF16);
-    check_refused(half, &hgx, "f:14: type half; allowed: float, bfloat16, double");
+    ck_assert_int_eq(row(h, 0)->dtype, DTYPE_FP16);
+    check_refused(whole, &hgx, "f:14: type int32; allowed: float, half, bfloat16, double");
 }
 END_TEST
 
