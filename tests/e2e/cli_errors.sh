@@ -134,6 +134,8 @@ for axis in dp FSDP zero; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$axis=2" -o "$tmp/out/plan"
     grep -q "dp_shard shards" "$tmp/stderr" || complain "--layout $axis=2: $(head -n 1 "$tmp/stderr")"
 done
+refused 2 fsdp-plan search --model "$model" --topology dgx-h100 --framework trl -o "$tmp/out/plan"
+grep -q "deepspeed-liger; or PyTorch's FSDP" "$tmp/stderr" || complain "--framework trl: $(head -n 1 "$tmp/stderr")"
 refused 2 fsdp-plan search --model "$model" --strategy zero3 -o "$tmp/out/plan"
 grep -q "full_shard (ZeRO-3)" "$tmp/stderr" || complain "--strategy zero3: $(head -n 1 "$tmp/stderr")"
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --fix dp_shard=4 -o "$tmp/out/plan"
