@@ -62,20 +62,32 @@ static Plan *faster_on(const SearchRequest *request, guint gpus, const Plan *bes
     return g_ptr_array_steal_index(result->plans, 0);
 }
 
+/* On fewer GPUs work takes as many times as long as there are fewer, so that what ranks wait must
+ * be more than the part that is left out; two thirds of it, as smaller groups also work better. */
+static gboolean may_be_faster(guint fewer, const Plan *best)
+{
+    const double waits_s = best->prediction.time_seconds[OP_CLASS_COMMUNICATION];
+    const double left_out = 1 - (double)fewer / best->gpus;
+
+    return fewer > 0 && fewer < best->gpus &&
+           3 * waits_s >= 2 * left_out * best->prediction.step_seconds;
+}
+
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
 {
     const guint node = request->topology->gpus_per_node, gpus = best->gpus;
-    const double waits_s = best->prediction.time_seconds[OP_CLASS_COMMUNICATION];
+    const guint whole = gpus / node * node, half = gpus <= 64 ? gpus / 2 : 0;
+    const guint fewer[] = {1, node, half, whole};
     Plan *faster = NULL;
 
-    if (request->sort != SORT_TIME || 3 * waits_s < best->prediction.step_seconds)
-        return NULL;
-    if (gpus > 1)
-        faster = faster_on(request, 1, best, faster);
-    if (node > 1 && node < gpus)
-        faster = faster_on(request, node, best, faster);
-    if (gpus / 2 > 1 && gpus / 2 != node && gpus <= 64)
-        faster = faster_on(request, gpus / 2, best, faster);
+    for (guint i = 0; request->sort == SORT_TIME && i < G_N_ELEMENTS(fewer); i++) {
+        gboolean before = FALSE;
+
+        for (guint k = 0; k < i; k++)
+            before |= fewer[k] == fewer[i];
+        if (!before && may_be_faster(fewer[i], best))
+            faster = faster_on(request, fewer[i], best, faster);
+    }
     return faster;
 }
 

@@ -295,6 +295,29 @@ START_TEST(fewer_gpus_are_named_where_they_are_faster)
 }
 END_TEST
 
+/* 13 is a prime: a pipeline of as many stages is all that keeps 12 sequences whole.  12, three
+ * nodes, share them. */
+START_TEST(an_odd_gpu_beside_whole_nodes_is_better_left_out)
+{
+    g_autofree char *models = data_dir("models");
+    g_autoptr(Model) model = model_load("llama-3.2-1b", models, NULL);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000000);
+    SearchRequest request = request_on(model, topology);
+
+    memset(request.fixed, 0, sizeof request.fixed);
+    request.gpus = 13;
+    request.global_batch = 12;
+    request.top = 1;
+    g_autoptr(SearchResult) all = search(&request);
+    ck_assert_uint_gt(all->plans->len, 0);
+    const Plan *best = g_ptr_array_index(all->plans, 0);
+    g_autoptr(Plan) faster = search_fewer_faster(&request, best);
+    ck_assert_uint_eq(best->layout.size[AXIS_PP], 13);
+    ck_assert_ptr_nonnull(faster);
+    ck_assert_uint_eq(faster->gpus, 12);
+}
+END_TEST
+
 /* 13 of 3 GPUs: only a pipeline keeps it whole; 12 and 15 are shared by all ranks.  As many as are
  * shared anyway, or a number far from any such, have nothing to gain. */
 START_TEST(a_batch_that_all_ranks_share_is_named_where_it_is_faster)
@@ -398,6 +421,7 @@ int main(void)
     tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);
     tcase_add_test(tcase, the_smallest_number_with_memory_to_spare_is_named);
     tcase_add_test(tcase, fewer_gpus_are_named_where_they_are_faster);
+    tcase_add_test(tcase, an_odd_gpu_beside_whole_nodes_is_better_left_out);
     tcase_add_test(tcase, a_batch_that_all_ranks_share_is_named_where_it_is_faster);
     tcase_add_test(tcase, a_plan_with_costs_reads_back_as_it_was_printed);
     suite_add_tcase(suite, tcase);
