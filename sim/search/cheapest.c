@@ -77,7 +77,8 @@ Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
 {
     const guint node = request->topology->gpus_per_node, gpus = best->gpus;
     const guint whole = gpus / node * node, half = gpus <= 64 ? gpus / 2 : 0;
-    const guint fewer[] = {1, node, half, whole};
+    const guint power = gpus > 1 && gpus <= 64 ? 1u << (g_bit_storage(gpus - 1) - 1) : 0;
+    const guint fewer[] = {1, node, half, whole, power};
     Plan *faster = NULL;
 
     for (guint i = 0; request->sort == SORT_TIME && i < G_N_ELEMENTS(fewer); i++) {

@@ -14,8 +14,9 @@ SearchResult *search_cheapest(const SearchRequest *request);
 guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from);
 
 /* On 1 GPU, on one node's, of up to 64 GPUs on half, and on those of whole nodes where the last is
- * a part: the fastest plan that makes more tokens a second than @best, of all that were asked for;
- * NULL: none.  Looked for only where ranks wait for each other long enough that it may be. */
+ * a part, of up to 64 GPUs on a power of two: the fastest plan that makes more tokens a second than
+ * @best, of all that were asked for; NULL: none.  Looked for only where ranks wait for each other
+ * long enough that it may be. */
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best);
 
 /* Of the two batches next to one that the number of GPUs does not divide: the plan that makes most

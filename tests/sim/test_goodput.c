@@ -295,9 +295,9 @@ START_TEST(fewer_gpus_are_named_where_they_are_faster)
 }
 END_TEST
 
-/* 13 is a prime: a pipeline of as many stages is all that keeps 12 sequences whole.  12, three
+/* 13 is a prime: a pipeline of as many stages is all that keeps 12 sequences whole.  12 GPUs, three
  * nodes, share them. */
-START_TEST(an_odd_gpu_beside_whole_nodes_is_better_left_out)
+START_TEST(an_odd_gpu_is_better_left_out)
 {
     g_autofree char *models = data_dir("models");
     g_autoptr(Model) model = model_load("llama-3.2-1b", models, NULL);
@@ -421,7 +421,7 @@ int main(void)
     tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);
     tcase_add_test(tcase, the_smallest_number_with_memory_to_spare_is_named);
     tcase_add_test(tcase, fewer_gpus_are_named_where_they_are_faster);
-    tcase_add_test(tcase, an_odd_gpu_beside_whole_nodes_is_better_left_out);
+    tcase_add_test(tcase, an_odd_gpu_is_better_left_out);
     tcase_add_test(tcase, a_batch_that_all_ranks_share_is_named_where_it_is_faster);
     tcase_add_test(tcase, a_plan_with_costs_reads_back_as_it_was_printed);
     suite_add_tcase(suite, tcase);
