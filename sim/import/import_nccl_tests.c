@@ -115,8 +115,8 @@ static gboolean names_model(const char *device, const char *model)
     g_autofree char *lower = g_ascii_strdown(device, -1);
 
     for (const char *at = lower; (at = strstr(at, model)) != NULL; at++) {
-        if (at == lower || !g_ascii_isalnum(at[-1]))
-            return TRUE;
+        if ((at == lower || !g_ascii_isalnum(at[-1])) && !g_ascii_isdigit(at[strlen(model)]))
+            return TRUE; /* an H200 is no H20 */
     }
     return FALSE;
 }

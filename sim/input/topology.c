@@ -411,6 +411,14 @@ Topology *topology_parse(const char *text, const char *source, const char *topol
     return read_topology(&reader, error) ? g_steal_pointer(&topology) : NULL;
 }
 
+/* "dgx-h100" has "h100", "dgx"; "hgx-h200" has no "h20". */
+static gboolean has_word(const char *name, const char *word)
+{
+    g_auto(GStrv) words = g_strsplit(name, "-", -1);
+
+    return g_strv_contains((const char *const *)words, word);
+}
+
 /* The name of a GPU is a usual slip. */
 static gboolean refuse_unknown(const char *where, const char *lower, const char *topologies_dir,
                                GError **error)
@@ -418,9 +426,10 @@ static gboolean refuse_unknown(const char *where, const char *lower, const char 
     g_autofree char *folder = topology_gpus_dir(topologies_dir);
     g_auto(GStrv) names = data_names(topologies_dir, NULL), gpus = data_names(folder, NULL);
     const char *gpu = nearest_with(lower, (const char *const *)gpus);
+    const char *near = nearest_with(lower, (const char *const *)names);
     g_autofree char *all = g_strjoinv(", ", names);
     g_autofree char *hint =
-        gpu != NULL && nearest_with(lower, (const char *const *)names) == NULL
+        gpu != NULL && (near == NULL || (g_str_has_prefix(gpu, lower) && !has_word(near, lower)))
             ? g_strdup_printf(" (%s is a GPU; a topology says how many and what joins them)", gpu)
             : nearest_hint(lower, (const char *const *)names);
 

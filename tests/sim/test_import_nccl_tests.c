@@ -197,6 +197,7 @@ static const struct {
     {"#  Rank  1 Group  0 Pid     11 on   nodeA device  1 [0x1b] NVIDIA H200\n", "",
      "1 lines \"# Rank N ...\""},
     {"[0x1b] NVIDIA H200", "[0x1b] NVIDIA A100", "f:7: device \"NVIDIA A100\", but the GPU of"},
+    {"[0x1b] NVIDIA H200", "[0x1b] NVIDIA H2000", "f:7: device \"NVIDIA H2000\", but the GPU of"},
     {"starting: all_reduce_perf", "starting: broadcast_perf",
      "broadcast_perf; allowed: all_gather"},
     {"# Avg bus", "# size count type redop root time algbw busbw", "a second table, after that of"},

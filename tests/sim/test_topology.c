@@ -436,6 +436,9 @@ START_TEST(unknown_names_are_refused_with_those_that_ship)
     g_clear_error(&error);
     ck_assert_ptr_null(topology_load("A800", "topologies", &error));
     ck_assert_ptr_nonnull(strstr(error->message, "(a800-sxm-80gb is a GPU; a topology says"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("H20", "topologies", &error)); /* rather than hgx-h200 */
+    ck_assert_ptr_nonnull(strstr(error->message, "(h20-sxm-96gb is a GPU; a topology says"));
 }
 END_TEST
 
