@@ -19,6 +19,8 @@ static JsonArray *plan_notes(const Plan *plan)
     add_note(notes, remark_routing(plan->model, plan->workload.expert_imbalance));
     add_note(notes, remark_long_sequence(plan->model, plan->workload.seq_len));
     add_note(notes, remark_framework(plan->framework));
+    add_note(notes, remark_largest(plan));
+    add_note(notes, remark_loading(plan));
     return notes;
 }
 
@@ -105,6 +107,7 @@ JsonNode *answer_search(const SearchAnswer *answer)
     add_plan(object, "closest", result->closest);
     add_plan(object, "offloaded", answer->offloaded);
     add_plan(object, "fewer_faster", answer->faster);
+    add_plan(object, "other_batch", answer->batch);
     if (answer->roomy != 0)
         json_object_set_int_member(object, "gpus_with_room", answer->roomy);
     add_today(object, answer);

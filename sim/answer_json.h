@@ -14,6 +14,7 @@ typedef struct {
                                does and, where nothing is legal, the next smaller; 0 = none */
     guint roomy;            /* search_roomy_gpus() of --gpus auto, or 0 */
     const Plan *faster;     /* on fewer GPUs, or NULL: search_fewer_faster() */
+    const Plan *batch;      /* of another batch, or NULL: search_other_batch() */
     const Plan *offloaded;  /* that fits with state in another tier, or NULL */
 } SearchAnswer;
 

@@ -7,6 +7,7 @@
 #include "sim/explain_memory.h"
 #include "sim/explain_run.h"
 #include "sim/explain_volume.h"
+#include "sim/explain_whole.h"
 #include "sim/remarks.h"
 #include "sim/search/price.h"
 #include "sim/search/search.h"
@@ -244,6 +245,7 @@ gboolean explain_print(const Plan *plan, GError **error)
         return FALSE;
     table_print_plan(plan);
     explain_memory_print(plan, set);
+    explain_whole_print(plan, set);
     explain_cost_print(plan, set);
     explain_volume_print(plan, set);
     explain_run_print(plan);
@@ -271,6 +273,7 @@ JsonNode *explain_answer(const Plan *plan, GError **error)
     answer = json_object_new();
     json_object_set_member(answer, "plan", answer_plan(plan));
     explain_memory_answer(plan, set, answer);
+    explain_whole_answer(plan, set, answer);
     explain_cost_answer(plan, set, answer);
     explain_volume_answer(plan, set, answer);
     json_object_set_object_member(answer, "bound", bound_answer(plan));

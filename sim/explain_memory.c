@@ -31,6 +31,7 @@ static guint64 saved_bytes(const Program *program, const Plan *plan)
 typedef struct {
     guint64 live, arena, process, beside; /* three views of the peak, and what the last adds */
     guint64 load, passes, optimizer, save;
+    guint64 whole; /* the model's part before it is sharded, in 16 bits */
     guint host_ranks;
     guint64 host_tier, host_copy, host_has; /* of one rank, the same, of a node (0: not stated) */
 } PeakViews;
@@ -51,6 +52,7 @@ static PeakViews views_of(const Plan *plan, const Program *program)
         .passes = peak[PHASE_PASSES] + beside,
         .optimizer = peak[PHASE_OPTIMIZER] + beside,
         .save = state,
+        .whole = 2 * formula_parameters(program),
         .host_ranks = MIN(plan->ranks_per_node, plan->gpus),
         .host_tier = plan->arena_bytes[TIER_HOST],
         .host_copy = saved_bytes(program, plan),
@@ -65,8 +67,20 @@ static guint64 host_bytes(const PeakViews *of)
 
 /* ---- text ---- */
 
+/* Of what a process needs beside its tensors. */
+static const char *beside_origin(const Plan *plan)
+{
+    const Measured *measured = &plan->topology->measured;
+
+    if ((plan->gpus == 1 ? measured->framework_alone_bytes : measured->framework_bytes) != 0)
+        return "measured: framework_memory of the topology";
+    return plan->device == DEVICE_CUDA
+               ? "nominal, as the driver shows of published runs; fsdp-run calibrate measures it"
+               : "nominal; fsdp-run calibrate measures it";
+}
+
 /* torch.cuda.memory_allocated, memory_reserved and nvidia-smi show as much of other programs. */
-static void print_views(const PeakViews *of)
+static void print_views(const Plan *plan, const PeakViews *of)
 {
     g_autofree char *live = bytes_text(of->live);
     g_autofree char *arena = bytes_text(of->arena);
@@ -75,8 +89,8 @@ static void print_views(const PeakViews *of)
 
     g_print(
         "\nthree views of that peak: tensors alive (allocated) %s, arena (reserved) %s, process "
-        "(as the driver counts) %s: %s of context, libraries and buffers of the transport\n",
-        live, arena, driver, framework);
+        "(as the driver counts) %s: %s of context, libraries and buffers of the transport (%s)\n",
+        live, arena, driver, framework, beside_origin(plan));
 }
 
 static void print_device_row(const char *when, guint64 bytes, const char *what)
@@ -89,7 +103,12 @@ static void print_device_row(const char *when, guint64 bytes, const char *what)
 static void print_moments(const PeakViews *of)
 {
     g_print("\nwhat a rank needs when, if nothing else were reserved\n");
-    print_device_row("load", of->load, "state: filled where it stays");
+    g_autofree char *whole = bytes_text(of->whole);
+    g_autofree char *load =
+        g_strdup_printf("state: filled where it stays; no rank and no host loads a copy of the "
+                        "model (%s in 16 bits) first",
+                        whole);
+    print_device_row("load", of->load, load);
     print_device_row("forward and backward", of->passes, "");
     print_device_row("optimiser step", of->optimizer, "");
     print_device_row("checkpoint save", of->save, "state; its copy is the host's");
@@ -116,7 +135,7 @@ void explain_memory_print(const Plan *plan, const ProgramSet *set)
     if (framework_is_foreign(plan->framework))
         return;
     const PeakViews of = views_of(plan, formula_program(plan, set));
-    print_views(&of);
+    print_views(plan, &of);
     print_moments(&of);
     if (plan->device == DEVICE_CUDA)
         print_host(&of);

@@ -180,10 +180,7 @@ static gboolean fix_strategy(SearchRequest *request, const char *value, GError *
     Strategy strategy;
 
     if (!strategy_from_name(value, &strategy))
-        return fail(error, ERROR_INPUT,
-                    "--fix: strategy = \"%s\": must be full_shard, shard_grad_op, "
-                    "shard_optimizer, no_shard or hybrid_shard",
-                    value);
+        return fail(error, ERROR_INPUT, "--fix: strategy = \"%s\": must be " STRATEGY_NAMES, value);
     request->strategy = (gint)strategy;
     return TRUE;
 }
@@ -265,6 +262,17 @@ static const struct {
     {"stages", fix_stages},
 };
 
+/* Other programs have one axis of data where there are two here. */
+static char *axis_hint(const char *name, const char *const *known)
+{
+    static const char *const data[] = {"dp", "ddp", "fsdp", "zero", "data_parallel", NULL};
+    g_autofree char *lower = g_ascii_strdown(name, -1);
+
+    return g_strv_contains(data, lower)
+               ? g_strdup(" (dp_shard shards, as FSDP and ZeRO do; dp_replicate copies, as DDP)")
+               : nearest_hint(name, known);
+}
+
 static gboolean fix_field(SearchRequest *request, const char *key, const char *value,
                           GError **error)
 {
@@ -278,7 +286,7 @@ static gboolean fix_field(SearchRequest *request, const char *key, const char *v
     }
     for (guint a = 0; a < NUM_AXES; a++)
         known[G_N_ELEMENTS(fixable) + a] = axis_name((Axis)a);
-    g_autofree char *hint = nearest_hint(key, known), *all = g_strjoinv(", ", (char **)known);
+    g_autofree char *hint = axis_hint(key, known), *all = g_strjoinv(", ", (char **)known);
     return fail(error, ERROR_INPUT, "--fix: unknown field \"%s\"%s; allowed: %s", key, hint, all);
 }
 
@@ -314,7 +322,7 @@ gboolean plan_fix_read(SearchRequest *request, const char *option, const char *t
             if (!fix_ep(request, option, pair[1], error))
                 return FALSE;
         } else if (axes_only) {
-            g_autofree char *hint = nearest_hint(pair[0], axes);
+            g_autofree char *hint = axis_hint(pair[0], axes);
 
             return fail(
                 error, ERROR_INPUT,

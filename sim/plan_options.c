@@ -33,8 +33,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "What is kept a parameter: zero, fsdp2, megatron or fp32 (default fp32 with fp32, else "
          "zero)",
          "R"},
-        {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy,
-         "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or hybrid_shard", "S"},
+        {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy, "auto, " STRATEGY_NAMES, "S"},
         {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer,
          "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
         {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
@@ -191,10 +190,7 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
     if (o->strategy == NULL || g_ascii_strcasecmp(o->strategy, "auto") == 0)
         return TRUE;
     if (!strategy_from_name(o->strategy, &strategy))
-        return bad_option("strategy", o->strategy,
-                          "auto, full_shard, shard_grad_op, shard_optimizer, no_shard or "
-                          "hybrid_shard",
-                          error);
+        return bad_option("strategy", o->strategy, "auto, " STRATEGY_NAMES, error);
     request->strategy = (gint)strategy;
     return TRUE;
 }
@@ -279,10 +275,12 @@ static gboolean read_tier(PlanInputs *inputs, const char *text, GError **error)
                     "--offload: \"%s\": must be optimizer=TIER or parameters=TIER, TIER %s", text,
                     TIER_NAMES);
     return *tier == TIER_DEVICE || topology_memory(inputs->topology, *tier, &memory) ||
-           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s", text,
+           fail(error, ERROR_INPUT, "--offload: %s: topology %s states no %s%s%s", text,
                 inputs->topology->name,
-                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs"
-                                   : "such [memory]");
+                *tier == TIER_HOST ? "cpu_memory and host_link of a node with GPUs" : "[memory ",
+                *tier == TIER_HOST ? "" : tier_name(*tier),
+                *tier == TIER_HOST ? "; allowed: a topology file that does, under [node]"
+                                   : "]; allowed: a topology file that does");
 }
 
 static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **error)

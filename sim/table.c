@@ -1,4 +1,4 @@
-#include "sim/table.h"
+#include "sim/table_parts.h"
 
 #include "sim/base/text.h"
 #include "sim/remarks.h"
@@ -22,15 +22,14 @@ char *table_strategy_text(const Plan *plan)
                            plan->sharding.num_overrides > 0 ? "*" : "");
 }
 
-/* Takes @line; NULL: nothing to say. */
-static void print_remark(char *line)
+void table_print_remark(char *line)
 {
     if (line != NULL)
         g_print("%s\n", line);
     g_free(line);
 }
 
-static void print_inputs(const SearchRequest *request)
+void table_print_inputs(const SearchRequest *request)
 {
     const guint seq = search_seq_len(request);
     const double parameters = (double)model_parameters(request->model);
@@ -47,9 +46,9 @@ static void print_inputs(const SearchRequest *request)
     g_print("%s, recipe %s, %s: %.4g bytes a parameter\n", dtype_name(request->recipe->precision),
             recipe, optimizer_name(request->optimizer),
             recipe_bytes_per_parameter(request->recipe, request->optimizer));
-    print_remark(remark_routing(request->model, request->expert_imbalance));
-    print_remark(remark_long_sequence(request->model, seq));
-    print_remark(remark_framework(request->framework));
+    table_print_remark(remark_routing(request->model, request->expert_imbalance));
+    table_print_remark(remark_long_sequence(request->model, seq));
+    table_print_remark(remark_framework(request->framework));
 }
 
 /* Beside the plan. */
@@ -136,6 +135,42 @@ static void print_gain(const Plan *today, const Plan *best)
     else
         g_print("the first takes %.3g times the step of what runs today\n",
                 best->prediction.step_seconds / today->prediction.step_seconds);
+    table_print_remark(remark_largest(today));
+}
+
+/* As --layout takes it. */
+static char *layout_option(const Plan *plan)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint a = 0; a < NUM_AXES; a++)
+        if (plan->layout.size[a] > 1)
+            g_string_append_printf(text, "%s%s=%u", text->len > 0 ? "," : "", axis_name((Axis)a),
+                                   plan->layout.size[a]);
+    if (layout_ep(&plan->layout) > 1)
+        g_string_append_printf(text, ",ep=%u", layout_ep(&plan->layout));
+    return g_strdup(text->len > 0 ? text->str : "dp_shard=1");
+}
+
+/* Which plan is as fast as the first, and not at risk where that is. */
+static void print_safe(const SearchAnswer *answer)
+{
+    const SearchResult *result = answer->result;
+    const guint alike = answer->request->sort == SORT_TIME ? remark_alike(result) : 0;
+
+    if (alike == 0 || !plan_is_tight(g_ptr_array_index(result->plans, 0)))
+        return;
+    for (guint i = 1; i < alike; i++) {
+        const Plan *plan = g_ptr_array_index(result->plans, i);
+        g_autofree char *layout = layout_option(plan);
+
+        if (plan_is_tight(plan))
+            continue;
+        g_print("%u is as fast but for noise, and not at risk (estimate --layout %s --strategy %s "
+                "-o PLAN).\n",
+                i + 1, layout, strategy_name(plan->sharding.strategy));
+        return;
+    }
 }
 
 /* What the mark beside a plan's memory means, where one has it. */
@@ -155,6 +190,7 @@ static void print_tight(const SearchAnswer *answer)
             g_print("All of these are; %u is the smallest number of GPUs on which one is not "
                     "(search --gpus %u).\n",
                     answer->roomy, answer->roomy);
+        print_safe(answer);
         return;
     }
 }
@@ -197,6 +233,18 @@ static void print_faster(const Plan *faster, const Plan *best)
         best->prediction.tokens_per_second);
 }
 
+/* All ranks can share it. */
+static void print_batch(const Plan *other, const Plan *best)
+{
+    g_autofree char *layout = plan_layout_text(other);
+
+    g_print("\nanother batch is faster: of %u sequences %s, %s, makes %.3g times the tokens a "
+            "second (search --global-batch %u); %u is no multiple of %u GPUs\n",
+            other->workload.global_batch, layout, strategy_name(other->sharding.strategy),
+            other->prediction.tokens_per_second / best->prediction.tokens_per_second,
+            other->workload.global_batch, best->workload.global_batch, best->gpus);
+}
+
 void table_print_search(const SearchAnswer *answer)
 {
     const SearchRequest *request = answer->request;
@@ -205,7 +253,7 @@ void table_print_search(const SearchAnswer *answer)
     const Widths width = widest(result, today);
     const gboolean costs = request->sort == SORT_COST;
 
-    print_inputs(request);
+    table_print_inputs(request);
     g_print("\nrank  %-*s %-*s micro-batches  %-*s    step  tokens/s/GPU     MFU  "
             "memory                bound by\n",
             width.layout, "layout", width.strategy, "strategy", width.recompute, "recompute");
@@ -226,6 +274,8 @@ void table_print_search(const SearchAnswer *answer)
         print_gain(today, g_ptr_array_index(result->plans, 0));
     if (answer->faster != NULL)
         print_faster(answer->faster, g_ptr_array_index(result->plans, 0));
+    if (answer->batch != NULL)
+        print_batch(answer->batch, g_ptr_array_index(result->plans, 0));
     g_print("\n");
     print_counts(result);
     g_print("GB is 10^9 bytes; MFU counts model FLOPs (causal attention at half, no recomputation) "
@@ -295,8 +345,8 @@ static void print_choices(const Plan *plan)
             g_print("in %s memory, a rank: %s (optimizer %s, parameters %s)\n", tier_name((Tier)t),
                     bytes, tier_name(s->offload.optimizer), tier_name(s->offload.parameters));
     }
-    print_remark(remark_long_sequence(plan->model, plan->workload.seq_len));
-    print_remark(remark_framework(plan->framework));
+    table_print_remark(remark_long_sequence(plan->model, plan->workload.seq_len));
+    table_print_remark(remark_framework(plan->framework));
     if (plan->layout.size[AXIS_PP] > 1)
         print_stages(plan);
     if (plan->layout.size[AXIS_TP] > 1)
@@ -331,7 +381,7 @@ static void print_time(const Plan *plan)
         g_print("  of it the bubble of a pipeline: %.1f%%\n", 100 * p->bubble_fraction);
 }
 
-static void print_memory(const Plan *plan)
+void table_print_memory(const Plan *plan)
 {
     const Prediction *p = &plan->prediction;
     g_autofree char *total = bytes_text(p->memory_total);
@@ -364,102 +414,19 @@ static void print_volume(const Plan *plan)
     }
 }
 
+void table_print_loading(const Plan *plan)
+{
+    table_print_remark(remark_loading(plan));
+}
+
 void table_print_plan(const Plan *plan)
 {
     print_choices(plan);
     print_time(plan);
-    print_memory(plan);
+    table_print_memory(plan);
     print_volume(plan);
     for (guint i = 0; i < plan->reasons->len; i++)
         g_print("\ndoes not fit: %s\n", (const char *)g_ptr_array_index(plan->reasons, i));
+    table_print_remark(remark_largest(plan));
     print_untrainable(plan);
-}
-
-static void print_offloaded(const Plan *plan)
-{
-    g_autofree char *layout = plan_layout_text(plan);
-    g_autofree char *step = seconds_text(plan->prediction.step_seconds);
-    g_autofree char *total = bytes_text(plan->prediction.memory_total);
-    g_autofree char *host = bytes_text(plan->arena_bytes[TIER_HOST]);
-
-    g_print("Else: --offload optimizer=%s,parameters=%s fits on these: %s, %s, %s a step, %s of a "
-            "GPU and %s of the host a rank.\n",
-            tier_name(plan->sharding.offload.optimizer),
-            tier_name(plan->sharding.offload.parameters), layout,
-            strategy_name(plan->sharding.strategy), step, total, host);
-}
-
-static void print_refused(const SearchResult *result)
-{
-    for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++)
-        if (result->example[v] != NULL && v != VERDICT_SLOWER && v != VERDICT_MEMORY)
-            g_print("%" G_GUINT64_FORMAT " choice%s refused: %s\n", result->rejected[v],
-                    result->rejected[v] == 1 ? "" : "s", result->example[v]);
-}
-
-/* It may fit where nothing else does: with state in another tier. */
-static void print_today(const Plan *today)
-{
-    g_autofree char *layout = plan_layout_text(today);
-    g_autofree char *step = seconds_text(today->prediction.step_seconds);
-    g_autofree char *total = bytes_text(today->prediction.memory_total);
-    g_autofree char *limit = bytes_text(today->prediction.memory_limit);
-
-    if (today->reasons->len > 0)
-        g_print("What runs today (%s) does not fit either: %s\n", layout,
-                (const char *)g_ptr_array_index(today->reasons, 0));
-    else
-        g_print("What runs today fits: %s, %s, %s a step, %s of %s%s\n", layout,
-                strategy_name(today->sharding.strategy), step, total, limit,
-                plan_is_tight(today) ? " (at risk)" : "");
-}
-
-/* On which something fits.  Where nothing is legal only the nearest were tried. */
-static void print_numbers(const SearchAnswer *answer)
-{
-    const guint fewer = answer->fewer, more = answer->smallest;
-
-    if (answer->result->candidates > 0 && more != 0)
-        g_print("\nThe smallest number of GPUs that fits is %u (search --gpus %u).\n", more, more);
-    else if (fewer != 0 && more != 0)
-        g_print("\nThe nearest numbers of GPUs that fit are %u and %u (search --gpus %u).\n", fewer,
-                more, fewer);
-    else if (fewer != 0 || more != 0)
-        g_print("\nThe nearest number of GPUs that fits is %u (search --gpus %u).\n",
-                MAX(fewer, more), MAX(fewer, more));
-    else if (answer->result->candidates > 0)
-        g_print("\nNo number of GPUs up to %u fits%s.\n", search_most_gpus(answer->request),
-                answer->request->global_batch != 0 ? " that divides the global batch" : "");
-    else
-        g_print("\nNor does any of the nearest numbers of GPUs make one legal that fits.\n");
-}
-
-void table_print_nothing_fits(const SearchAnswer *answer)
-{
-    const SearchRequest *request = answer->request;
-    const SearchResult *result = answer->result;
-    const Plan *offloaded = answer->offloaded;
-    const gboolean legal = result->candidates > 0;
-    const guint gpus = search_gpus(request);
-
-    print_inputs(request);
-    g_print("\n%s on %u GPU%s.\n", legal ? "Nothing fits" : "No layout is legal", gpus,
-            gpus == 1 ? "" : "s");
-    if (result->closest != NULL && result->closest->reasons->len > 0)
-        g_print("The layout that needs least: %s\n",
-                (const char *)g_ptr_array_index(result->closest->reasons, 0));
-    if (result->closest != NULL)
-        print_memory(result->closest);
-    if (answer->today != NULL)
-        print_today(answer->today);
-    print_refused(result);
-    print_numbers(answer);
-    if (answer->smallest == 0 && search_most_gpus(request) < SEARCH_MOST_GPUS)
-        g_print("The networks of %s join no more; an outer [network] does.\n",
-                request->topology->name);
-    if (offloaded != NULL)
-        print_offloaded(offloaded);
-    if (legal)
-        g_print("%s LoRA keeps less on the GPU; it is not planned here yet.\n",
-                offloaded != NULL ? "Or:" : "Else:");
 }

@@ -10,6 +10,9 @@ void table_print_search(const SearchAnswer *answer);
 /* One plan in full: choices, time by term, memory by term, volume. */
 void table_print_plan(const Plan *plan);
 
+/* Where it is no line of its own, as in explain: that loading needs more. */
+void table_print_loading(const Plan *plan);
+
 /* Nothing fits: what dominates, numbers of GPUs on which something does, and what fits with state
  * in another tier. */
 void table_print_nothing_fits(const SearchAnswer *answer);

@@ -217,6 +217,17 @@ static void append_worst(GString *page, const ReportRun *run)
     g_string_append(page, "</tbody></table></div>\n");
 }
 
+static void append_remarks(GString *page, const Report *report, const ReportRun *run)
+{
+    g_autoptr(GPtrArray) remarks = report_remarks(report, run);
+
+    for (guint i = 0; i < remarks->len; i++) {
+        g_autofree char *note = g_strconcat("Note: ", g_ptr_array_index(remarks, i), ".", NULL);
+
+        append_element(page, "p class=note", note);
+    }
+}
+
 static void append_run_row(GString *page, const ReportRun *run, gboolean shown)
 {
     const double p = report_predicted(run, "step_seconds"),
@@ -305,6 +316,7 @@ static char *compose(const Report *report, const ReportRun *run, const GPtrArray
                        : "Of the rank with the largest memory total. KiB, MiB and GiB are powers "
                          "of 1024. Error is measured / predicted - 1.");
     append_worst(page, run);
+    append_remarks(page, report, run);
     for (guint i = 0; i < groups->len && report->runs->len > 1; i++)
         append_group(page, report, g_ptr_array_index(groups, i), run);
     append_other_runs(page, report, run);

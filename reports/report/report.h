@@ -82,6 +82,10 @@ typedef struct {
 /* ReportWorst, one a group; empty when fewer than two ranks have terms. */
 GArray *report_worst(const ReportRun *run);
 
+/* What the figures say in words, lines without an end: parameters that are not sharded, memory that
+ * no term explains, a step far slower than predicted and where, a larger model that is faster. */
+GPtrArray *report_remarks(const Report *report, const ReportRun *run);
+
 /* report_text.c, report_json.c.  The ranking is of the runs comparable with @run; JSON has all runs
  * and the latest one's ranking, or @only and its. */
 char *report_text(const Report *report, const ReportRun *run);

@@ -72,7 +72,18 @@ static void add_ops(JsonBuilder *json, const ReportRun *run)
     json_builder_end_array(json);
 }
 
-static void add_run(JsonBuilder *json, const ReportRun *run)
+static void add_remarks(JsonBuilder *json, const Report *report, const ReportRun *run)
+{
+    g_autoptr(GPtrArray) remarks = report_remarks(report, run);
+
+    json_builder_set_member_name(json, "remarks");
+    json_builder_begin_array(json);
+    for (guint i = 0; i < remarks->len; i++)
+        json_builder_add_string_value(json, g_ptr_array_index(remarks, i));
+    json_builder_end_array(json);
+}
+
+static void add_run(JsonBuilder *json, const Report *report, const ReportRun *run)
 {
     const StoreRun *row = run->row;
     JsonNode *layout = plan_text_node(run->plan, "layout");
@@ -96,6 +107,7 @@ static void add_run(JsonBuilder *json, const ReportRun *run)
     add_terms(json, run);
     add_steps(json, run);
     add_ops(json, run);
+    add_remarks(json, report, run);
     json_builder_end_object(json);
 }
 
@@ -140,7 +152,7 @@ char *report_json(const Report *report, const ReportRun *only)
     json_builder_begin_array(json);
     for (guint i = 0; i < report->runs->len; i++)
         if (only == NULL || only == g_ptr_array_index(report->runs, i))
-            add_run(json, g_ptr_array_index(report->runs, i));
+            add_run(json, report, g_ptr_array_index(report->runs, i));
     json_builder_end_array(json);
     json_builder_set_member_name(json, "ranking");
     if (last != NULL)

@@ -133,6 +133,45 @@ static void append_worst(GString *out, const ReportRun *run)
     }
 }
 
+/* One figure of a job is wrong where stages differ. */
+static void append_ranks(GString *out, const ReportRun *run)
+{
+    const StoreTerm *first = NULL, *last = NULL, *most = NULL, *least = NULL;
+
+    for (guint i = 0; i < run->terms->len; i++) { /* by rank */
+        const StoreTerm *term = &g_array_index(run->terms, StoreTerm, i);
+
+        if (strcmp(term->term, "memory_bytes.total") != 0 || isnan(term->measured))
+            continue;
+        first = first == NULL ? term : first;
+        most = most == NULL || term->measured > most->measured ? term : most;
+        least = least == NULL || term->measured < least->measured ? term : least;
+        last = term;
+    }
+    if (first == last)
+        return;
+    const StoreTerm *const shown[] = {most, least, first, last};
+    static const char *const names[] = {"most", "least", "first", "last"};
+
+    g_string_append(out, "Peak memory measured:");
+    for (guint i = 0; i < G_N_ELEMENTS(shown); i++) {
+        g_autofree char *bytes = format_term("", "bytes", shown[i]->measured, shown[i]->measured);
+
+        g_string_append_printf(out, "%s %s %s (rank %u)", i == 0 ? "" : ",", names[i], bytes,
+                               shown[i]->rank);
+    }
+    g_string_append(out, ".\n");
+}
+
+static void append_remarks(GString *out, const Report *report, const ReportRun *run)
+{
+    g_autoptr(GPtrArray) remarks = report_remarks(report, run);
+
+    for (guint i = 0; i < remarks->len; i++)
+        g_string_append_printf(out, "%sNote: %s.\n", i == 0 ? "\n" : "",
+                               (const char *)g_ptr_array_index(remarks, i));
+}
+
 static void append_ranked_run(GString *out, const ReportRun *run, guint place, int layout_width)
 {
     const double p = report_predicted(run, "step_seconds"),
@@ -186,6 +225,8 @@ char *report_text(const Report *report, const ReportRun *run)
     append_header(out, run);
     append_terms(out, run);
     append_worst(out, run);
+    append_ranks(out, run);
+    append_remarks(out, report, run);
     for (guint i = 0; i < groups->len && report->runs->len > 1; i++)
         append_group(out, report, g_ptr_array_index(groups, i));
     return g_strdup(out->str);

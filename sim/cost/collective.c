@@ -304,19 +304,90 @@ static double scale_measured(const CollectiveContext *context, guint measured)
     return n == m ? 1 : (n - 1) / n / ((m - 1) / m);
 }
 
-/* 0 when nothing of that kind was measured. */
+static gboolean is_in_node(const CollectiveContext *context)
+{
+    return context->span <= context->ranks_per_node;
+}
+
+/* Rows are of whole nodes where they are of several (nccl-tests: all GPUs, in order). */
+static gboolean has_rows_for(const CollectiveContext *context)
+{
+    const Topology *topology = context->topology;
+
+    return is_in_node(context) ||
+           (topology->gpu.kind == DEVICE_CUDA && context->span == context->ranks &&
+            context->ranks_per_node == topology->gpus_per_node);
+}
+
+/* A group of one moves nothing between ranks, so it says nothing about larger ones; nor do GPUs of
+ * one node about those of several. */
+static MeasuredGroup rows_for(Volume kind, DType dtype, const CollectiveContext *context)
+{
+    const gboolean cuda = context->topology->gpu.kind == DEVICE_CUDA;
+    const guint node = context->topology->gpus_per_node;
+    MeasuredGroup rows = {
+        .collective = volume_name(kind),
+        .dtype = dtype,
+        .ranks = context->ranks,
+        .least = 2,
+        .most = cuda ? node : G_MAXUINT,
+    };
+
+    if (context->ranks == 1)
+        rows.least = rows.most = 1;
+    if (!is_in_node(context)) {
+        rows.least = node + 1;
+        rows.most = G_MAXUINT;
+    }
+    return rows;
+}
+
+/**
+ * gpu_scale: from a row of GPUs to what was asked for.
+ *
+ *     in a node        scale_measured, and below the smallest row f(S, n) / f(S', n)
+ *     between nodes    f(S, n) / f(S', n')
+ *
+ *     f  the formula     S, S'  bytes asked for, of the row that is used     n, n'  ranks
+ *
+ * The smallest row may be a large one (nccl-tests -b 1G), whose time is no latency.
+ */
+static double gpu_scale(Volume kind, guint64 bytes, const CollectiveContext *context,
+                        const MeasuredGroup *rows)
+{
+    const guint64 at = MAX(bytes, rows->least_bytes);
+    CollectiveContext measured = *context;
+
+    if (!is_in_node(context)) {
+        measured.ranks = measured.span = rows->nearest;
+        return nominal_seconds(kind, (double)bytes, context) /
+               nominal_seconds(kind, (double)at, &measured);
+    }
+    const double smaller = at == bytes ? 1
+                                       : nominal_seconds(kind, (double)bytes, context) /
+                                             nominal_seconds(kind, (double)at, context);
+    return smaller * scale_measured(context, rows->nearest);
+}
+
+/* 0 when nothing of that kind was measured.  Bytes are moved alike, whatever they hold: rows of
+ * fp32 do for all, and links of GPUs take those of any type. */
 static double measured_seconds(Volume kind, guint64 bytes, DType dtype,
                                const CollectiveContext *context)
 {
-    const Measured *measured = &context->topology->measured;
-    guint ranks = 0;
-    double seconds = measured_collective_seconds(measured, volume_name(kind), dtype, context->ranks,
-                                                 bytes, &ranks);
+    const Topology *topology = context->topology;
+    const gboolean cuda = topology->gpu.kind == DEVICE_CUDA;
+    const DType types[] = {dtype, DTYPE_FP32, DTYPE_BF16, DTYPE_FP16};
+    MeasuredGroup rows = rows_for(kind, dtype, context);
+    double seconds = 0;
 
-    if (ranks == 0) /* bytes are moved alike, whatever they hold */
-        seconds = measured_collective_seconds(measured, volume_name(kind), DTYPE_FP32,
-                                              context->ranks, bytes, &ranks);
-    return ranks == 0 ? 0 : seconds * scale_measured(context, ranks);
+    for (guint i = 0; i < (cuda ? G_N_ELEMENTS(types) : 2) && rows.nearest == 0; i++) {
+        rows.dtype = types[i];
+        seconds = measured_collective_seconds(&topology->measured, &rows, bytes);
+    }
+    if (rows.nearest == 0)
+        return 0;
+    return seconds * (cuda && context->ranks > 1 ? gpu_scale(kind, bytes, context, &rows)
+                                                 : scale_measured(context, rows.nearest));
 }
 
 guint collective_level(Volume kind, const CollectiveContext *context)
@@ -331,11 +402,6 @@ guint collective_level(Volume kind, const CollectiveContext *context)
         return route_of(context).slowest;
     all_to_all_seconds(1e12, context, &slowest); /* by bandwidth, whatever the latencies */
     return slowest;
-}
-
-static gboolean is_in_node(const CollectiveContext *context)
-{
-    return context->span <= context->ranks_per_node;
 }
 
 gboolean collective_inside(const CollectiveContext *context)
@@ -355,7 +421,8 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype, const Collect
 {
     g_assert(context->ranks >= 1 && context->ranks_per_node >= 1);
 
-    const double seconds = is_in_node(context) ? measured_seconds(kind, bytes, dtype, context) : 0;
+    const double seconds =
+        has_rows_for(context) ? measured_seconds(kind, bytes, dtype, context) : 0;
 
     return seconds > 0 ? seconds : nominal_seconds(kind, (double)bytes, context);
 }

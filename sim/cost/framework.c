@@ -440,6 +440,19 @@ static const Framework frameworks[] = {
         .saved = {.hidden = 4, .ffn = 4, .attention = 4},
     },
     {
+        .name = "deepspeed-liger",
+        .reading = "the same with Liger kernels: norms, rotary and SwiGLU are fused, the head's "
+                   "loss is taken in chunks",
+        .recomputes_all = TRUE,
+        FSDP_TRAFFIC,
+        .attention = ATTENTION_FLASH_2,
+        DRIVER,
+        .transient_share = 0.1,
+        /* SiLU is made again.  Left out: a chunk of logits has as many values as the residual
+         * stream (Liger, fused_linear_cross_entropy.py), and no block is alive then. */
+        .saved = {.hidden = 4, .ffn = 2, .attention = 4},
+    },
+    {
         .name = "internevo",
         .reading = "InternEvo: FlashAttention-2, ZeRO-1, parameters are broadcast after the step",
         .recomputes_all = TRUE,

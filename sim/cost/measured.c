@@ -239,16 +239,13 @@ double measured_op_rate(const Measured *measured, const MeasuredLoad *load, cons
     return samples->len == 0 ? 0 : rate_under_load(samples, load, at, size[1] == 0);
 }
 
-static gboolean collective_matches(const MeasuredCollective *row, const char *collective,
-                                   DType dtype)
+static gboolean collective_matches(const MeasuredCollective *row, const MeasuredGroup *group)
 {
-    return row->dtype == dtype && g_str_equal(row->collective, collective);
+    return row->dtype == group->dtype && g_str_equal(row->collective, group->collective);
 }
 
-/* Ranks of the rows nearest, as a ratio, to @ranks; 0 = none.  A group of one moves nothing between
- * ranks, so it says nothing about larger ones. */
-static guint nearest_ranks(const Measured *measured, const char *collective, DType dtype,
-                           guint ranks)
+/* Ranks of the rows nearest, as a ratio, to those that are wanted; 0 = none. */
+static guint nearest_ranks(const Measured *measured, const MeasuredGroup *group)
 {
     guint nearest = 0;
     double least = INFINITY;
@@ -256,9 +253,9 @@ static guint nearest_ranks(const Measured *measured, const char *collective, DTy
     for (guint i = 0; i < num_rows(measured->collectives); i++) {
         const MeasuredCollective *row =
             &g_array_index(measured->collectives, MeasuredCollective, i);
-        const double distance = fabs(log((double)row->ranks / ranks));
-        if (!collective_matches(row, collective, dtype) || (row->ranks > 1) != (ranks > 1) ||
-            distance >= least)
+        const double distance = fabs(log((double)row->ranks / group->ranks));
+        if (!collective_matches(row, group) || row->ranks < group->least ||
+            row->ranks > group->most || distance >= least)
             continue;
         least = distance;
         nearest = row->ranks;
@@ -268,16 +265,17 @@ static guint nearest_ranks(const Measured *measured, const char *collective, DTy
 
 /* On a line between the rows around @bytes; the smallest row's time below all, the largest row's
  * bandwidth above all. */
-static double seconds_at(const Measured *measured, const char *collective, DType dtype, guint ranks,
-                         guint64 bytes)
+static double seconds_at(const Measured *measured, MeasuredGroup *group, guint64 bytes)
 {
     const MeasuredCollective *below = NULL, *above = NULL;
 
+    group->least_bytes = G_MAXUINT64;
     for (guint i = 0; i < num_rows(measured->collectives); i++) {
         const MeasuredCollective *row =
             &g_array_index(measured->collectives, MeasuredCollective, i);
-        if (!collective_matches(row, collective, dtype) || row->ranks != ranks)
+        if (!collective_matches(row, group) || row->ranks != group->nearest)
             continue;
+        group->least_bytes = MIN(group->least_bytes, row->bytes);
         if (row->bytes <= bytes && (below == NULL || row->bytes > below->bytes))
             below = row;
         if (row->bytes >= bytes && (above == NULL || row->bytes < above->bytes))
@@ -291,9 +289,8 @@ static double seconds_at(const Measured *measured, const char *collective, DType
                     coordinate(above->bytes), above->seconds);
 }
 
-double measured_collective_seconds(const Measured *measured, const char *collective, DType dtype,
-                                   guint ranks, guint64 bytes, guint *nearest)
+double measured_collective_seconds(const Measured *measured, MeasuredGroup *group, guint64 bytes)
 {
-    *nearest = nearest_ranks(measured, collective, dtype, ranks);
-    return *nearest == 0 ? 0 : seconds_at(measured, collective, dtype, *nearest, bytes);
+    group->nearest = nearest_ranks(measured, group);
+    return group->nearest == 0 ? 0 : seconds_at(measured, group, bytes);
 }

@@ -21,10 +21,18 @@ double measured_gemm_rate(const Measured *measured, const MeasuredLoad *load, DT
 double measured_op_rate(const Measured *measured, const MeasuredLoad *load, const char *op,
                         DType dtype, const guint64 size[2]);
 
-/* Seconds of a collective of @ranks that are alone on the node; 0 when there is no row for it.
- * *nearest: ranks of the rows used, those nearest to @ranks (more than one where @ranks is). */
-double measured_collective_seconds(const Measured *measured, const char *collective, DType dtype,
-                                   guint ranks, guint64 bytes, guint *nearest);
+/* Which rows may stand for a collective, and which do. */
+typedef struct {
+    const char *collective;
+    DType dtype;
+    guint ranks;         /* wanted */
+    guint least, most;   /* ranks of rows */
+    guint nearest;       /* set: ranks of the rows used; 0 = there is none */
+    guint64 least_bytes; /* set: of the smallest of those */
+} MeasuredGroup;
+
+/* Seconds of a collective that is alone on its nodes; 0 when there is no row for it. */
+double measured_collective_seconds(const Measured *measured, MeasuredGroup *group, guint64 bytes);
 
 /* Ranks that really run at once. */
 guint measured_at_once(const MeasuredLoad *load);

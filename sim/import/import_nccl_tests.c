@@ -115,8 +115,8 @@ static gboolean names_model(const char *device, const char *model)
     g_autofree char *lower = g_ascii_strdown(device, -1);
 
     for (const char *at = lower; (at = strstr(at, model)) != NULL; at++) {
-        if (at == lower || !g_ascii_isalnum(at[-1]))
-            return TRUE;
+        if ((at == lower || !g_ascii_isalnum(at[-1])) && !g_ascii_isdigit(at[strlen(model)]))
+            return TRUE; /* an H200 is no H20 */
     }
     return FALSE;
 }
@@ -216,8 +216,9 @@ static char *named_test(const Table *table)
     return test;
 }
 
-/* Where no test is named (old versions), columns tell: only all_gather has neither redop nor
- * root; reduce_scatter and all_reduce have redop, and differ in what count is. */
+/* Where no test is named (old versions, pastes without the command), columns tell: only all_gather
+ * has neither redop nor root; reduce_scatter and all_reduce have redop, and differ in what count
+ * is.  With a root column rows say more: check_unnamed(). */
 static gboolean find_collective(Table *table, GError **error)
 {
     g_autofree char *test = named_test(table);
@@ -229,11 +230,11 @@ static gboolean find_collective(Table *table, GError **error)
     table->named = table->collective != NULL;
     if (table->named)
         return TRUE;
-    if (test == NULL && !table->has_root) {
+    if (test == NULL && (!table->has_root || table->has_redop)) {
         table->collective = table->has_redop ? "all_reduce" : "all_gather";
         return TRUE;
     }
-    g_autofree char *shown = import_shown(test != NULL ? test : "a test with a root, or not named");
+    g_autofree char *shown = import_shown(test != NULL ? test : "a test that is not named");
 
     return import_refuse(table->text, table->header, error,
                          "%s; allowed: " ALLOWED_TESTS
@@ -295,7 +296,10 @@ static gboolean dtype_of(const char *name, DType *dtype)
     static const struct {
         const char *name;
         DType dtype;
-    } names[] = {{"float", DTYPE_FP32}, {"bfloat16", DTYPE_BF16}, {"double", DTYPE_FP64}};
+    } names[] = {{"float", DTYPE_FP32},
+                 {"half", DTYPE_FP16},
+                 {"bfloat16", DTYPE_BF16},
+                 {"double", DTYPE_FP64}};
 
     for (guint i = 0; i < G_N_ELEMENTS(names); i++) {
         if (g_str_equal(name, names[i].name)) {
@@ -335,8 +339,8 @@ static gboolean read_numbers(const Table *table, guint line, char **words, Row *
     if (!dtype_of(words[2], &row->dtype)) {
         g_autofree char *shown = import_shown(words[2]);
 
-        return import_refuse(table->text, line, error, "type %s; allowed: float, bfloat16, double",
-                             shown);
+        return import_refuse(table->text, line, error,
+                             "type %s; allowed: float, half, bfloat16, double", shown);
     }
     return TRUE;
 }
@@ -381,6 +385,22 @@ static gboolean check_row(Table *table, guint line, const Row *row, GError **err
                          table->ranks);
 }
 
+/* Columns 4 and 5 of tables with a root: of all tests only all_reduce and reduce_scatter reduce
+ * without one. */
+static gboolean check_unnamed(const Table *table, guint line, char **words, GError **error)
+{
+    const gboolean reduces = !g_str_equal(words[3], "none"), rooted = !g_str_equal(words[4], "-1");
+    g_autofree char *redop = import_shown(words[3]), *root = import_shown(words[4]);
+
+    if (table->named || !table->has_root || (reduces && !rooted))
+        return TRUE;
+    return import_refuse(table->text, line, error,
+                         "redop %s, root %s, and no test is named%s; allowed: " ALLOWED_TESTS
+                         " (in the command or in \"# Collective test starting: NAME\")",
+                         redop, root,
+                         rooted ? "" : ": all_gather_perf and alltoall_perf look the same");
+}
+
 /* In place of a row of the same kind, if there is one. */
 static void store(const Table *table, const Row *row, Topology *base)
 {
@@ -421,7 +441,7 @@ static gboolean read_row(Table *table, guint line, Topology *base, guint *rows, 
     if (num != table->words)
         return import_refuse(table->text, line, error, "%u columns; allowed: %u, as in line %u",
                              num, table->words, table->header + 1);
-    if (!read_numbers(table, line, words, &row, error))
+    if (!check_unnamed(table, line, words, error) || !read_numbers(table, line, words, &row, error))
         return FALSE;
     if (row.size > (double)(G_GUINT64_CONSTANT(1) << 50) || row.size != floor(row.size))
         return import_refuse(table->text, line, error, "%g bytes; allowed: whole, up to 2^50",

@@ -6,6 +6,7 @@
 #include "sim/base/units.h"
 #include "sim/import/import_rates.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Not in the files.  A hop of NVLink as in topologies/dgx-h100; the others are assumed. */
@@ -20,6 +21,7 @@ void import_node_init(ImportNode *node, guint gpus)
         .nvlinks = g_new0(guint, (gsize)gpus * gpus),
         .shares_switch = g_new0(gboolean, (gsize)gpus * gpus),
         .lists_nvlink = TRUE,
+        .assumed = g_string_new(NULL),
     };
 }
 
@@ -27,6 +29,7 @@ void import_node_clear(ImportNode *node)
 {
     g_free(node->nvlinks);
     g_free(node->shares_switch);
+    g_string_free(node->assumed, TRUE);
     *node = (ImportNode){.gpus = 0};
 }
 
@@ -241,6 +244,19 @@ static void add_pcie(GKeyFile *file, const ImportNode *node, double bytes_per_s,
     add_level(file, &level);
 }
 
+/* What a GPU sends to other nodes: its share of all adapters, but no more than its own slot takes,
+ * and that by whole adapters.  NCCL finds a path of its own to each adapter that it uses, and a
+ * slot that one fills has none left for a second: one GPU beside four of 50 GB/s had 50, not 200
+ * (NVIDIA/nccl-tests, issue 232). */
+static double network_bytes_per_s(const ImportNode *node, double slot_bytes_per_s)
+{
+    const double share = node->nic_bytes_per_s / node->gpus, rail = node->rail_bytes_per_s;
+
+    if (share <= slot_bytes_per_s)
+        return share;
+    return rail < slot_bytes_per_s ? floor(slot_bytes_per_s / rail) * rail : slot_bytes_per_s;
+}
+
 static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportText *text,
                            const ImportRates *rates, GError **error)
 {
@@ -257,8 +273,7 @@ static gboolean add_levels(GKeyFile *file, const ImportNode *node, const ImportT
         .name = "network",
         .kind = "network",
         .latency = NETWORK_LATENCY,
-        /* no GPU sends more than its own slot takes, however many adapters there are */
-        .bytes_per_s = MIN(node->nic_bytes_per_s / node->gpus, rates->pcie_bytes_per_s),
+        .bytes_per_s = network_bytes_per_s(node, rates->pcie_bytes_per_s),
     };
 
     if (!check_islands(node, text, island, size, error))
@@ -286,13 +301,13 @@ static char *without_ending(const char *file_name)
 }
 
 static void add_head(GKeyFile *file, const ImportNode *node, const ImportText *text,
-                     const char *gpu, gboolean assumed)
+                     const char *gpu)
 {
     g_autofree char *shown = import_file_name(text);
     g_autofree char *name = without_ending(shown);
     g_autofree char *source = g_strdup_printf(
         "imported from %s, line %u of %s; rates of links: of the GPU%s; latencies: assumed", shown,
-        node->line + 1, node->kind, assumed ? "; NVLink is not in it: assumed, all links" : "");
+        node->line + 1, node->kind, node->assumed->str);
 
     g_key_file_set_string(file, "cluster", "name", name);
     g_key_file_set_string(file, "cluster", "source", source);
@@ -341,15 +356,46 @@ static const ImportRates *rates_of(const char *gpu, const char *topologies_dir, 
 }
 
 /* Of a board that has NVLink where the file leaves it out: all links, through a switch. */
-static gboolean assume_nvlink(ImportNode *node, const ImportRates *rates)
+static void assume_nvlink(ImportNode *node, const ImportRates *rates)
 {
     if (node->lists_nvlink || !rates->always_joined)
-        return FALSE;
+        return;
     for (guint a = 0; a < node->gpus; a++) {
         for (guint b = 0; b < node->gpus; b++)
             node->nvlinks[a * node->gpus + b] = a != b ? rates->nvlinks : 0;
     }
-    return TRUE;
+    g_string_append(node->assumed, "; NVLink is not in it: assumed, all links");
+}
+
+/* Links that a GPU has for a ring; to a switch each pair is listed with all that both have. */
+static guint links_of(const ImportNode *node, guint gpu, guint nvlinks)
+{
+    const guint sum = sum_of_links(node, gpu);
+    guint most = 0;
+
+    for (guint b = 0; b < node->gpus; b++)
+        most = MAX(most, links(node, gpu, b));
+    return sum > nvlinks ? most : sum;
+}
+
+/* The slowest decides (usable_links()): a GPU that has lost links is named. */
+static void note_uneven(ImportNode *node, const ImportRates *rates)
+{
+    guint weakest = 0, least = 0, most = 0;
+
+    for (guint a = 0; a < node->gpus; a++) {
+        const guint own = links_of(node, a, rates->nvlinks);
+
+        most = MAX(most, own);
+        if (own > 0 && (least == 0 || own < least)) {
+            weakest = a;
+            least = own;
+        }
+    }
+    if (least < most)
+        g_string_append_printf(node->assumed,
+                               "; GPU%u has %u NVLinks, others %u: rings are as fast as its",
+                               weakest, least, most);
 }
 
 Topology *import_node_topology(ImportNode *node, const ImportText *text, const char *gpu,
@@ -360,11 +406,11 @@ Topology *import_node_topology(ImportNode *node, const ImportText *text, const c
 
     if (rates == NULL)
         return NULL;
-    const gboolean assumed = assume_nvlink(node, rates);
-
+    assume_nvlink(node, rates);
     if (!check_links(node, text, gpu, rates, error))
         return NULL;
-    add_head(file, node, text, gpu, assumed);
+    note_uneven(node, rates);
+    add_head(file, node, text, gpu);
     if (!add_levels(file, node, text, rates, error))
         return NULL;
     g_autofree char *printed = g_key_file_to_data(file, NULL, NULL);

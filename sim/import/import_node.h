@@ -13,6 +13,8 @@ typedef struct {
     gboolean *shares_switch; /* gpus x gpus: behind one PCIe switch */
     gboolean lists_nvlink;   /* FALSE: the file may leave NVLink for NCCL to find */
     double nic_bytes_per_s;  /* of the node, one direction; 0 = not in the file */
+    double rail_bytes_per_s; /* of its fastest adapter */
+    GString *assumed;        /* for [cluster] source: "; ..." of each thing the file lacks */
 } ImportNode;
 
 void import_node_init(ImportNode *node, guint gpus);

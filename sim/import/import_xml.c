@@ -6,6 +6,10 @@
 
 enum { MAX_GPUS = 256 };
 
+/* Of an adapter whose speed is missing or below 1, in Mb/s: what NCCL takes then (graph/topo.cc,
+ * ncclTopoAddNet). */
+enum { UNKNOWN_SPEED = 10000 };
+
 /* <nvlink target= count= tclass=> inside a <gpu>. */
 typedef struct {
     char *target; /* PCI address */
@@ -25,7 +29,8 @@ typedef struct {
 
 /* <pci> elements that are open: a GPU's, an adapter's or a switch's. */
 typedef struct {
-    char *busid, *class, *device;
+    char *busid; /* NULL: the file has none */
+    char *class, *device;
     guint line;
     gint gpu; /* index in Xml.gpus, -1 = none */
 } Pci;
@@ -36,7 +41,10 @@ typedef struct {
     GArray *open; /* Pci */
     GArray *gpus; /* XmlGpu */
     guint nics;
-    double nic_bytes_per_s;
+    double nic_bytes_per_s, rail_bytes_per_s;
+    guint unknown_speeds; /* adapters without one */
+    char *host;           /* of <cpu host_hash=>; NULL: none yet */
+    guint host_line;
     guint depth;
 } Xml;
 
@@ -115,6 +123,9 @@ static gboolean add_gpu(Xml *xml, Pci *pci, GError **error)
 
     if (pci->gpu >= 0)
         return TRUE;
+    if (pci->busid == NULL)
+        return import_refuse(xml->text, pci->line, error,
+                             "<pci> of a GPU without busid; allowed: its PCI address");
     if (xml->gpus->len == MAX_GPUS)
         return import_refuse(xml->text, pci->line, error, "more than %d GPUs", MAX_GPUS);
     for (guint i = 0; i < xml->gpus->len; i++) {
@@ -144,7 +155,8 @@ static gboolean open_pci(Xml *xml, const char **names, const char **values, GErr
     const char *class = attribute("class", names, values);
     g_autofree char *shown = import_shown(busid != NULL ? busid : "");
 
-    if (busid == NULL || *busid == '\0' || !g_str_equal(busid, shown))
+    /* missing: a device that is none of PCI's, or that nobody looked up; only GPUs need it */
+    if (busid != NULL && (*busid == '\0' || !g_str_equal(busid, shown)))
         return import_refuse(xml->text, line_of(xml), error,
                              "<pci busid=\"%s\">; allowed: a PCI address", shown);
     const Pci pci = {
@@ -199,15 +211,35 @@ static gboolean open_nvlink(Xml *xml, const char **names, const char **values, G
     return TRUE;
 }
 
-/* speed is in Mb/s, of one direction. */
+/* speed is in Mb/s, of one direction; some adapters say -1. */
 static gboolean open_net(Xml *xml, const char **names, const char **values, GError **error)
 {
-    guint speed;
+    const char *given = attribute("speed", names, values);
+    const gboolean unknown = given == NULL || g_str_equal(given, "-1") || g_str_equal(given, "0");
+    guint speed = UNKNOWN_SPEED;
 
-    if (!read_count(xml, "<net> speed", attribute("speed", names, values), 100000000, &speed,
-                    error))
+    if (!unknown && !read_count(xml, "<net> speed", given, 100000000, &speed, error))
         return FALSE;
+    xml->unknown_speeds += unknown ? 1 : 0;
     xml->nic_bytes_per_s += speed * 1e6 / 8;
+    xml->rail_bytes_per_s = MAX(xml->rail_bytes_per_s, speed * 1e6 / 8);
+    return TRUE;
+}
+
+/* What NCCL writes of GPUs that NVLink joins over hosts has all of these, with the same addresses.
+ */
+static gboolean open_cpu(Xml *xml, const char **names, const char **values, GError **error)
+{
+    const char *host = attribute("host_hash", names, values);
+
+    if (host == NULL || g_strcmp0(host, xml->host) == 0)
+        return TRUE;
+    if (xml->host != NULL)
+        return import_refuse(xml->text, line_of(xml), error,
+                             "another host than that of line %u; allowed: one node a file",
+                             xml->host_line + 1);
+    xml->host = g_strdup(host);
+    xml->host_line = line_of(xml);
     return TRUE;
 }
 
@@ -221,7 +253,10 @@ static void start_element(GMarkupParseContext *context, const char *element, con
         g_autofree char *shown = import_shown(element);
 
         import_refuse(xml->text, line_of(xml), error,
-                      "<%s>; allowed: <system>, NCCL's description of a node", shown);
+                      "<%s>; allowed: <system>, NCCL's description of a node "
+                      "(NCCL_TOPO_DUMP_FILE%s)",
+                      shown,
+                      g_str_equal(element, "graphs") ? "; NCCL_GRAPH_DUMP_FILE is another" : "");
         return;
     }
     gboolean done = TRUE;
@@ -234,6 +269,8 @@ static void start_element(GMarkupParseContext *context, const char *element, con
         done = open_nvlink(xml, names, values, error);
     else if (g_str_equal(element, "net"))
         done = open_net(xml, names, values, error);
+    else if (g_str_equal(element, "cpu"))
+        done = open_cpu(xml, names, values, error);
     g_assert(done || error == NULL || *error != NULL);
 }
 
@@ -409,7 +446,13 @@ static Topology *build(Xml *xml, const char *gpu, const char *topologies_dir, GE
     node.line = g_array_index(xml->gpus, XmlGpu, 0).line;
     node.nics = xml->nics;
     node.nic_bytes_per_s = xml->nic_bytes_per_s;
+    node.rail_bytes_per_s = xml->rail_bytes_per_s;
     node.lists_nvlink = FALSE;
+    if (xml->unknown_speeds > 0)
+        g_string_append_printf(node.assumed,
+                               "; the speed of %u adapter%s is not in it: assumed, 10 Gb/s as NCCL "
+                               "does",
+                               xml->unknown_speeds, xml->unknown_speeds == 1 ? "" : "s");
     if (name == NULL || !fill_node(xml, &node, error))
         return NULL;
     return import_node_topology(&node, xml->text, name, topologies_dir, error);
@@ -429,5 +472,6 @@ Topology *import_xml(const char *xml_text, const ImportText *text, const char *g
         topology = build(&xml, gpu, topologies_dir, error);
     g_array_unref(xml.open);
     g_array_unref(xml.gpus);
+    g_free(xml.host);
     return topology;
 }

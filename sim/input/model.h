@@ -19,6 +19,7 @@ typedef enum {
     PARAM_FINAL_NORM,
     PARAM_FINAL_NORM_BIAS,
     PARAM_HEAD, /* absent when tied */
+    PARAM_HEAD_BIAS,
     /* block */
     PARAM_INPUT_NORM,
     PARAM_INPUT_NORM_BIAS,

@@ -61,6 +61,30 @@ static const ModelFamily *match_family(const JsonText *json, const char *model_t
     return NULL;
 }
 
+static gboolean is_known(const char *model_type)
+{
+    for (guint t = 0; t < G_N_ELEMENTS(tables); t++)
+        for (const ModelFamily *family = tables[t]; family->model_types[0] != NULL; family++)
+            if (is_one_of(model_type, family->model_types))
+                return TRUE;
+    return FALSE;
+}
+
+/* Of a file whose language model is an object of it, as where pictures are read too; else "". */
+static char *nested_hint(const JsonText *json)
+{
+    const char *nested = NULL;
+
+    if (!json_has(json, "text_config") ||
+        !json_optional_string(json, "text_config.model_type", &nested, NULL) || nested == NULL ||
+        !is_known(nested))
+        return g_strdup("");
+    return g_strdup_printf(
+        " (its \"text_config\", a %s, is the language model: in a file of its own "
+        "it can be read)",
+        nested);
+}
+
 static const ModelFamily *find_family(const JsonText *json, GError **error)
 {
     const char *model_type = NULL, *first = "none";
@@ -73,7 +97,7 @@ static const ModelFamily *find_family(const JsonText *json, GError **error)
 
     if (family != NULL || (listed > 0 && !json_string(json, "architectures.0", &first, error)))
         return family;
-    g_autofree char *known = known_families();
+    g_autofree char *known = known_families(), *nested = nested_hint(json);
     g_autofree char *architecture =
         listed > 0 ? g_strconcat(" of architecture ", first, NULL) : g_strdup("");
 
@@ -82,8 +106,8 @@ static const ModelFamily *find_family(const JsonText *json, GError **error)
              "%s: no field \"model_type\", and \"architectures\" is %s; known: %s",
              json_source(json), first, known);
     else
-        fail(error, ERROR_INPUT, "%s: model_type \"%s\"%s is not known; known: %s",
-             json_source(json), model_type, architecture, known);
+        fail(error, ERROR_INPUT, "%s: model_type \"%s\"%s is not known%s; known: %s",
+             json_source(json), model_type, architecture, nested, known);
     return NULL;
 }
 

@@ -14,7 +14,7 @@ static const struct {
     {FEATURE_OUTPUT_NORMS, "norms of what attention and MLP give", FALSE},
     {FEATURE_POST_NORM, "norms after the sum", TRUE},
     {FEATURE_QK_NORM, "norms of queries and keys", FALSE},
-    {FEATURE_HEAD_BIAS, "a bias of the head", TRUE},
+    {FEATURE_HEAD_BIAS, "a bias of the head", FALSE},
     {FEATURE_PARTIAL_ROPE, "rotary embedding of a part of each head", FALSE},
     {FEATURE_ROPE_PAIRS, "rotary embedding of neighbouring pairs", FALSE},
     {FEATURE_ROPE_SCALED, "rope_scaling of another type than llama3", FALSE},

@@ -15,6 +15,11 @@ typedef enum {
     NUM_STRATEGIES
 } Strategy;
 
+/* For messages: with what people know them as. */
+#define STRATEGY_NAMES                                                                             \
+    "full_shard (ZeRO-3), shard_grad_op (ZeRO-2), shard_optimizer (ZeRO-1), no_shard (DDP) or "    \
+    "hybrid_shard"
+
 typedef enum { FORM_PER_PARAMETER, FORM_FLAT, NUM_FORMS } Form;
 
 const char *strategy_name(Strategy strategy);

@@ -25,15 +25,25 @@ Model tensor_parallel_model(const Model *model, guint tp)
 
 /* Zero is SPLIT_NONE: norms, positions, and biases that are added once to a sum over ranks. */
 static const Split splits[NUM_PARAM_ROLES] = {
-    [PARAM_EMBEDDING] = SPLIT_ROWS, [PARAM_HEAD] = SPLIT_ROWS,
-    [PARAM_Q] = SPLIT_ROWS,         [PARAM_Q_BIAS] = SPLIT_ROWS,
-    [PARAM_K] = SPLIT_ROWS,         [PARAM_K_BIAS] = SPLIT_ROWS,
-    [PARAM_V] = SPLIT_ROWS,         [PARAM_V_BIAS] = SPLIT_ROWS,
-    [PARAM_O] = SPLIT_COLUMNS,      [PARAM_GATE] = SPLIT_ROWS,
-    [PARAM_GATE_BIAS] = SPLIT_ROWS, [PARAM_UP] = SPLIT_ROWS,
-    [PARAM_UP_BIAS] = SPLIT_ROWS,   [PARAM_DOWN] = SPLIT_COLUMNS,
-    [PARAM_KV_UP] = SPLIT_ROWS,     [PARAM_SHARED_GATE] = SPLIT_ROWS,
-    [PARAM_SHARED_UP] = SPLIT_ROWS, [PARAM_SHARED_DOWN] = SPLIT_COLUMNS,
+    [PARAM_EMBEDDING] = SPLIT_ROWS,
+    [PARAM_HEAD] = SPLIT_ROWS,
+    [PARAM_HEAD_BIAS] = SPLIT_ROWS,
+    [PARAM_Q] = SPLIT_ROWS,
+    [PARAM_Q_BIAS] = SPLIT_ROWS,
+    [PARAM_K] = SPLIT_ROWS,
+    [PARAM_K_BIAS] = SPLIT_ROWS,
+    [PARAM_V] = SPLIT_ROWS,
+    [PARAM_V_BIAS] = SPLIT_ROWS,
+    [PARAM_O] = SPLIT_COLUMNS,
+    [PARAM_GATE] = SPLIT_ROWS,
+    [PARAM_GATE_BIAS] = SPLIT_ROWS,
+    [PARAM_UP] = SPLIT_ROWS,
+    [PARAM_UP_BIAS] = SPLIT_ROWS,
+    [PARAM_DOWN] = SPLIT_COLUMNS,
+    [PARAM_KV_UP] = SPLIT_ROWS,
+    [PARAM_SHARED_GATE] = SPLIT_ROWS,
+    [PARAM_SHARED_UP] = SPLIT_ROWS,
+    [PARAM_SHARED_DOWN] = SPLIT_COLUMNS,
 };
 
 static gboolean is_kv(ParamRole role)

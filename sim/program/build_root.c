@@ -170,6 +170,11 @@ static Op *head_op(const Emit *to, OpKind kind, guint normed, guint head)
     return op;
 }
 
+static gboolean has_head_bias(const Builder *builder)
+{
+    return builder->param[PARAM_HEAD_BIAS] >= 0;
+}
+
 static guint64 logits_bytes(const Builder *builder, const Op *op)
 {
     return op_workspace_bytes(op, builder->spec->device, builder->spec->threads);
@@ -189,6 +194,8 @@ static guint head_stats(const Emit *to, guint normed, guint head)
     emit_reads(op, builder->vocab_range);
     emit_writes(op, own);
     emit_writes(op, builder->logits);
+    if (has_head_bias(builder))
+        emit_reads_weight(to, op, PARAM_HEAD_BIAS);
     op = emit_collective(to, OP_ALL_GATHER, "gather");
     op->dtype = op->dtype_out = DTYPE_FP32;
     op->sizes.elements = elements * builder->tp;
@@ -212,6 +219,10 @@ static void head_loss(const Emit *to, guint normed, guint dnormed, guint head)
         op->sizes.elements = builder->rows * NUM_STATS * builder->tp;
         emit_reads(op, builder->vocab_range);
         emit_reads(op, stats);
+    }
+    if (has_head_bias(builder)) {
+        emit_reads_weight(to, op, PARAM_HEAD_BIAS);
+        emit_accumulates_gradient(to, op, PARAM_HEAD_BIAS);
     }
     program_tensor(builder->program, builder->logits)->elements =
         (logits_bytes(builder, op) + 3) / 4;

@@ -51,7 +51,8 @@ typedef enum {
                      loss / max(valid, 1); sizes.chunk rows at a time, so that full logits never
                      exist  [r range fp64(2)  r stats fp32(parts,N,3)]: W has the words of range
                      only; stats of all parts (OP_HEAD_STATS) give the softmax over all words, dx is
-                     this part's share of the sum */
+                     this part's share of the sum.  Priced only: behind all these [r b(V)  a db(V)],
+                     logits are x W^T + b, and OP_HEAD_STATS ends with [r b(V)] */
     OP_HEAD_STATS, /* r x(N,C)  r W(V,C)  r labels int32(N)  r range fp64(2)  w stats fp32(N,3)
                       scratch (logits):  max z, sum e^(z - max), z[label] or 0 where the label is
                       not of this range; z = x W^T over the range's words */

@@ -62,21 +62,66 @@ static Plan *faster_on(const SearchRequest *request, guint gpus, const Plan *bes
     return g_ptr_array_steal_index(result->plans, 0);
 }
 
+/* On fewer GPUs work takes as many times as long as there are fewer, so that what ranks wait must
+ * be more than the part that is left out; two thirds of it, as smaller groups also work better. */
+static gboolean may_be_faster(guint fewer, const Plan *best)
+{
+    const double waits_s = best->prediction.time_seconds[OP_CLASS_COMMUNICATION];
+    const double left_out = 1 - (double)fewer / best->gpus;
+
+    return fewer > 0 && fewer < best->gpus &&
+           3 * waits_s >= 2 * left_out * best->prediction.step_seconds;
+}
+
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best)
 {
     const guint node = request->topology->gpus_per_node, gpus = best->gpus;
-    const double waits_s = best->prediction.time_seconds[OP_CLASS_COMMUNICATION];
+    const guint whole = gpus / node * node, half = gpus <= 64 ? gpus / 2 : 0;
+    const guint power = gpus > 1 && gpus <= 64 ? 1u << (g_bit_storage(gpus - 1) - 1) : 0;
+    const guint fewer[] = {1, node, half, whole, power};
     Plan *faster = NULL;
 
-    if (request->sort != SORT_TIME || 3 * waits_s < best->prediction.step_seconds)
-        return NULL;
-    if (gpus > 1)
-        faster = faster_on(request, 1, best, faster);
-    if (node > 1 && node < gpus)
-        faster = faster_on(request, node, best, faster);
-    if (gpus / 2 > 1 && gpus / 2 != node && gpus <= 64)
-        faster = faster_on(request, gpus / 2, best, faster);
+    for (guint i = 0; request->sort == SORT_TIME && i < G_N_ELEMENTS(fewer); i++) {
+        gboolean before = FALSE;
+
+        for (guint k = 0; k < i; k++)
+            before |= fewer[k] == fewer[i];
+        if (!before && may_be_faster(fewer[i], best))
+            faster = faster_on(request, fewer[i], best, faster);
+    }
     return faster;
+}
+
+/* Each batch takes as long to search as the one that was asked for: so many take a second. */
+#define FEW_CANDIDATES 200000
+
+Plan *search_other_batch(const SearchRequest *request, const SearchResult *result)
+{
+    const Plan *best = g_ptr_array_index(result->plans, 0);
+    const guint gpus = best->gpus, batch = request->global_batch, over = batch % gpus;
+    const guint nearest = 2 * over > gpus ? 1 : 0;
+    double most = 1.1 * best->prediction.tokens_per_second;
+    SearchRequest other = *request;
+    Plan *plan = NULL;
+
+    if (request->sort != SORT_TIME || over == 0 || batch > G_MAXINT / 2 ||
+        result->candidates > FEW_CANDIDATES)
+        return NULL;
+    other.top = 1;
+    for (guint i = 0; i < 2; i++) {
+        other.global_batch = batch - over + (i ^ nearest) * gpus;
+        if (2 * other.global_batch < batch || 2 * other.global_batch > 3 * batch)
+            continue;
+        g_autoptr(SearchResult) found = search(&other);
+        const Plan *first = found->plans->len > 0 ? g_ptr_array_index(found->plans, 0) : NULL;
+
+        if (first == NULL || first->prediction.tokens_per_second < most)
+            continue;
+        most = 1.02 * first->prediction.tokens_per_second; /* what is less is noise */
+        g_clear_pointer(&plan, plan_free);
+        plan = g_ptr_array_steal_index(found->plans, 0);
+    }
+    return plan;
 }
 
 guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from)

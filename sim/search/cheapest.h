@@ -1,4 +1,5 @@
-/* Search over other numbers of GPUs: for what a token costs, and where fewer are faster. */
+/* Search over other numbers of GPUs, and batches: for what a token costs, and where fewer GPUs, or
+ * another batch, are faster. */
 #pragma once
 
 #include "sim/search/search.h"
@@ -12,8 +13,14 @@ SearchResult *search_cheapest(const SearchRequest *request);
  * here has. */
 guint search_roomy_gpus(const SearchRequest *request, const SearchResult *result, guint from);
 
-/* On 1 GPU, on one node's, and of up to 64 GPUs on half: the fastest plan that makes more tokens a
- * second than @best, of all that were asked for; NULL: none.  Looked for only where ranks wait for
- * each other a third of the step or longer: else half as many can't be faster, as their work takes
- * twice as long. */
+/* On 1 GPU, on one node's, of up to 64 GPUs on half, and on those of whole nodes where the last is
+ * a part, of up to 64 GPUs on a power of two: the fastest plan that makes more tokens a second than
+ * @best, of all that were asked for; NULL: none.  Looked for only where ranks wait for each other
+ * long enough that it may be. */
 Plan *search_fewer_faster(const SearchRequest *request, const Plan *best);
+
+/* Of the two batches next to one that the number of GPUs does not divide: the plan that makes most
+ * tokens a second (where both do, of the nearer one), if those are a tenth more than those of the
+ * first of @result, which has one; NULL: none, or all ranks can share the batch anyway, or both are
+ * more than half of it away.  Not looked for where a search takes long. */
+Plan *search_other_batch(const SearchRequest *request, const SearchResult *result);

@@ -53,6 +53,13 @@ static const struct {
      2 * 32 + 2 * 16 + 32 + 48, 4 + 2 * 2},
     {"cohere", "{\"model_type\": \"cohere\", " FAMILY_SIZES "\"num_key_value_heads\": 2}",
      2 * 32 + 2 * 16 + 2 * 48, 4 + 2},
+    /* a head with a bias */
+    {"gptj",
+     "{\"model_type\": \"gptj\", " GPT_SIZES "\"n_positions\": 4096, \"rotary_dim\": 4, "
+     "\"tie_word_embeddings\": false}",
+     4 * 32 + 128, 4 + 2},
+    {"phi", "{\"model_type\": \"phi\", " FAMILY_SIZES "\"tie_word_embeddings\": false}",
+     4 * 32 + 48, 4 + 2},
 };
 
 /* With experts, or latent attention; all blocks with experts, or some. */

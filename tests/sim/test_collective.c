@@ -352,6 +352,65 @@ START_TEST(unmeasured_types_take_fp32_rows_and_unmeasured_kinds_the_formula)
 }
 END_TEST
 
+static double reduce(const CollectiveContext *context, guint64 bytes)
+{
+    return collective_seconds(VOLUME_ALL_REDUCE, bytes, DTYPE_BF16, context);
+}
+
+/* nccl-tests -b 1G: what a GiB takes is no latency of 1 MB. */
+START_TEST(below_the_smallest_row_gpus_take_the_formulas_part_of_it)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA), nominal = test_topology(DEVICE_CUDA);
+    const CollectiveContext node = group(&gpus, 8, 1), formula = group(&nominal, 8, 1);
+
+    add_row(&gpus, "all_reduce", 8, 1 << 30, 0.1);
+    const double slower = 0.1 / reduce(&formula, 1 << 30);
+    ck_assert_double_eq(reduce(&node, 1 << 30), 0.1);
+    ck_assert_double_eq_tol(reduce(&node, 1u << 31), 0.2, 1e-12);
+    for (guint64 bytes = 0; bytes < 1 << 30; bytes = 10 * bytes + 1)
+        ck_assert_double_eq_tol(reduce(&node, bytes), slower * reduce(&formula, bytes), 1e-12);
+}
+END_TEST
+
+/* nccl-tests 309: 480, 470 and 366 GB/s on 1, 2 and 4 nodes. */
+START_TEST(rows_of_several_nodes_are_for_whole_nodes)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA), nominal = test_topology(DEVICE_CUDA);
+    const CollectiveContext node = group(&gpus, 8, 1), two = group(&gpus, 16, 1),
+                            four = group(&gpus, 32, 1), strided = group(&gpus, 16, 8);
+    const CollectiveContext formulas[] = {group(&nominal, 8, 1), group(&nominal, 16, 1),
+                                          group(&nominal, 32, 1), group(&nominal, 16, 8)};
+    const guint64 bytes = 1 << 28;
+
+    add_row(&gpus, "all_reduce", 16, bytes, 0.5);
+    ck_assert_double_eq(reduce(&two, bytes), 0.5);
+    ck_assert_double_eq_tol(reduce(&four, bytes),
+                            0.5 * reduce(&formulas[2], bytes) / reduce(&formulas[1], bytes), 1e-12);
+    ck_assert_double_eq(reduce(&node, bytes), reduce(&formulas[0], bytes));
+    ck_assert_double_eq(reduce(&strided, bytes), reduce(&formulas[3], bytes));
+    add_row(&gpus, "all_reduce", 8, bytes, 0.01);
+    ck_assert_double_eq(reduce(&node, bytes), 0.01);
+    ck_assert_double_eq(reduce(&two, bytes), 0.5);
+    add_row(&gpus, "all_reduce", 32, bytes, 0.9);
+    ck_assert_double_eq(reduce(&four, bytes), 0.9);
+}
+END_TEST
+
+/* nccl-tests -d half, for a plan in bf16. */
+START_TEST(links_of_gpus_take_rows_of_any_type)
+{
+    g_auto(Topology) gpus = test_topology(DEVICE_CUDA), cores = test_topology(DEVICE_CPU);
+    const CollectiveContext links = group(&gpus, 8, 1), memory = group(&cores, 8, 1);
+
+    add_row(&gpus, "all_reduce", 8, 1 << 20, 1e-3);
+    add_row(&cores, "all_reduce", 8, 1 << 20, 1e-3);
+    g_array_index(gpus.measured.collectives, MeasuredCollective, 0).dtype = DTYPE_FP16;
+    g_array_index(cores.measured.collectives, MeasuredCollective, 0).dtype = DTYPE_FP16;
+    ck_assert_double_eq(reduce(&links, 1 << 20), 1e-3);
+    ck_assert_double_ne(reduce(&memory, 1 << 20), 1e-3);
+}
+END_TEST
+
 START_TEST(a_group_over_several_nodes_ignores_rows_of_one)
 {
     g_auto(Topology) cores = measured_topology();
@@ -386,6 +445,9 @@ int main(void)
     tcase_add_test(measured, unmeasured_ranks_scale_the_nearest_by_what_the_node_moves);
     tcase_add_test(measured, groups_side_by_side_share_the_cores);
     tcase_add_test(measured, unmeasured_types_take_fp32_rows_and_unmeasured_kinds_the_formula);
+    tcase_add_test(measured, below_the_smallest_row_gpus_take_the_formulas_part_of_it);
+    tcase_add_test(measured, links_of_gpus_take_rows_of_any_type);
+    tcase_add_test(measured, rows_of_several_nodes_are_for_whole_nodes);
     tcase_add_test(measured, a_group_over_several_nodes_ignores_rows_of_one);
     suite_add_tcase(suite, nominal);
     suite_add_tcase(suite, measured);

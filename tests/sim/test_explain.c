@@ -119,6 +119,34 @@ static char *member_bytes(JsonObject *object, const char *name)
     return bytes_text((guint64)json_object_get_int_member(object, name));
 }
 
+/* What loading needs is said of other frameworks, and only of them: by hand, 2 or 4 bytes a
+ * parameter of the rank. */
+static void whole_says_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    JsonObject *whole = member(answer, "whole_model");
+
+    if (whole == NULL) {
+        ck_assert_msg(strstr(text, "no rank and no host loads a copy") != NULL, "%s: load", name);
+        ck_assert_msg(strstr(text, "load, before sharding") == NULL, "%s: no whole model", name);
+        return;
+    }
+    const gint64 parameters = json_object_get_int_member(member(answer, "state"), "parameters");
+    const gint64 ranks = json_object_get_int_member(whole, "ranks");
+    g_autofree char *narrow = member_bytes(whole, "load_16_bytes");
+    g_autofree char *wide = member_bytes(whole, "load_fp32_bytes");
+    g_autofree char *node = bytes_text((guint64)(ranks * 2 * parameters));
+
+    ck_assert_int_eq(json_object_get_int_member(whole, "whole_16_bytes"), 2 * parameters);
+    ck_assert_int_eq(json_object_get_int_member(whole, "whole_fp32_bytes"), 4 * parameters);
+    assert_line(text, name,
+                g_strdup_printf("  %-26s %s in 16 bits, %s in fp32", "load, before sharding",
+                                narrow, wide));
+    assert_line(
+        text, name,
+        g_strdup_printf("  %-26s %" G_GINT64_FORMAT " ranks x ", "load, on a node's host", ranks));
+    ck_assert_msg(strstr(text, node) != NULL, "%s: %s", name, node);
+}
+
 static void memory_says_the_same(JsonObject *answer, const char *name, const char *text)
 {
     JsonObject *memory = member(answer, "memory");
@@ -369,6 +397,7 @@ START_TEST(explain_says_to_programs_what_it_says_to_people)
     ck_assert_double_eq(json_object_get_double_member(member(priced, "prediction"), "step_seconds"),
                         plan->prediction.step_seconds);
     memory_says_the_same(answer, of->name, text);
+    whole_says_the_same(answer, of->name, text);
     stages_say_the_same(answer, of->name, text, of->axes[AXIS_PP]);
     state_says_the_same(answer, of->name, text);
     volume_says_the_same(answer, of->name, text, plan);
@@ -398,6 +427,56 @@ START_TEST(a_group_that_moves_nothing_is_not_told)
     ck_assert_ptr_null(strstr(text, "nan"));
     ck_assert_ptr_null(strstr(text, "expert_shard"));
     assert_number(NULL, "the answer", node, (gpointer)of.name);
+}
+END_TEST
+
+/* No figure without its origin. */
+START_TEST(what_a_process_needs_beside_its_tensors_says_where_it_is_from)
+{
+    g_autoptr(Plan) plan = explained_plan(&explained_plans[1]);
+    g_autofree char *nominal = explained_text(plan);
+
+    assert_line(nominal, "nominal", g_strdup("buffers of the transport (nominal, as the driver"));
+    plan->topology->measured.framework_bytes = 1000000000;
+    g_autofree char *measured = explained_text(plan);
+    assert_line(measured, "measured", g_strdup("(measured: framework_memory of the topology)"));
+}
+END_TEST
+
+/* llama-cookbook 100: 7B on 8 x 24 GB is fine once it is sharded, and failed before, in fp32;
+ * litgpt 438: 8 ranks of a host load 8 copies; llama-cookbook 332: a full state dict on each GPU.
+ */
+START_TEST(a_model_that_fits_when_sharded_may_not_fit_while_it_is_loaded)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_load("llama-2-7b", "models", &error);
+    g_autoptr(Topology) topology = topology_load("pcie-8x-rtx-3090", "topologies", &error);
+    SearchRequest request = {
+        .model = model,
+        .topology = topology,
+        .gpus = 8,
+        .fixed = {1, 1, 8, 1, 1},
+        .fixed_ep = 1,
+        .global_batch = 8,
+        .seq_len = 2048,
+        .recipe = &recipe_zero,
+        .strategy = STRATEGY_FULL_SHARD,
+        .recompute = RECOMPUTE_FULL,
+        .schedule = -1,
+        .context = -1,
+        .sequence_parallel = TRUE,
+        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .framework = framework_from_name("torchtitan"),
+    };
+    g_autoptr(Plan) plan = search_estimate(&request, &error);
+    ck_assert_msg(plan != NULL, "%s", error == NULL ? "" : error->message);
+    g_autofree char *text = explained_text(plan);
+
+    ck_assert_uint_eq(plan->reasons->len, 0); /* the steady state fits */
+    assert_line(text, "3090",
+                g_strdup("17.0 GB in 16 bits, 30.5 GB in fp32: fp32 does not fit, make it on"));
+    assert_line(text, "3090", g_strdup("8 ranks x 13.5 GB = 107.8 GB in 16 bits, 215.6 GB in"));
+    assert_line(text, "3090", g_strdup("43.9 GB in fp32: neither fits, save shards"));
 }
 END_TEST
 
@@ -437,6 +516,8 @@ int main(void)
                         G_N_ELEMENTS(explained_plans));
     tcase_add_loop_test(tcase, every_member_is_in_the_document, 0, G_N_ELEMENTS(explained_plans));
     tcase_add_test(tcase, a_group_that_moves_nothing_is_not_told);
+    tcase_add_test(tcase, what_a_process_needs_beside_its_tensors_says_where_it_is_from);
+    tcase_add_test(tcase, a_model_that_fits_when_sharded_may_not_fit_while_it_is_loaded);
     tcase_add_test(tcase, check_says_whether_it_is_proven_and_what_is_wrong);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

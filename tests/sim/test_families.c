@@ -459,6 +459,13 @@ static const struct {
      "\"vocab_size\": 9}",
      "\"num_kv_heads\" is 3; allowed: divisors of num_attention_heads, 8"},
     {"{\"model_type\": \"mamba\"}", "gpt_neox (GPTNeoXForCausalLM)"},
+    {"{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"llama\"}}",
+     "\"llava\" is not known (its \"text_config\", a llama, is the language model: in a file of "
+     "its "
+     "own it can be read); known: "},
+    {"{\"model_type\": \"other\", \"text_config\": {\"model_type\": \"mamba\"}}",
+     "\"other\" is not known; known: "},
+    {"{\"model_type\": \"odd\", \"text_config\": 7}", "\"odd\" is not known; known: "},
 };
 
 START_TEST(bad_files_are_refused_in_the_words_of_their_family)

@@ -295,6 +295,57 @@ START_TEST(fewer_gpus_are_named_where_they_are_faster)
 }
 END_TEST
 
+/* 13 is a prime: a pipeline of as many stages is all that keeps 12 sequences whole.  12 GPUs, three
+ * nodes, share them. */
+START_TEST(an_odd_gpu_is_better_left_out)
+{
+    g_autofree char *models = data_dir("models");
+    g_autoptr(Model) model = model_load("llama-3.2-1b", models, NULL);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000000);
+    SearchRequest request = request_on(model, topology);
+
+    memset(request.fixed, 0, sizeof request.fixed);
+    request.gpus = 13;
+    request.global_batch = 12;
+    request.top = 1;
+    g_autoptr(SearchResult) all = search(&request);
+    ck_assert_uint_gt(all->plans->len, 0);
+    const Plan *best = g_ptr_array_index(all->plans, 0);
+    g_autoptr(Plan) faster = search_fewer_faster(&request, best);
+    ck_assert_uint_eq(best->layout.size[AXIS_PP], 13);
+    ck_assert_ptr_nonnull(faster);
+    ck_assert_uint_eq(faster->gpus, 12);
+}
+END_TEST
+
+/* 13 of 3 GPUs: only a pipeline keeps it whole; 12 and 15 are shared by all ranks.  As many as are
+ * shared anyway, or a number far from any such, have nothing to gain. */
+START_TEST(a_batch_that_all_ranks_share_is_named_where_it_is_faster)
+{
+    const guint batches[] = {13, 15, 1};
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = case_gpu_topology(3, 8000, 1000000);
+    SearchRequest request = request_on(model, topology);
+
+    request.gpus = 3;
+    request.fixed[AXIS_PP] = 0;
+    request.top = 1;
+    for (guint i = 0; i < G_N_ELEMENTS(batches); i++) {
+        request.global_batch = batches[i];
+        g_autoptr(SearchResult) result = search(&request);
+        const Plan *best = g_ptr_array_index(result->plans, 0);
+        g_autoptr(Plan) other = search_other_batch(&request, result);
+
+        ck_assert_int_eq(other != NULL, i == 0);
+        if (other == NULL)
+            continue;
+        ck_assert_uint_eq(other->workload.global_batch, 12);
+        ck_assert_double_gt(other->prediction.tokens_per_second,
+                            1.1 * best->prediction.tokens_per_second);
+    }
+}
+END_TEST
+
 /* A card as large as what two ranks need leaves nothing to spare on two: on three there is. */
 START_TEST(the_smallest_number_with_memory_to_spare_is_named)
 {
@@ -370,6 +421,8 @@ int main(void)
     tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);
     tcase_add_test(tcase, the_smallest_number_with_memory_to_spare_is_named);
     tcase_add_test(tcase, fewer_gpus_are_named_where_they_are_faster);
+    tcase_add_test(tcase, an_odd_gpu_is_better_left_out);
+    tcase_add_test(tcase, a_batch_that_all_ranks_share_is_named_where_it_is_faster);
     tcase_add_test(tcase, a_plan_with_costs_reads_back_as_it_was_printed);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

@@ -68,12 +68,13 @@ static const char *one_lacks_a_link(guint a, guint b)
     return a == 2 || b == 2 ? "NV17" : "NV18";
 }
 
-START_TEST(a_gpu_that_lacks_a_link_of_its_switch_slows_the_others)
+START_TEST(a_gpu_that_lacks_a_link_of_its_switch_slows_the_others_and_is_named)
 {
     g_autofree char *text = matrix(8, one_lacks_a_link);
     g_autoptr(Topology) t = imported(text, &h100);
 
     ck_assert_double_eq(level_of(t, 0)->bytes_per_s, 17 * 25e9);
+    ck_assert_msg(strstr(t->source, "; GPU2 has 17 NVLinks, others 18") != NULL, "%s", t->source);
 }
 END_TEST
 
@@ -99,6 +100,7 @@ START_TEST(a_cube_mesh_is_one_island_with_all_links_of_a_gpu)
     ck_assert_uint_eq(t->networks->len, 1);
     ck_assert_uint_eq(level_of(t, 0)->span, 8);
     ck_assert_double_eq(level_of(t, 0)->bytes_per_s, 150e9);
+    ck_assert_msg(strstr(t->source, "others") == NULL, "%s", t->source); /* as many of each */
 }
 END_TEST
 
@@ -278,7 +280,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, links_to_each_neighbour_add_up);
     tcase_add_test(tcase, links_through_a_switch_are_not_counted_for_each_neighbour);
-    tcase_add_test(tcase, a_gpu_that_lacks_a_link_of_its_switch_slows_the_others);
+    tcase_add_test(tcase, a_gpu_that_lacks_a_link_of_its_switch_slows_the_others_and_is_named);
     tcase_add_test(tcase, a_cube_mesh_is_one_island_with_all_links_of_a_gpu);
     tcase_add_test(tcase, islands_are_a_level_inside_pcie);
     tcase_add_test(tcase, an_odd_gpu_beside_a_bridged_pair_is_the_short_last_block);

@@ -61,11 +61,13 @@ START_TEST(element_types_are_kept)
     g_autofree char *wide = replaced(reduced, "262144  float", "131072 double");
     g_autofree char *narrow = replaced(wide, "524288  float", "1048576 bfloat16");
     g_autofree char *half = replaced(reduced, "262144  float", "524288  half ");
-    g_autoptr(Topology) t = imported(narrow, &hgx);
+    g_autofree char *whole = replaced(reduced, "262144  float", "262144  int32");
+    g_autoptr(Topology) t = imported(narrow, &hgx), h = imported(half, &hgx);
 
     ck_assert_int_eq(row(t, 0)->dtype, DTYPE_FP64);
     ck_assert_int_eq(row(t, 1)->dtype, DTYPE_BF16);
-    check_refused(half, &hgx, "f:14: type half; allowed: float, bfloat16, double");
+    ck_assert_int_eq(row(h, 0)->dtype, DTYPE_FP16);
+    check_refused(whole, &hgx, "f:14: type int32; allowed: float, half, bfloat16, double");
 }
 END_TEST
 
@@ -84,7 +86,33 @@ START_TEST(old_tables_are_told_apart_by_their_columns)
     ck_assert_str_eq(row(s, 0)->collective, "reduce_scatter");
     ck_assert_str_eq(row(r, 0)->collective, "all_reduce");
     check_refused(redop, &hgx, "f:5: a test without redop, as alltoall_perf");
-    check_refused(root, &hgx, "f:4: a test with a root, or not named");
+    check_refused(root, &hgx, "f:4: a test that is not named");
+}
+END_TEST
+
+/* A paste without the command and the first lines, as most are. */
+START_TEST(new_tables_without_a_name_are_told_apart_by_redop_and_root)
+{
+    g_autofree char *unnamed =
+        replaced(reduced, "# Collective test starting: all_reduce_perf\n", "");
+    g_autofree char *one =
+        replaced(unnamed, " 2097152 524288  float    sum    -1  40.00  52.43  52.43    N/A", "#");
+    g_autofree char *shared = replaced(one, "262144", "131072");
+    g_autofree char *scatter = replaced(shared, "20.00  52.43  52.43", "20.00  52.43  26.21");
+    g_autofree char *gather = replaced(scatter, "sum    -1  20", "none   -1  20");
+    g_autofree char *rooted = replaced(one, "sum    -1  20", "sum     0  20");
+    g_autoptr(Topology) r = imported(unnamed, &hgx), s = imported(scatter, &hgx);
+
+    ck_assert_uint_eq(r->measured.collectives->len, 2);
+    ck_assert_str_eq(row(r, 0)->collective, "all_reduce");
+    ck_assert_str_eq(row(s, 0)->collective, "reduce_scatter");
+    check_refused(gather, &hgx,
+                  "f:13: redop none, root -1, and no test is named: all_gather_perf and "
+                  "alltoall_perf look the same; allowed: all_gather_perf");
+    check_refused(rooted, &hgx, "f:13: redop sum, root 0, and no test is named; allowed: ");
+    /* 8 GPUs' busbw is 1.75 times algbw: a table of 2 is none of theirs */
+    g_autofree char *damaged_row = replaced(one, "20.00  52.43  52.43", "20.00  52.43  91.75");
+    check_refused(damaged_row, &hgx, "don't belong together for all_reduce over 2");
 }
 END_TEST
 
@@ -169,6 +197,7 @@ static const struct {
     {"#  Rank  1 Group  0 Pid     11 on   nodeA device  1 [0x1b] NVIDIA H200\n", "",
      "1 lines \"# Rank N ...\""},
     {"[0x1b] NVIDIA H200", "[0x1b] NVIDIA A100", "f:7: device \"NVIDIA A100\", but the GPU of"},
+    {"[0x1b] NVIDIA H200", "[0x1b] NVIDIA H2000", "f:7: device \"NVIDIA H2000\", but the GPU of"},
     {"starting: all_reduce_perf", "starting: broadcast_perf",
      "broadcast_perf; allowed: all_gather"},
     {"# Avg bus", "# size count type redop root time algbw busbw", "a second table, after that of"},
@@ -228,6 +257,7 @@ int main(void)
     tcase_add_test(tcase, rows_are_out_of_place_times_of_whole_buffers);
     tcase_add_test(tcase, element_types_are_kept);
     tcase_add_test(tcase, old_tables_are_told_apart_by_their_columns);
+    tcase_add_test(tcase, new_tables_without_a_name_are_told_apart_by_redop_and_root);
     tcase_add_test(tcase, bus_bandwidth_above_the_links_is_taken_as_measured);
     tcase_add_test(tcase, ranks_must_fill_the_nodes_that_they_spread_over);
     tcase_add_test(tcase, a_later_run_takes_the_place_of_the_same_row);

@@ -45,8 +45,18 @@ static const char *const bare = "<system version=\"1\">\n"
                                 "  </cpu>\n"
                                 "</system>\n";
 
-/* nccl-tests 232: one GPU beside four adapters of 400 Gb/s has not 200 GB/s. */
-START_TEST(adapters_give_a_gpu_no_more_than_its_slot_takes)
+/* Four adapters, Mb/s each, beside one H100 in a slot of 63 GB/s. */
+static const struct {
+    guint speed;
+    double bytes_per_s;
+} rails[] = {
+    {400000, 50e9}, /* nccl-tests 232: one GPU has not 200 GB/s */
+    {800000, 63e9}, /* the slot is narrower than one */
+    {200000, 50e9}, /* two of them */
+    {100000, 50e9}, /* all */
+};
+
+START_TEST(a_gpu_has_the_whole_adapters_that_its_slot_takes)
 {
     g_autoptr(GString) text = g_string_new("<system version=\"1\"><cpu numaid=\"0\">"
                                            "<pci busid=\"0000:1b:00.0\" class=\"0x030200\" "
@@ -55,13 +65,13 @@ START_TEST(adapters_give_a_gpu_no_more_than_its_slot_takes)
     for (guint i = 0; i < 4; i++)
         g_string_append_printf(text,
                                "<pci busid=\"0000:2%u:00.0\" class=\"0x020700\"><nic><net "
-                               "name=\"mlx5_%u\" dev=\"%u\" speed=\"400000\"/></nic></pci>",
-                               i, i, i);
+                               "name=\"mlx5_%u\" dev=\"%u\" speed=\"%u\"/></nic></pci>",
+                               i, i, i, rails[_i].speed);
     g_string_append(text, "</cpu></system>");
     g_autoptr(Topology) t = imported(text->str, &nothing);
     ck_assert_uint_eq(t->gpus_per_node, 1);
     ck_assert_uint_eq(t->networks->len, 1);
-    ck_assert_double_eq(level_of(t, 0)->bytes_per_s, 63e9); /* PCIe 5 x16 */
+    ck_assert_double_eq(level_of(t, 0)->bytes_per_s, rails[_i].bytes_per_s);
 }
 END_TEST
 
@@ -142,16 +152,58 @@ START_TEST(many_nodes_of_xml_are_no_limit)
 }
 END_TEST
 
+/* Dumps that NCCL itself stumbled over: issues 379, 1125, 1505. */
+static const struct {
+    const char *from, *to;
+    const char *said;   /* NULL: nothing had to be assumed */
+    double bytes_per_s; /* of the network, a GPU */
+} lacking[] = {
+    /* a socket none of whose GPUs is used */
+    {"</cpu>", "</cpu><cpu numaid=\"1\"/>", NULL, 50e9},
+    {"<cpu numaid=\"0\">", "<cpu>", NULL, 50e9},
+    {"<system version=\"1\">", "<system>", NULL, 50e9},
+    {"<gpu dev=\"1\" sm=\"90\">", "<gpu sm=\"90\">", NULL, 50e9},
+    /* an adapter on USB, which has no PCI address; and one without a speed, of 1.25 GB/s then */
+    {"</cpu>", "<nic><net name=\"usb0\" speed=\"0\"/></nic></cpu>",
+     "; the speed of 1 adapter is not in it: assumed, 10 Gb/s as NCCL does", 50.625e9},
+    {"</cpu>", "<pci class=\"0x0c0330\"><nic><net name=\"usb0\" speed=\"425\"/></nic></pci></cpu>",
+     NULL, 50.0265625e9},
+    {" speed=\"400000\"", "", "; the speed of 1 adapter is not in it: assumed, 10 Gb/s", 25.625e9},
+    {"speed=\"400000\"", "speed=\"-1\"", "; the speed of 1 adapter is not in it: assumed, 10 Gb/s",
+     25.625e9},
+    {"busid=\"0000:1c:00.0\" ", "", NULL, 50e9},
+};
+
+START_TEST(what_a_file_lacks_is_assumed_and_said)
+{
+    g_autofree char *text = replaced(two, lacking[_i].from, lacking[_i].to);
+    g_autoptr(Topology) t = imported(text, &nothing);
+
+    ck_assert_uint_eq(t->gpus_per_node, 2);
+    ck_assert_double_eq_tol(level_of(t, 1)->bytes_per_s, lacking[_i].bytes_per_s, 1e3);
+    if (lacking[_i].said != NULL)
+        ck_assert_msg(strstr(t->source, lacking[_i].said) != NULL, "%s", t->source);
+    else
+        ck_assert_msg(strstr(t->source, "is not in it") == NULL, "%s", t->source);
+}
+END_TEST
+
 static const struct {
     const char *from, *to, *message;
 } damaged[] = {
     {"</system>", "", "not whole XML"},
-    {"<system version", "<graphs version", "f:2: <graphs>; allowed: <system>"},
+    {"<system version", "<graphs version",
+     "f:2: <graphs>; allowed: <system>, NCCL's description of a node (NCCL_TOPO_DUMP_FILE; "
+     "NCCL_GRAPH_DUMP_FILE is another)"},
+    {"busid=\"0000:1a:00.0\" ", "", "f:11: <pci> of a GPU without busid; allowed: its PCI address"},
+    {"<cpu numaid=\"0\">", "<cpu host_hash=\"0x1\"/>\n<cpu host_hash=\"0x2\">",
+     "f:4: another host than that of line 3; allowed: one node a file"},
     {"busid=\"0000:1a:00.0\"", "busid=\"0000:1b:00.0\"",
      "f:11: the GPU 0000:1b:00.0 is already in"},
-    {"busid=\"0000:1a:00.0\"", "bus=\"\"", "f:11: <pci busid=\"\">"},
+    {"busid=\"0000:1a:00.0\"", "busid=\"\"", "f:11: <pci busid=\"\">"},
     {"count=\"9\"", "count=\"nine\"", "f:7: <nvlink> count=\"nine\"; allowed: an integer"},
-    {"speed=\"400000\"", "speed=\"-1\"", "f:18: <net> speed=\"-1\""},
+    {"speed=\"400000\"", "speed=\"-2\"", "f:18: <net> speed=\"-2\""},
+    {"speed=\"400000\"", "speed=\"4000x\"", "f:18: <net> speed=\"4000x\"; allowed: an integer"},
     {"device=\"0x2330\"", "device=\"0x20b0\"",
      "f:5: another GPU than that of line 11; unsupported: mixed GPUs"},
     {"<cpu numaid=\"0\">", "<nvlink target=\"x\" count=\"1\"/><cpu>",
@@ -209,7 +261,9 @@ int main(void)
     g_log_set_always_fatal(G_LOG_LEVEL_CRITICAL | G_LOG_FLAG_FATAL);
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, links_to_switches_and_adapters_are_added_up);
-    tcase_add_test(tcase, adapters_give_a_gpu_no_more_than_its_slot_takes);
+    tcase_add_loop_test(tcase, a_gpu_has_the_whole_adapters_that_its_slot_takes, 0,
+                        G_N_ELEMENTS(rails));
+    tcase_add_loop_test(tcase, what_a_file_lacks_is_assumed_and_said, 0, G_N_ELEMENTS(lacking));
     tcase_add_test(tcase, nvlink_that_a_file_leaves_out_is_assumed_and_said);
     tcase_add_test(tcase, cards_have_the_pcie_switches_of_the_file);
     tcase_add_test(tcase, a_bridge_joins_the_gpu_that_it_names);

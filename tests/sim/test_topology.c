@@ -4,6 +4,7 @@
 #include "tests/suite.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* Every documented group and key. */
 static const char *const sample = "[cluster]\n"                                       /* 1 */
@@ -342,10 +343,54 @@ START_TEST(missing_groups_are_refused)
 }
 END_TEST
 
+static GLogWriterOutput keep_message(GLogLevelFlags level, const GLogField *fields, gsize num,
+                                     gpointer text)
+{
+    for (gsize i = 0; i < num; i++)
+        if (level == G_LOG_LEVEL_MESSAGE && strcmp(fields[i].key, "MESSAGE") == 0)
+            g_string_append(text, fields[i].value);
+    return G_LOG_WRITER_HANDLED;
+}
+
+static Topology *loaded(const char *text)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *path = NULL;
+    const int file = g_file_open_tmp("topology-XXXXXX", &path, NULL);
+
+    ck_assert_int_ge(file, 0);
+    close(file);
+    ck_assert(g_file_set_contents(path, text, -1, NULL));
+    Topology *topology = topology_load(path, "topologies", &error);
+    unlink(path);
+    ck_assert_msg(topology != NULL, "%s", error == NULL ? "" : error->message);
+    return topology;
+}
+
+/* nccl-tests 232: one GPU beside four adapters of 50 GB/s was expected to have 200. */
+START_TEST(a_bandwidth_of_all_adapters_together_is_doubted_aloud)
+{
+    g_autoptr(GString) said = g_string_new(NULL);
+    g_autofree char *more = replace(sample, "bandwidth = 50 GB/s", "bandwidth = 200 GB/s");
+
+    g_log_set_writer_func(keep_message, said, NULL);
+    g_autoptr(Topology) plain = loaded(sample);
+    ck_assert_str_eq(said->str, "");
+    g_autoptr(Topology) doubted = loaded(more);
+    ck_assert_double_eq(g_array_index(doubted->networks, NetworkLevel, 1).bytes_per_s, 200e9);
+    ck_assert_msg(strstr(said->str, ": [network ib] bandwidth = 200 GB/s is more than a GPU's "
+                                    "host_link, 64 GB/s: it is what one GPU sends") != NULL,
+                  "%s", said->str);
+}
+END_TEST
+
 START_TEST(shipped_files_load_and_survive_printing)
 {
     GDir *dir = g_dir_open("topologies", 0, NULL);
+    g_autoptr(GString) said = g_string_new(NULL);
     guint num = 0;
+
+    g_log_set_writer_func(keep_message, said, NULL);
 
     ck_assert_ptr_nonnull(dir);
     for (const char *name; (name = g_dir_read_name(dir)) != NULL;) {
@@ -361,6 +406,7 @@ START_TEST(shipped_files_load_and_survive_printing)
     }
     g_dir_close(dir);
     ck_assert_uint_ge(num, 2);
+    ck_assert_str_eq(said->str, "");
 }
 END_TEST
 
@@ -390,6 +436,9 @@ START_TEST(unknown_names_are_refused_with_those_that_ship)
     g_clear_error(&error);
     ck_assert_ptr_null(topology_load("A800", "topologies", &error));
     ck_assert_ptr_nonnull(strstr(error->message, "(a800-sxm-80gb is a GPU; a topology says"));
+    g_clear_error(&error);
+    ck_assert_ptr_null(topology_load("H20", "topologies", &error)); /* rather than hgx-h200 */
+    ck_assert_ptr_nonnull(strstr(error->message, "(h20-sxm-96gb is a GPU; a topology says"));
 }
 END_TEST
 
@@ -433,6 +482,7 @@ int main(void)
                         G_N_ELEMENTS(refused));
     tcase_add_test(tcase, missing_groups_are_refused);
     tcase_add_test(tcase, shipped_files_load_and_survive_printing);
+    tcase_add_test(tcase, a_bandwidth_of_all_adapters_together_is_doubted_aloud);
     tcase_add_test(tcase, localhost_is_this_machine);
     tcase_add_test(tcase, unknown_names_are_refused_with_those_that_ship);
     tcase_add_test(tcase, damaged_files_give_an_error_or_a_topology_never_a_crash);

@@ -1,0 +1,13 @@
+/* Private to tables: what several of them print. */
+#pragma once
+
+#include "sim/table.h"
+
+/* Takes @line; NULL: nothing to say. */
+void table_print_remark(char *line);
+
+/* The model, the cluster, the batch, and what is assumed of them. */
+void table_print_inputs(const SearchRequest *request);
+
+/* Of a rank at its peak, by term. */
+void table_print_memory(const Plan *plan);
