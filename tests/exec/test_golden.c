@@ -121,17 +121,13 @@ static void train_and_compare(const Golden *golden, Runtime *runtime, guint vari
     JsonArray *runs = json_object_get_array_member(golden->json, "runs");
     JsonObject *want = json_array_get_object_element(runs, run_index);
     JsonObject *setting = json_object_get_object_member(want, "setting");
-    Sharding sharding = {
-        .strategy = variants[variant].strategy,
-        .form = variants[variant].form,
-        .prefetch = 1,
-        .live_units = 2,
-        .keep_root = TRUE,
-        .keep_last = TRUE,
-        .accumulate_sharded = variants[variant].sharded,
-    };
+    Sharding sharding = sharding_default;
     Workload workload;
     const guint micro_batches = variants[variant].micro_batches;
+
+    sharding.strategy = variants[variant].strategy;
+    sharding.form = variants[variant].form;
+    sharding.accumulate_sharded = variants[variant].sharded;
     const ProgramSpec spec = {
         .model = golden->model,
         .workload = workload_of(golden, setting, &workload),

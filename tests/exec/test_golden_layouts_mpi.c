@@ -89,14 +89,9 @@ static void read_case(Case *c, const Golden *golden, guint run)
     read_training(c);
     const Layout layout = layout_of(c->json);
     const char *accumulate = json_object_get_string_member(c->json, "accumulate");
-    c->sharding = (Sharding){
-        .form = run % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT,
-        .prefetch = 1,
-        .live_units = 2,
-        .keep_root = TRUE,
-        .keep_last = TRUE,
-        .accumulate_sharded = g_str_equal(accumulate, "sharded"),
-    };
+    c->sharding = sharding_default;
+    c->sharding.form = run % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT;
+    c->sharding.accumulate_sharded = g_str_equal(accumulate, "sharded");
     g_assert(strategy_from_name(json_object_get_string_member(c->json, "strategy"),
                                 &c->sharding.strategy));
     const Schedule schedule = read_schedule(c, golden, &layout, run);

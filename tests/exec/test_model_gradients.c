@@ -87,7 +87,7 @@ START_TEST(the_slope_along_every_gradient_is_its_length)
     g_autoptr(Data) data = layout_data_new(&text, 257, SEQ);
     const Workload workload = {
         .global_batch = BATCH, .seq_len = SEQ, .recipe = &recipe_fp32, .optimizer = OPTIMIZER_SGD};
-    const Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .prefetch = 1, .live_units = 2};
+    const Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .live_units = 1};
     const ProgramSpec spec = {
         .model = model,
         .workload = &workload,

@@ -73,13 +73,9 @@ static void make_spec(Parts *parts, const Trial *trial, guint ranks)
     parts->model = make_model(trial->style, trial->kv_heads, trial->tied);
     parts->workload = (Workload){
         .global_batch = BATCH, .seq_len = SEQ, .recipe = trial->recipe, .optimizer = OPTIMIZER_SGD};
-    parts->sharding = (Sharding){.strategy = trial->strategy,
-                                 .form = trial->form,
-                                 .prefetch = 1,
-                                 .live_units = 2,
-                                 .keep_root = TRUE,
-                                 .keep_last = TRUE,
-                                 .accumulate_sharded = TRUE};
+    parts->sharding = sharding_default;
+    parts->sharding.strategy = trial->strategy;
+    parts->sharding.form = trial->form;
     parts->spec = (ProgramSpec){
         .model = parts->model,
         .workload = &parts->workload,

@@ -50,7 +50,7 @@ static inline Model *case_model(const CaseShape *shape)
 }
 
 /* full_shard over @shard ranks in @replicate replicas, @micro_batches of 2 sequences of 8 tokens,
- * recipe zero, nothing kept, prefetch 1. */
+ * recipe zero, no unit kept. */
 static inline Case case_of(Model *model, guint replicate, guint shard, guint micro_batches)
 {
     Case made = {
@@ -59,15 +59,13 @@ static inline Case case_of(Model *model, guint replicate, guint shard, guint mic
                      .seq_len = 8,
                      .recipe = &recipe_zero,
                      .optimizer = OPTIMIZER_ADAMW},
-        .sharding = {.strategy = STRATEGY_FULL_SHARD,
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .schedule = {.micro_batch = 2, .micro_batches = micro_batches},
         .device = DEVICE_CPU,
         .threads = 1,
     };
 
+    made.sharding.keep_root = made.sharding.keep_last = FALSE;
     for (guint a = 0; a < NUM_AXES; a++)
         made.layout.size[a] = 1;
     made.layout.size[AXIS_DP_REPLICATE] = replicate;

@@ -444,11 +444,7 @@ START_TEST(a_row_is_predicted_as_estimate_predicts_it)
         .context = CONTEXT_RING,
         .fixed = {1, 1, 8, 1, 1},
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .framework = framework_from_name("torchtitan"),
     };
     g_autoptr(GError) error = NULL;

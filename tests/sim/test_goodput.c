@@ -107,7 +107,7 @@ static SearchRequest request_on(const Model *model, const Topology *topology)
         .context = -1,
         .fixed = {1, 1, 0, 1, 1},
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 3,
     };
 }

@@ -22,12 +22,7 @@ static SearchRequest request_of(const Model *model, const Topology *topology, gu
         .recipe = topology->gpu.kind == DEVICE_CPU ? &recipe_fp32 : &recipe_zero,
         .strategy = -1,
         .recompute = -1,
-        .sharding = {.form = FORM_PER_PARAMETER,
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 10,
     };
 }

@@ -173,16 +173,15 @@ static SearchRequest draw_request(GRand *random, const Model *model, const Topol
         .schedule = -1,
         .context = -1,
         .sequence_parallel = draw(random, 1) == 1,
-        .sharding = {.form = (Form)draw(random, 1),
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = draw(random, 1) == 1,
-                     .keep_last = draw(random, 1) == 1,
-                     .accumulate_sharded = draw(random, 1) == 1},
+        .sharding = sharding_default,
         .top = 1 + draw(random, 11),
         .sort = draw(random, 3) == 0 ? SORT_MEMORY : SORT_TIME,
     };
 
+    request.sharding.form = (Form)draw(random, 1);
+    request.sharding.keep_root = draw(random, 1) == 1;
+    request.sharding.keep_last = draw(random, 1) == 1;
+    request.sharding.accumulate_sharded = draw(random, 1) == 1;
     if (topology->gpu.kind == DEVICE_CUDA && draw(random, 1) == 1) {
         request.recipe = draw_recipe(random);
         request.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
@@ -281,7 +280,7 @@ START_TEST(as_few_layers_are_computed_again_as_fit)
             .virtual_stages = 1,
             .context = -1,
             .fixed = {3, 1, 1, 1, 1},
-            .sharding = {.prefetch = 1, .live_units = 2},
+            .sharding = sharding_default,
             .top = 8,
         };
         g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
