@@ -173,10 +173,11 @@ static double routed_seconds(Volume kind, double bytes, const CollectiveContext 
 {
     const Route route = route_of(context);
     const double ring_s = ring_seconds(kind, bytes, context, &route);
-    const gboolean has_tree =
-        kind == VOLUME_ALL_REDUCE && context->topology->gpu.kind == DEVICE_CUDA;
 
-    return has_tree ? MIN(ring_s, tree_seconds(bytes, context, &route)) : ring_s;
+    if (kind != VOLUME_ALL_REDUCE || context->topology->gpu.kind != DEVICE_CUDA)
+        return ring_s;
+    const double tree_s = tree_seconds(bytes, context, &route);
+    return MIN(ring_s, tree_s);
 }
 
 /* See all_to_all_seconds. */
@@ -363,6 +364,8 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype, const Collect
 double collective_link_seconds(Volume kind, guint64 bytes, DType dtype,
                                const CollectiveContext *context)
 {
-    return MAX(0, collective_seconds(kind, bytes, dtype, context) -
-                      collective_seconds(kind, 0, dtype, context));
+    const double moving_s = collective_seconds(kind, bytes, dtype, context) -
+                            collective_seconds(kind, 0, dtype, context);
+
+    return MAX(0, moving_s);
 }

@@ -219,11 +219,11 @@ static void repeat_forward(const Program *program, guint again, double **duratio
     for (guint s = 0; s < program->segments->len; s++) {
         const Segment *forward = program_segment(program, s);
 
-        if (strcmp(forward->name, name) == 0)
-            stand_still(
-                segment,
-                MAX(0, all_seconds(forward, durations[s]) - all_seconds(segment, durations[again])),
-                durations[again]);
+        if (strcmp(forward->name, name) != 0)
+            continue;
+        const double longer_s =
+            all_seconds(forward, durations[s]) - all_seconds(segment, durations[again]);
+        stand_still(segment, MAX(0, longer_s), durations[again]);
     }
 }
 

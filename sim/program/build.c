@@ -452,10 +452,14 @@ static void size_scratch(Builder *builder)
     for (guint s = 0; s < builder->program->segments->len; s++) {
         const Segment *segment = program_segment(builder->program, s);
 
-        for (guint i = 0; i < segment->num_ops; i++)
-            if (uses_scratch(builder, &segment->ops[i]))
-                bytes =
-                    MAX(bytes, op_workspace_bytes(&segment->ops[i], spec->device, spec->threads));
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+
+            if (!uses_scratch(builder, op))
+                continue;
+            const guint64 needed = op_workspace_bytes(op, spec->device, spec->threads);
+            bytes = MAX(bytes, needed);
+        }
     }
     program_tensor(builder->program, builder->scratch)->elements = (bytes + 3) / 4;
 }
