@@ -1,13 +1,11 @@
-#include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "tests/sim/least_recompute.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 /* Search over all axes against plain loops that price every choice. */
 
 typedef struct {
     const SearchRequest *request;
-    const CaseShape *shape;
     char *topology;
     GPtrArray *all; /* Plan */
     Case one;
@@ -19,17 +17,8 @@ static void add_choice(Everything *every)
 
     if (case_verdict(one, NULL) != VERDICT_OK)
         return;
-    Plan *plan = plan_new();
-    plan->model = case_model(every->shape);
-    plan->topology = topology_parse(every->topology, "case", "", NULL);
-    plan->workload = one->workload;
-    plan->layout = one->layout;
-    plan->sharding = one->sharding;
-    plan->schedule = one->schedule;
-    plan->sequence_parallel = one->sequence_parallel;
-    plan->context = one->context;
+    Plan *plan = case_plan(one, topology_parse(every->topology, "case", "", NULL));
     plan->framework = every->request->framework;
-    plan_set_target(plan);
     plan_price(plan);
     g_ptr_array_add(every->all, plan);
 }
@@ -58,7 +47,7 @@ static gboolean is_cut(guint layers, guint pp, guint virtual_stages)
 
 static void add_schedules(Everything *every, Strategy strategy)
 {
-    const guint pp = every->one.layout.size[AXIS_PP], layers = every->shape->layers;
+    const guint pp = every->one.layout.size[AXIS_PP], layers = every->one.model->layers;
 
     for (guint kind = 0; kind < NUM_SCHEDULES; kind++)
         for (guint v = 1; v <= MAX(layers / pp, 2); v++) {
@@ -99,8 +88,8 @@ static gboolean is_mesh(const Everything *every)
 
     return layout_world(layout) == request->gpus &&
            layout->size[AXIS_CP] == MAX(request->fixed[AXIS_CP], 1) &&
-           layout->size[AXIS_PP] <= every->shape->layers &&
-           layout->size[AXIS_TP] <= MIN(4, every->shape->heads);
+           layout->size[AXIS_PP] <= every->one.model->layers &&
+           layout->size[AXIS_TP] <= MIN(4, every->one.model->heads);
 }
 
 static void add_all(Everything *every)
@@ -228,7 +217,7 @@ static void compare_search(GRand *random, const Framework *framework)
     SearchRequest request = draw_request(random, model, topology);
     request.framework = framework;
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-    Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
+    Everything every = {&request, text, all, case_of(model, 1, 1, 1)};
 
     every.one.workload = (Workload){request.global_batch, request.seq_len, request.recipe,
                                     request.optimizer, request.expert_imbalance};
@@ -284,7 +273,7 @@ START_TEST(as_few_layers_are_computed_again_as_fit)
             .top = 8,
         };
         g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-        Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
+        Everything every = {&request, text, all, case_of(model, 1, 1, 1)};
 
         every.one.workload = (Workload){.global_batch = 12,
                                         .seq_len = 256,
