@@ -45,7 +45,7 @@ static inline char *cudnn_refusal(const TrainTest *test, const Program *program)
 /* The same for the training, in another layout. */
 static inline char *cudnn_refusal_of(const TrainTest *test, const TrainLayout *layout)
 {
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(test, layout, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
 
