@@ -116,7 +116,7 @@ static gboolean has_purpose(const Program *program, const Op *op, const char *pu
     const Stream *stream = program_stream(program, op->stream);
 
     return op_kind_is_communication(op->kind) &&
-           strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0;
+           strcmp(program_stream_purpose(program, stream), purpose) == 0;
 }
 
 void formula_received(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES])

@@ -62,10 +62,9 @@ static gboolean waits(const Program *program, const Call *call, guint op)
 static const Group *group_of(const ProgramSet *set, const Program *program, const Op *op,
                              guint rank)
 {
-    const GroupRef *group =
-        &g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group);
+    const Stream *stream = program_stream(program, op->stream);
 
-    return program_set_group(set, group->purpose, rank);
+    return program_set_group(set, program_stream_purpose(program, stream), rank);
 }
 
 static guint first_rank(const ProgramSet *set, guint class_index)

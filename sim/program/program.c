@@ -284,12 +284,29 @@ const char *volume_name(Volume volume)
     return volume_names[volume];
 }
 
+const GroupRef *program_stream_group(const Program *program, const Stream *stream)
+{
+    g_assert(stream->kind == STREAM_COMMUNICATION);
+    return &g_array_index(program->groups, GroupRef, stream->group);
+}
+
+const char *program_stream_purpose(const Program *program, const Stream *stream)
+{
+    return stream->kind == STREAM_COMMUNICATION ? program_stream_group(program, stream)->purpose
+                                                : "";
+}
+
+guint program_purpose_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
 guint op_group_size(const Program *program, const Op *op)
 {
-    const Stream *stream = program_stream(program, op->stream);
-
-    g_assert(stream->kind == STREAM_COMMUNICATION);
-    return g_array_index(program->groups, GroupRef, stream->group).size;
+    return program_stream_group(program, program_stream(program, op->stream))->size;
 }
 
 guint64 op_collective_elements(const Program *program, const Op *op)

@@ -212,6 +212,12 @@ static inline Stream *program_stream(const Program *program, guint i)
     return &g_array_index(program->streams, Stream, i);
 }
 
+/* The group of a stream that communicates; its purpose, "" of other streams; the ranks of a
+ * purpose's group, 1 where there is none. */
+const GroupRef *program_stream_group(const Program *program, const Stream *stream);
+const char *program_stream_purpose(const Program *program, const Stream *stream);
+guint program_purpose_ranks(const Program *program, const char *purpose);
+
 /* Copies to and from a file (the nvme tier); streams, as bits, on which such copies are: a thread
  * of its own runs what is on them, one after the other in the order of issue. */
 gboolean program_copies_file(const Program *program, const Op *op);

@@ -53,8 +53,7 @@ static double wait_s(const Loop *loop, guint rank, const Program *program, const
     const Group *group =
         !op_kind_is_communication(op->kind)
             ? NULL
-            : program_set_group(
-                  loop->set, g_array_index(program->groups, GroupRef, stream->group).purpose, rank);
+            : program_set_group(loop->set, program_stream_purpose(program, stream), rank);
 
     return group == NULL || group->ranks[group->size - 1] == rank ? 0 : 1e-3 * (rank + 1);
 }
