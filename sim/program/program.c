@@ -391,7 +391,14 @@ Volume op_volume(OpKind kind)
     }
 }
 
-void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
+static gboolean is_of_purpose(const Program *program, const Op *op, const char *purpose)
+{
+    const Stream *stream = program_stream(program, op->stream);
+
+    return purpose == NULL || strcmp(program_stream_purpose(program, stream), purpose) == 0;
+}
+
+void program_purpose_volume(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES])
 {
     memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
     for (guint c = 0; c < program->step.calls->len; c++) {
@@ -401,10 +408,15 @@ void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
         for (guint i = 0; i < segment->num_ops; i++) {
             const Op *op = &segment->ops[i];
 
-            if (op_kind_is_communication(op->kind))
+            if (op_kind_is_communication(op->kind) && is_of_purpose(program, op, purpose))
                 bytes[op_volume(op->kind)] += op_volume_bytes(program, op);
         }
     }
+}
+
+void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
+{
+    program_purpose_volume(program, NULL, bytes);
 }
 
 guint32 *program_first_ops(const Program *program)

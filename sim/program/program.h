@@ -261,8 +261,11 @@ guint64 op_collective_elements(const Program *program, const Op *op);
 guint64 op_volume_bytes(const Program *program, const Op *op);
 Volume op_volume(OpKind kind);
 
-/* The whole step's volume per kind (prologue and epilogue are not counted). */
+/* The whole step's volume per kind (prologue and epilogue are not counted); that of groups of one
+ * purpose ("shard", "tp", ...), NULL: of all. */
 void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES]);
+void program_purpose_volume(const Program *program, const char *purpose,
+                            guint64 bytes[NUM_VOLUMES]);
 guint64 program_num_ops(const Program *program); /* of a step */
 
 /* Ordinals of ops in a step: by call, that of its first op; one past the last call, their number.

@@ -442,6 +442,16 @@ static inline guint count_ops(const Program *program, OpKind kind)
     return count;
 }
 
+/* "rmsnorm linear linear ..." */
+static inline char *kinds_of(const Segment *segment)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    for (guint i = 0; i < segment->num_ops; i++)
+        g_string_append_printf(text, "%s%s", i == 0 ? "" : " ", op_kind_name(segment->ops[i].kind));
+    return g_string_free(g_steal_pointer(&text), FALSE);
+}
+
 /* Calls of the segments whose names end so. */
 static inline guint count_calls(const Program *program, const char *suffix)
 {

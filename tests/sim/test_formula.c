@@ -154,13 +154,13 @@ static void check_received(const Plan *plan, const Program *program, guint stage
         const char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
         guint64 some[NUM_VOLUMES];
 
-        formula_received(program, purpose, some);
+        program_purpose_volume(program, purpose, some);
         for (guint v = 0; v < NUM_VOLUMES; v++)
             sum[v] += some[v];
     }
     for (guint v = 0; v < NUM_VOLUMES; v++)
         ck_assert_uint_eq(sum[v], all[v]);
-    formula_received(program, "pp", handed);
+    program_purpose_volume(program, "pp", handed);
     ck_assert_uint_eq(handed[VOLUME_EXCHANGE], plan->layout.size[AXIS_PP] == 1
                                                    ? 0
                                                    : formula_handed_bytes(plan) *
