@@ -30,13 +30,6 @@ typedef struct {
     gboolean gpt2;     /* LayerNorm, biases, GELU, positions, one matrix for words in and out */
 } TrainLayout;
 
-static const char train_config[] =
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 2,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 24,"
-    " \"vocab_size\": 256, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
-
 static const char train_gpt2_config[] =
     "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
     " \"n_layer\": 4, \"n_head\": 2, \"n_inner\": 24, \"n_positions\": 64, \"vocab_size\": 256,"
@@ -69,8 +62,8 @@ static inline void train_test_open(TrainTest *test, const RuntimeOptions *option
     const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
     g_autoptr(GError) error = NULL;
 
-    test->model = model_parse(train_config, "config", "tiny", &error);
-    g_assert_no_error(error);
+    test->model = layout_model(&(LayoutShape){
+        .hidden = 16, .layers = 4, .heads = 2, .kv_heads = 2, .ffn = 24, .vocab = 256});
     test->gpt2 = model_parse(train_gpt2_config, "config", "tiny-gpt2", &error);
     g_assert_no_error(error);
     test->data = layout_data_new(&text, test->model->vocab, TRAIN_SEQ);

@@ -86,21 +86,22 @@ static inline Data *layout_data_new(const LayoutText *text, guint vocab, guint s
 
 typedef struct {
     guint hidden, layers, heads, kv_heads, ffn;
+    guint vocab;   /* 0 = 257 */
     gboolean tied; /* one matrix for words in and out */
 } LayoutShape;
 
-/* A small Llama of 257 words. */
+/* A small Llama. */
 static inline Model *layout_model(const LayoutShape *shape)
 {
     g_autoptr(GError) error = NULL;
     g_autofree char *config = g_strdup_printf(
         "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
         " \"hidden_size\": %u, \"num_hidden_layers\": %u, \"num_attention_heads\": %u,"
-        " \"num_key_value_heads\": %u, \"intermediate_size\": %u, \"vocab_size\": 257,"
+        " \"num_key_value_heads\": %u, \"intermediate_size\": %u, \"vocab_size\": %u,"
         " \"tie_word_embeddings\": %s, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
         " \"initializer_range\": 0.15}",
         shape->hidden, shape->layers, shape->heads, shape->kv_heads, shape->ffn,
-        shape->tied ? "true" : "false");
+        shape->vocab == 0 ? 257 : shape->vocab, shape->tied ? "true" : "false");
     Model *model = model_parse(config, "config", "small", &error);
 
     g_assert_no_error(error);
