@@ -367,12 +367,6 @@ static void find_params(Builder *builder)
     }
 }
 
-static LayerRange chunk_layers(const Builder *builder, guint chunk)
-{
-    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
-                          chunk);
-}
-
 /* What is computed again of this stage's blocks, and whether there is a rest. */
 static gboolean find_recompute(Builder *builder, guint chunks)
 {
@@ -380,7 +374,7 @@ static gboolean find_recompute(Builder *builder, guint chunks)
     gboolean some = FALSE, all = TRUE;
 
     for (guint c = builder->stage; c < chunks; c += builder->pp)
-        for (guint i = 0; i < chunk_layers(builder, c).count; i++) {
+        for (guint i = 0; i < builder_layers(builder, c).count; i++) {
             const gboolean again = schedule_recomputes(schedule, builder->pp, c, i);
 
             some |= again;
@@ -392,7 +386,7 @@ static gboolean find_recompute(Builder *builder, guint chunks)
 
 static void count_layers(Builder *builder, guint chunk, gboolean has_rest)
 {
-    const LayerRange range = chunk_layers(builder, chunk);
+    const LayerRange range = builder_layers(builder, chunk);
     guint all[NUM_LOTS] = {0}, sparse[NUM_LOTS] = {0};
 
     for (guint i = 0; i < range.count; i++) {

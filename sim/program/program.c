@@ -266,7 +266,7 @@ guint64 tensor_copy_bytes(const Tensor *tensor)
 
 guint64 tensor_bytes(const Program *program, const Tensor *tensor)
 {
-    return tensor_copy_bytes(tensor) * g_array_index(program->spaces, Space, tensor->space).count;
+    return tensor_copy_bytes(tensor) * tensor_num_copies(program, tensor);
 }
 
 MemoryTerm tensor_term(const Tensor *tensor)

@@ -225,7 +225,11 @@ guint32 program_file_streams(const Program *program);
 
 /* Bytes of one copy, and of all copies. */
 guint64 tensor_copy_bytes(const Tensor *tensor);
-guint64 tensor_bytes(const Program *program, const Tensor *tensor);
+guint64 tensor_bytes(const Program *program, const Tensor *tensor); /* of all copies */
+static inline guint tensor_num_copies(const Program *program, const Tensor *tensor)
+{
+    return g_array_index(program->spaces, Space, tensor->space).count;
+}
 
 /* @index counted around within @count; to divide takes long, and is rarely needed. */
 static inline guint index_within(gint index, gint count)
@@ -310,6 +314,7 @@ typedef struct {
 ProgramSet *program_set_new(guint num_ranks);                   /* no classes yet */
 guint program_set_add_class(ProgramSet *set, Program *program); /* takes */
 void program_set_assign(ProgramSet *set, guint rank, guint class_index);
+guint program_set_first_rank(const ProgramSet *set, guint class_index);
 void program_set_add_group(ProgramSet *set, const char *purpose, const guint *ranks, guint size);
 const Group *program_set_group(const ProgramSet *set, const char *purpose,
                                guint rank); /* NULL: none */

@@ -104,7 +104,7 @@ static guint64 tile_range_bytes(const Op *op, guint operands)
     return op->num_operands > operands ? 8 * (op->sizes.chunk + 1) * tiles : 0;
 }
 
-static guint64 cuda_aligned(guint64 bytes)
+guint64 op_library_aligned(guint64 bytes)
 {
     return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
 }
@@ -150,7 +150,7 @@ static guint64 library_attention_bytes(const Op *op)
     if (op->kind == OP_ATTENTION)
         return CUDA_LIBRARY_ALIGNMENT;
     const guint64 shared = s->heads == s->kv_heads ? 0 : (2 + 2) * rows * s->head_dim;
-    return cuda_aligned(4 * rows * s->head_dim) + cuda_aligned(4 * rows) +
+    return op_library_aligned(4 * rows * s->head_dim) + op_library_aligned(4 * rows) +
            4 * s->batch * seq * s->heads * s->head_dim + shared + CUDA_LIBRARY_ALIGNMENT;
 }
 

@@ -267,7 +267,7 @@ static inline char *layout_memory_problem(LayoutRun *run)
         const Tensor *tensor = program_tensor(program, t);
         const guint64 bytes = interpreter_touched_tensor(interpreter, t);
         const guint64 all = tensor_bytes(program, tensor);
-        const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
+        const guint copies = tensor_num_copies(program, tensor);
 
         spare += ARENA_ALIGNMENT * copies + (tensor->kind == TENSOR_WORKSPACE ? all - bytes : 0);
         if (tensor->persistence == PERSIST_STATE && bytes != all)

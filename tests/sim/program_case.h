@@ -100,7 +100,7 @@ static inline gint find_segment(const Program *program, const char *name)
 
 static inline guint copies_of(const Program *program, guint tensor)
 {
-    return g_array_index(program->spaces, Space, program_tensor(program, tensor)->space).count;
+    return tensor_num_copies(program, program_tensor(program, tensor));
 }
 
 /* Fails unless check says @what in one of its lines. */
