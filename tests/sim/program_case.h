@@ -17,7 +17,22 @@ static inline guint64 kind_bytes(const Program *program, TensorKind kind)
     return bytes;
 }
 
-/* The same, of those on the device. */
+static inline guint64 bytes_of_state(const Program *program)
+{
+    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
+           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
+}
+
+/* Of a step. */
+static inline guint64 volume_of(const Program *program, Volume volume)
+{
+    guint64 bytes[NUM_VOLUMES];
+
+    program_volume(program, bytes);
+    return bytes[volume];
+}
+
+/* Bytes of those on the device. */
 static inline guint64 device_bytes(const Program *program, TensorKind kind)
 {
     guint64 bytes = kind_bytes(program, kind);

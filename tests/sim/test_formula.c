@@ -139,12 +139,6 @@ static Plan plan_of(const Case *from)
     };
 }
 
-static guint64 state_of(const Program *program)
-{
-    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
-           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
-}
-
 static void check_received(const Plan *plan, const Program *program, guint stage)
 {
     guint64 all[NUM_VOLUMES], sum[NUM_VOLUMES] = {0}, handed[NUM_VOLUMES];
@@ -193,9 +187,9 @@ START_TEST(state_and_exchanges_are_those_of_the_programs)
         for (guint s = 0; s < set->num_classes; s++) {
             const double formula = formula_state_bytes(&plan, set->classes[s]);
 
-            ck_assert_msg(fabs(formula - (double)state_of(set->classes[s])) < 1,
+            ck_assert_msg(fabs(formula - (double)bytes_of_state(set->classes[s])) < 1,
                           "%s: stage %u: %.1f, %" G_GUINT64_FORMAT, text, s, formula,
-                          state_of(set->classes[s]));
+                          bytes_of_state(set->classes[s]));
             check_received(&plan, set->classes[s], s);
         }
         staged += set->num_classes > 1;
