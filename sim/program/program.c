@@ -296,14 +296,6 @@ const char *program_stream_purpose(const Program *program, const Stream *stream)
                                                 : "";
 }
 
-guint program_purpose_ranks(const Program *program, const char *purpose)
-{
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
-}
-
 guint op_group_size(const Program *program, const Op *op)
 {
     return program_stream_group(program, program_stream(program, op->stream))->size;

@@ -6,6 +6,7 @@
 #include "sim/program/op.h"
 
 #include <glib.h>
+#include <string.h>
 
 typedef enum {
     TENSOR_PARAMETER,     /* stored: shard, or whole where not sharded */
@@ -212,11 +213,18 @@ static inline Stream *program_stream(const Program *program, guint i)
     return &g_array_index(program->streams, Stream, i);
 }
 
-/* The group of a stream that communicates; its purpose, "" of other streams; the ranks of a
- * purpose's group, 1 where there is none. */
+/* The group of a stream that communicates; its purpose, "" of other streams. */
 const GroupRef *program_stream_group(const Program *program, const Stream *stream);
 const char *program_stream_purpose(const Program *program, const Stream *stream);
-guint program_purpose_ranks(const Program *program, const char *purpose);
+
+/* Of a purpose's group; 1 where there is none. */
+static inline guint program_purpose_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
 
 /* Copies to and from a file (the nvme tier); streams, as bits, on which such copies are: a thread
  * of its own runs what is on them, one after the other in the order of issue. */
