@@ -94,15 +94,6 @@ int command_check(int argc, char **argv, GError **error)
 }
 
 /* Ranks of a class are equal: the first of each stands for them. */
-static guint first_rank(const ProgramSet *set, guint class_index)
-{
-    guint rank = 0;
-
-    while (set->class_of[rank] != class_index)
-        rank++;
-    return rank;
-}
-
 static void append_event(const ProgramSet *set, const SimulatedOp *done, GArray *events)
 {
     const Program *program = set->classes[done->class_index];
@@ -110,7 +101,7 @@ static void append_event(const ProgramSet *set, const SimulatedOp *done, GArray 
     const Segment *segment = program_segment(program, call->segment);
     const Op *op = &segment->ops[done->op];
     const TraceEvent event = {
-        .rank = first_rank(set, done->class_index),
+        .rank = program_set_first_rank(set, done->class_index),
         .stream = program_stream(program, op->stream)->name,
         .name = program_op_label(program, call, op),
         .start_s = done->start_s,

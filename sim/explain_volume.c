@@ -156,7 +156,7 @@ static void print_traffic(const Program *program, const Traffic *traffic)
     g_autofree char *unit = bytes_text((guint64)traffic->unit_bytes);
     const char *separator = "; ";
 
-    formula_received(program, traffic->purpose, received);
+    program_purpose_volume(program, traffic->purpose, received);
     g_print("  %-9s %4u ranks: %s = %s", traffic->purpose, traffic->ranks, traffic->unit, unit);
     for (guint v = 0; v < NUM_VOLUMES; v++) {
         if (received[v] == 0)
@@ -186,7 +186,7 @@ static JsonObject *traffic_answer(const Program *program, const Traffic *traffic
     JsonObject *object = json_object_new(), *bytes = json_object_new(), *times = json_object_new();
     guint64 received[NUM_VOLUMES];
 
-    formula_received(program, traffic->purpose, received);
+    program_purpose_volume(program, traffic->purpose, received);
     for (guint v = 0; v < NUM_VOLUMES; v++) {
         if (received[v] == 0)
             continue;

@@ -111,28 +111,6 @@ char *formula_bubble_text(const Schedule *schedule, guint pp)
                            micro_batches, pp - 1);
 }
 
-static gboolean has_purpose(const Program *program, const Op *op, const char *purpose)
-{
-    const Stream *stream = program_stream(program, op->stream);
-
-    return op_kind_is_communication(op->kind) &&
-           strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0;
-}
-
-void formula_received(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES])
-{
-    memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
-    for (guint c = 0; c < program->step.calls->len; c++) {
-        const Call *call = &g_array_index(program->step.calls, Call, c);
-        const Segment *segment = program_segment(program, call->segment);
-
-        for (guint o = 0; o < segment->num_ops; o++)
-            if (has_purpose(program, &segment->ops[o], purpose))
-                bytes[op_volume(segment->ops[o].kind)] +=
-                    op_volume_bytes(program, &segment->ops[o]);
-    }
-}
-
 guint64 formula_handed_bytes(const Plan *plan)
 {
     const guint *size = plan->layout.size;

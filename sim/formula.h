@@ -42,9 +42,6 @@ double formula_bubble(const Schedule *schedule, guint pp);
 /* That formula in words: "(p - 1) / (v m + p - 1) = 3 / (2 x 16 + 3)". */
 char *formula_bubble_text(const Schedule *schedule, guint pp);
 
-/* Bytes that a rank receives in a step from groups of one purpose ("shard", "tp", ...), by kind. */
-void formula_received(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES]);
-
 /* Bytes of what one chunk of the model hands to the next: an activation of one micro-batch. */
 guint64 formula_handed_bytes(const Plan *plan);
 

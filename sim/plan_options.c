@@ -325,11 +325,8 @@ static gboolean read_fixed(PlanInputs *inputs, const PlanOptions *o, gboolean es
 
     request->sequence_parallel = TRUE;
     request->searches_units = TRUE;
-    request->sharding = (Sharding){.form = FORM_PER_PARAMETER,
-                                   .prefetch = 1,
-                                   .keep_root = TRUE,
-                                   .keep_last = TRUE,
-                                   .accumulate_sharded = TRUE};
+    request->sharding = sharding_default;
+    request->sharding.live_units = 0; /* not given */
     if (o->fix != NULL && !plan_fix_read(request, "fix", o->fix, FALSE, error))
         return FALSE;
     if (estimate && o->layout != NULL &&

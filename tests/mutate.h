@@ -1,7 +1,17 @@
-/* Random damage to a text, for tests that nothing may crash. */
+/* Texts that are changed: in one place, or by random damage that nothing may crash of. */
 #pragma once
 
+#include <check.h>
 #include <glib.h>
+
+/* @text with the first @from replaced; there must be one. */
+static inline char *replaced(const char *text, const char *from, const char *to)
+{
+    g_auto(GStrv) parts = g_strsplit(text, from, 2);
+
+    ck_assert_msg(g_strv_length(parts) == 2, "%s", from);
+    return g_strjoinv(to, parts);
+}
 
 /* Of 1 to 4 kinds: cut, overwritten, repeated, removed or foreign pieces.  Never a NUL byte. */
 static inline char *mutate(const char *text, GRand *random)

@@ -39,12 +39,7 @@ static Plan *make_plan(const Topology *topology, gboolean tiny, guint ranks, GEr
                                 .seq_len = tiny ? TINY_TOKENS : TOKENS,
                                 .recipe = &recipe_fp32,
                                 .optimizer = OPTIMIZER_ADAMW};
-    plan->sharding = (Sharding){.strategy = STRATEGY_FULL_SHARD,
-                                .prefetch = 1,
-                                .live_units = 2,
-                                .keep_root = TRUE,
-                                .keep_last = TRUE,
-                                .accumulate_sharded = TRUE};
+    plan->sharding = sharding_default;
     plan->schedule = (Schedule){.micro_batch = 2, .micro_batches = 1};
     const ProgramSpec spec = plan_spec(plan);
     g_autoptr(ProgramSet) set = program_compile(&spec);

@@ -67,7 +67,9 @@ static double deadline_of(const CommRendezvous *how)
 /* For poll(): until @end_s, but to look again within a second in any case. */
 static int wait_ms(double end_s)
 {
-    return (int)(1e3 * CLAMP(end_s - clock_s(), 0.0, 1.0)) + 1;
+    const double left_s = end_s - clock_s();
+
+    return (int)(1e3 * CLAMP(left_s, 0.0, 1.0)) + 1;
 }
 
 /* ---- rank 0 ---- */
@@ -228,7 +230,7 @@ static gboolean call_off(Host *host, ErrorCode code, const char *why, GError **e
             tcp_stop(g_array_index(host->guests, Guest, 0).fd, &stop);
             drop_guest(host, 0);
         }
-        poll(&door, 1, wait_ms(MIN(end_s, clock_s() + 1.0)));
+        poll(&door, 1, wait_ms(end_s));
     } while (clock_s() < end_s);
     return fail(error, code, "%s", why);
 }

@@ -285,13 +285,6 @@ static void run_cast(CudaDevice *device, const Launch *launch)
 
 /* ---- unit ops ---- */
 
-/* Where @span begins in operand @i. */
-static guint64 offset_of(const Launch *launch, guint i, const ShardSpan *span)
-{
-    g_assert(launch->part[i] != PART_NONE);
-    return launch->part[i] == PART_SHARD ? span->shard_offset : span->full_offset;
-}
-
 /* What this rank owns of each parameter; @operand: where each array of a piece lies, by what the
  * CudaPiece calls it, or -1. */
 static guint pieces_of(const Launch *launch, const gint operand[4],
@@ -306,7 +299,7 @@ static guint pieces_of(const Launch *launch, const gint operand[4],
 
         for (guint i = 0; i < G_N_ELEMENTS(offset); i++)
             if (operand[i] >= 0)
-                offset[i] = offset_of(launch, (guint)operand[i], &span);
+                offset[i] = launch_offset(launch, (guint)operand[i], &span);
         pieces[p] = (CudaPiece){.elements = span.elements,
                                 .parameter = offset[0],
                                 .gradient = offset[1],

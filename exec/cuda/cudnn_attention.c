@@ -4,7 +4,7 @@
 #include "exec/cuda/cudnn_attention.h"
 
 #include "sim/base/error.h"
-#include "sim/program/cuda_blocks.h"
+#include "sim/program/op.h"
 
 #include <math.h>
 
@@ -203,11 +203,6 @@ static CudnnGraph *backward_graph(const Cudnn *cudnn, const CudnnAttentionShape 
 
 /* ---- plans ---- */
 
-static guint64 aligned(guint64 bytes)
-{
-    return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
-}
-
 CudnnAttention *cudnn_attention_new(const Cudnn *cudnn, const CudnnTarget *target,
                                     const CudnnAttentionShape *shape, guint64 limit_bytes,
                                     GError **error)
@@ -216,8 +211,8 @@ CudnnAttention *cudnn_attention_new(const Cudnn *cudnn, const CudnnTarget *targe
     const guint64 rows = (guint64)(shape->batch * shape->seq * shape->heads);
 
     attention->shape = *shape;
-    attention->dq_sums_bytes = aligned(4 * rows * (guint64)shape->head_dim);
-    attention->dots_bytes = aligned(4 * rows);
+    attention->dq_sums_bytes = op_library_aligned(4 * rows * (guint64)shape->head_dim);
+    attention->dots_bytes = op_library_aligned(4 * rows);
     const guint64 own_bytes = attention->dq_sums_bytes + attention->dots_bytes;
     if (limit_bytes < own_bytes) {
         fail(error, ERROR_RUNTIME,

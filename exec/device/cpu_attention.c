@@ -54,16 +54,6 @@ static float exponentials(float *s, guint64 seen, guint64 keys, float max)
     return sum;
 }
 
-static float row_max(const float *s, guint64 n)
-{
-    float max = -INFINITY;
-
-#pragma omp simd reduction(max : max)
-    for (guint64 j = 0; j < n; j++)
-        max = s[j] > max ? s[j] : max;
-    return max;
-}
-
 /* One tile of keys joins the running softmax of the tile's rows. */
 static void softmax_rows(const ForwardTile *tile, RowRange queries, const KeyTile *keys)
 {
@@ -72,7 +62,7 @@ static void softmax_rows(const ForwardTile *tile, RowRange queries, const KeyTil
     for (guint64 i = keys->hidden; i < queries.count; i++) {
         float *s = tile->scores + i * keys->count, *o = tile->o + i * dim;
         const guint64 seen = attention_seen(&tile->mask, queries.first + i, keys);
-        const float own = row_max(s, seen), old = tile->max[i];
+        const float own = cpu_max(s, seen), old = tile->max[i];
         const float max = own > old ? own : old;
         const float factor = max == old ? 1 : cpu_exp(old - max); /* both may be -inf */
 

@@ -34,16 +34,6 @@ typedef struct {
     const float *x;
 } Chunk;
 
-static float row_max(const float *z, guint64 vocab)
-{
-    float max = -INFINITY;
-
-#pragma omp simd reduction(max : max)
-    for (guint64 j = 0; j < vocab; j++)
-        max = z[j] > max ? z[j] : max;
-    return max;
-}
-
 /* z becomes e^(z - max); returns the sum. */
 static double row_exp(float *z, guint64 vocab, float max)
 {
@@ -70,7 +60,7 @@ static double softmax_gradient(float *z, guint64 vocab, gint32 label, float scal
         return 0;
     }
     g_assert(label >= 0 && (guint64)label < vocab);
-    const float of_label = z[label], max = row_max(z, vocab);
+    const float of_label = z[label], max = cpu_max(z, vocab);
     const double sum = row_exp(z, vocab, max);
     const float factor = (float)((double)scale / sum);
 #pragma omp simd
@@ -308,7 +298,7 @@ static void stats_of_row(gconstpointer context, guint64 i)
     const guint64 index = (guint64)label - head->first;
 
     stats[STATS_LABEL] = label >= 0 && index < head->count ? z[index] : 0;
-    stats[STATS_MAX] = row_max(z, head->count);
+    stats[STATS_MAX] = cpu_max(z, head->count);
     stats[STATS_SUM] = (float)row_exp(z, head->count, stats[STATS_MAX]);
 }
 

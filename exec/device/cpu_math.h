@@ -1,7 +1,10 @@
-/* An exponential that compilers vectorise, without giving up NaN and infinity. */
+/* What softmax is made of, as compilers vectorise it: the largest of a row, and an exponential that
+ * does not give up NaN and infinity. */
 #pragma once
 
 #include "exec/device/cpu_block.h"
+
+#include <math.h>
 
 /* e^x within 2 ulp; NaN gives NaN, overflow infinity, underflow 0.
  *
@@ -33,4 +36,14 @@ static inline float cpu_exp(float x)
     const float high = float_from_bits((guint32)(exponent - half + 127) << 23);
 
     return p * low * high;
+}
+
+static inline float cpu_max(const float *values, guint64 n)
+{
+    float max = -INFINITY;
+
+#pragma omp simd reduction(max : max)
+    for (guint64 j = 0; j < n; j++)
+        max = values[j] > max ? values[j] : max;
+    return max;
 }

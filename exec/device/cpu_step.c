@@ -27,13 +27,6 @@ static ShardSpan span_of(const Launch *launch, guint param)
     return unit_map_span(launch->map, param, launch->map_rank);
 }
 
-/* Where @span begins in operand @i. */
-static guint64 span_offset(const Launch *launch, guint i, const ShardSpan *span)
-{
-    g_assert(launch->part[i] != PART_NONE);
-    return launch->part[i] == PART_SHARD ? span->shard_offset : span->full_offset;
-}
-
 /* ---- squared norm ---- */
 
 /* Runs of a span that are summed apart, whatever the threads. */
@@ -65,7 +58,7 @@ typedef struct {
 static void one_run(gconstpointer context, guint64 run)
 {
     const SquaredRuns *to = context;
-    const guint64 elements = to->span->elements, offset = span_offset(to->launch, 0, to->span);
+    const guint64 elements = to->span->elements, offset = launch_offset(to->launch, 0, to->span);
     const guint64 start = run * elements / NORM_RUNS, end = (run + 1) * elements / NORM_RUNS;
 
     to->runs[run] =
@@ -148,13 +141,13 @@ static void update_take(Update *update, guint param)
 static float *fp32_at(const Update *update, guint operand, guint64 start)
 {
     return (float *)update->launch->operand[operand] +
-           span_offset(update->launch, operand, &update->span) + start;
+           launch_offset(update->launch, operand, &update->span) + start;
 }
 
 static const float *gradient_at(const Update *update, guint64 start, guint64 n, float *buffer)
 {
     return block_read(update->launch->op->dtype_out, update->launch->operand[1],
-                      span_offset(update->launch, 1, &update->span) + start, n, buffer);
+                      launch_offset(update->launch, 1, &update->span) + start, n, buffer);
 }
 
 /* The number of element @at of this rank's part, and how many follow each other from there on. */
@@ -171,7 +164,7 @@ static guint64 number_of(const RoundingNumbers *numbers, guint64 at, guint64 *ru
 static void round_by_chance(const Update *update, guint64 start, guint64 n, const float *master)
 {
     guint16 *to = (guint16 *)update->launch->operand[0] +
-                  span_offset(update->launch, 0, &update->span) + start;
+                  launch_offset(update->launch, 0, &update->span) + start;
     guint16 bits[CPU_BLOCK];
     guint64 run;
 
@@ -192,7 +185,7 @@ static void round_master(const Update *update, guint64 start, guint64 n, const f
         round_by_chance(update, start, n, master);
     else if (update->master != 0)
         block_write(update->launch->op->dtype, update->launch->operand[0],
-                    span_offset(update->launch, 0, &update->span) + start, n, master);
+                    launch_offset(update->launch, 0, &update->span) + start, n, master);
 }
 
 /* g = grad coef;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2

@@ -142,6 +142,13 @@ static inline void *launch_optional(const Launch *launch, guint required)
     return launch->op->num_operands > required ? launch->operand[required] : NULL;
 }
 
+/* Where @span of one of the unit's parameters begins in operand @i. */
+static inline guint64 launch_offset(const Launch *launch, guint i, const ShardSpan *span)
+{
+    g_assert(launch->part[i] != PART_NONE);
+    return launch->part[i] == PART_SHARD ? span->shard_offset : span->full_offset;
+}
+
 /* Whether this call adds to what operand @i holds. */
 static inline gboolean launch_adds(const Launch *launch, guint i)
 {

@@ -31,11 +31,6 @@ struct ArenaGuard {
     GArray *gaps;    /* Gap */
 };
 
-static guint num_copies(const Program *program, const Tensor *tensor)
-{
-    return g_array_index(program->spaces, Space, tensor->space).count;
-}
-
 static gint by_begin(gconstpointer a, gconstpointer b)
 {
     const Range *left = a, *right = b;
@@ -52,7 +47,8 @@ static GArray *sorted_tensors(const ArenaGuard *guard)
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
         const Range range = {tensor->offset,
-                             tensor->offset + tensor->stride * num_copies(program, tensor), t};
+                             tensor->offset + tensor->stride * tensor_num_copies(program, tensor),
+                             t};
 
         if (tensor->tier == guard->tier)
             g_array_append_val(ranges, range);
@@ -85,7 +81,7 @@ static GArray *sorted_copies(const ArenaGuard *guard)
     for (guint t = 0; t < guard->program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(guard->program, t);
 
-        for (guint c = 0; c < num_copies(guard->program, tensor); c++) {
+        for (guint c = 0; c < tensor_num_copies(guard->program, tensor); c++) {
             const guint64 begin = guard->offset[t] + c * tensor->stride;
             const Range range = {begin, begin + tensor_copy_bytes(tensor), t};
 

@@ -3,6 +3,7 @@
 #include "exec/base/random.h"
 #include "exec/run/op_number.h"
 #include "sim/base/error.h"
+#include "sim/program/written.h"
 
 #include <string.h>
 
@@ -19,14 +20,12 @@ typedef struct {
     GArray *overlaps;         /* guint: places that share bytes with it, itself first */
     Touch touch[MAX_STREAMS]; /* newest access */
     Touch write[MAX_STREAMS]; /* newest write */
-    guint64 written;          /* what holds data: a bit a parameter, or ALL_WRITTEN */
+    guint64 written;          /* written.h */
     guint64 lost_at;          /* the op that overwrote it, and as what; 0 = nothing was written */
     guint lost_to;
     gboolean dying, poisoned;
     guint64 died_at; /* the last op of its life */
 } Place;
-
-static const guint64 ALL_WRITTEN = G_GUINT64_CONSTANT(1) << 63;
 
 struct Checker {
     const Program *program;
@@ -57,11 +56,6 @@ static const char *place_name(const Checker *checker, const Place *place)
 
 /* ---- setting up ---- */
 
-static guint num_copies(const Program *program, guint tensor)
-{
-    return g_array_index(program->spaces, Space, program_tensor(program, tensor)->space).count;
-}
-
 /* Where an arena begins when those of the tiers before it lie before it. */
 static guint64 tier_begin(const Program *program, Tier tier)
 {
@@ -78,13 +72,14 @@ static void add_places(Checker *checker)
 
     checker->first_place = g_new0(guint, program->tensors->len + 1);
     for (guint t = 0; t < program->tensors->len; t++)
-        checker->first_place[t + 1] = checker->first_place[t] + num_copies(program, t);
+        checker->first_place[t + 1] =
+            checker->first_place[t] + tensor_num_copies(program, program_tensor(program, t));
     checker->num_places = checker->first_place[program->tensors->len];
     checker->places = g_new0(Place, checker->num_places);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
 
-        for (guint c = 0; c < num_copies(program, t); c++) {
+        for (guint c = 0; c < tensor_num_copies(program, tensor); c++) {
             const guint64 begin =
                 tier_begin(program, tensor->tier) + tensor->offset + c * tensor->stride;
 
@@ -314,29 +309,10 @@ static gboolean check_flight(const Checker *checker, guint64 at, const Place *pl
     return TRUE;
 }
 
-static guint64 param_bit(const Operand *operand)
-{
-    return operand->param == WHOLE_TENSOR ? ALL_WRITTEN
-                                          : G_GUINT64_CONSTANT(1) << (operand->param % 62);
-}
-
-/* A unit is written whole or parameter by parameter. */
-static gboolean is_written(const Checker *checker, const Place *place, const Operand *operand)
-{
-    const gint unit = program_tensor(checker->program, place->tensor)->unit;
-
-    if (place->written & (ALL_WRITTEN | param_bit(operand)))
-        return TRUE;
-    if (operand->param != WHOLE_TENSOR || unit == NO_UNIT)
-        return FALSE;
-    const guint64 parts = unit_map_param_bits(program_unit(checker->program, (guint)unit)->map);
-    return (place->written & parts) == parts;
-}
-
 static gboolean check_held(const Checker *checker, guint64 at, const Place *place,
                            const Operand *operand, GError **error)
 {
-    if (is_written(checker, place, operand))
+    if (written_covers(checker->program, place->written, operand))
         return TRUE;
     if (place->poisoned) {
         g_autofree char *last = label(checker, place->died_at);
@@ -381,7 +357,7 @@ static gboolean take(Checker *checker, guint64 at, Place *place, const Operand *
         other->lost_at = at;
         other->lost_to = (guint)(place - checker->places);
     }
-    place->written |= param_bit(operand);
+    place->written |= written_bits(operand);
     return TRUE;
 }
 

@@ -9,26 +9,10 @@
  * without the device's memory), has finished it.  That is the only waiting of the host inside a
  * step; all waits of the program are the device's, by events. */
 #include "exec/base/process.h"
-#include "exec/run/interpreter_state.h"
-#include "exec/run/transfer.h"
+#include "exec/run/lane_job.h"
 #include "sim/base/error.h"
 
 #include <string.h>
-
-/* An op for another thread. */
-typedef struct {
-    Interpreter *interpreter;
-    Launch launch;
-    guint stream, micro_batch;
-    guint64 at;       /* progress_at() */
-    OpTime *time;     /* NULL: not sampled */
-    const Call *call; /* NULL: not in a step */
-    guint op;         /* in its segment */
-    guint32 number;   /* in the step */
-    guint64 step;
-    double step_start_s;
-    guint64 after[NUM_LANES]; /* of other lanes: their jobs that come first */
-} Job;
 
 /* ---- operands ---- */
 
@@ -74,165 +58,11 @@ static gboolean is_skipped(Interpreter *interpreter, const Op *op)
     return *(const double *)interpreter_tensor(interpreter, (guint)op->predicate, 0) == 0.0;
 }
 
-/* ---- the other threads ---- */
-
-/* A collective of one rank on a device with queues: at most a copy there, which never passes
- * through the host. */
-static void copy_alone(const Interpreter *interpreter, const Job *job)
-{
-    const Launch *launch = &job->launch;
-    const Op *op = launch->op;
-    const ShardPiece whole = {.chunk = op->sizes.elements};
-    const ShardPiece *pieces = launch->map == NULL ? &whole : launch->map->pieces;
-    const guint num_pieces = launch->map == NULL ? 1 : launch->map->num_pieces;
-    const gboolean gather = op->kind == OP_ALL_GATHER;
-    const gsize size = dtype_bytes(op->dtype);
-    Device *device = runtime_device(interpreter->runtime);
-
-    for (guint p = 0; op->num_operands == 2 && p < num_pieces; p++) {
-        const gsize full = pieces[p].full_offset * size, shard = pieces[p].shard_offset * size;
-
-        if (pieces[p].chunk == 0 ||
-            (launch->map != NULL && !unit_map_in_set(launch->map, p, op->params)))
-            continue;
-        device_queues(device)->copy(
-            device, job->stream, (guint8 *)launch->operand[1] + (gather ? full : shard),
-            (const guint8 *)launch->operand[0] + (gather ? shard : full), pieces[p].chunk * size);
-    }
-}
-
-static gboolean copy_file(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    const Op *op = job->launch.op;
-    const StorageCopy copy = {.stream = job->stream,
-                              .to = job->launch.operand[1],
-                              .from = job->launch.operand[0],
-                              .bytes = op->sizes.elements * dtype_bytes(op->dtype),
-                              .progress =
-                                  &runtime_peer(interpreter->runtime, interpreter->rank)->progress};
-
-    return storage_copy(interpreter->tiers.storage, &copy, error);
-}
-
-/* A cast before a gather, a sum after a reduction and a copy to or from host memory are the
- * device's. */
-static gboolean run_transfer(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    const Transfer transfer = {interpreter->program, interpreter->groups[job->stream],
-                               interpreter->own_chunks, job->micro_batch};
-    Launch host;
-
-    if (program_copies_file(interpreter->program, job->launch.op))
-        return copy_file(interpreter, job, error);
-    if (!op_kind_is_communication(job->launch.op->kind)) {
-        device_run(runtime_device(interpreter->runtime), &job->launch);
-        return TRUE;
-    }
-    if (interpreter->events != NULL && transfer.group->size == 1 &&
-        job->launch.op->kind != OP_EXCHANGE) {
-        copy_alone(interpreter, job);
-        return TRUE;
-    }
-    if (interpreter->staging == NULL)
-        return transfer_run(&transfer, &job->launch, error);
-    return staging_in(interpreter->staging, &transfer, &job->launch, &host, error) &&
-           transfer_run(&transfer, &host, error) &&
-           staging_out(interpreter->staging, &transfer, &job->launch, &host, error);
-}
-
-/* The job of a step on a device with queues. */
-static gboolean run_between_events(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    OpEvents *events = interpreter->events;
-
-    op_events_wait(events, job->step, job->call, job->op);
-    if (job->time != NULL)
-        op_events_begin(events, job->number, job->stream);
-    if (!run_transfer(interpreter, job, error))
-        return FALSE;
-    if (job->time != NULL)
-        op_events_end(events, job->number, job->stream);
-    op_events_record(events, job->step, job->number, job->stream);
-    return TRUE;
-}
-
-/* In check mode, members first compare what they are about to do.  Those that differ do nothing:
- * the main thread says so when it looks next. */
-static gboolean run_op(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    gboolean same = TRUE;
-
-    if (interpreter->checker == NULL)
-        return run_transfer(interpreter, job, error);
-    checker_delay(interpreter->checker, job->at, 0);
-    if (op_kind_is_communication(job->launch.op->kind) &&
-        !agreement_reach(interpreter->agreement, interpreter->groups[job->stream], job->at, &same,
-                         error))
-        return FALSE;
-    if (same && !run_transfer(interpreter, job, error))
-        return FALSE;
-    checker_delay(interpreter->checker, job->at, 1);
-    return TRUE;
-}
-
-static gboolean wait_for_lanes(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    for (guint l = 0; l < NUM_LANES; l++)
-        if (!runtime_wait_in_job(interpreter->runtime, (ProgressLane)l, job->after[l], error))
-            return FALSE;
-    return TRUE;
-}
-
-/* Of a copy, which has no peers to be known by, also where in the step it is. */
-static void name_op(const Interpreter *interpreter, const Job *job, GError **error)
-{
-    const Op *op = job->launch.op;
-    g_autofree char *label = job->call == NULL || op_kind_is_communication(op->kind)
-                                 ? g_strdup(op_kind_name(op->kind))
-                                 : program_op_label(interpreter->program, job->call, op);
-
-    g_prefix_error(error, "%s: ", label);
-}
-
-static gboolean run_job(Comm *comm, gconstpointer data, GError **error)
-{
-    const Job *job = data;
-    const Interpreter *interpreter = job->interpreter;
-    const ProgressLane lane = interpreter->lane[job->stream];
-    const gboolean has_events = interpreter->events != NULL && job->call != NULL;
-
-    if (!wait_for_lanes(interpreter, job, error))
-        return FALSE;
-    const double start = clock_s();
-    progress_begin(&comm->progress, lane, job->at);
-    if (!(has_events ? run_between_events : run_op)(interpreter, job, error)) {
-        name_op(interpreter, job, error);
-        return FALSE;
-    }
-    progress_end(&comm->progress, lane);
-    if (job->time != NULL)
-        *job->time = (OpTime){start - job->step_start_s, clock_s() - job->step_start_s};
-    return TRUE;
-}
-
-static guint64 post(Interpreter *interpreter, const Job *job)
-{
-    G_STATIC_ASSERT(sizeof *job <= RUNTIME_JOB_BYTES);
-    return runtime_post(interpreter->runtime, interpreter->lane[job->stream], run_job, job,
-                        sizeof *job);
-}
-
-static gboolean wait_for_job(Interpreter *interpreter, const Job *job, guint64 ordinal)
-{
-    return ordinal != 0 &&
-           runtime_wait(interpreter->runtime, interpreter->lane[job->stream], ordinal);
-}
-
 /* ---- running ---- */
 
 /* For op @number of this step or (@back = 1) the one before.  What computes waits here, a @job when
  * its turn has come: a queue keeps the order of issue. */
-static gboolean wait_event_of(Interpreter *interpreter, Job *job, guint back, guint32 number)
+static gboolean wait_event_of(Interpreter *interpreter, LaneJob *job, guint back, guint32 number)
 {
     const guint64 ordinal = interpreter->ordinals[back][number];
     const ProgressLane lane = interpreter->op_lane[number];
@@ -247,7 +77,7 @@ static gboolean wait_event_of(Interpreter *interpreter, Job *job, guint back, gu
 }
 
 /* Of a call of the step, before its op @i. */
-static gboolean wait_for(Interpreter *interpreter, const Call *call, Job *job, guint i)
+static gboolean wait_for(Interpreter *interpreter, const Call *call, LaneJob *job, guint i)
 {
     const GArray *waits = interpreter->program->step.waits;
 
@@ -261,7 +91,7 @@ static gboolean wait_for(Interpreter *interpreter, const Call *call, Job *job, g
     return TRUE;
 }
 
-static gboolean wait_within(Interpreter *interpreter, const Op *op, Job *job, guint32 first)
+static gboolean wait_within(Interpreter *interpreter, const Op *op, LaneJob *job, guint32 first)
 {
     for (guint w = 0; w < op->num_waits; w++)
         if (!wait_event_of(interpreter, job, 0, first + op->waits[w]))
@@ -277,7 +107,7 @@ static gboolean access_is_safe(Interpreter *interpreter, const Call *call, const
            checker_access(interpreter->checker, at, call, op, &interpreter->found);
 }
 
-static gboolean begin_op(Interpreter *interpreter, const Call *call, Job *job, guint i,
+static gboolean begin_op(Interpreter *interpreter, const Call *call, LaneJob *job, guint i,
                          guint32 first)
 {
     const Op *op = &program_segment(interpreter->program, call->segment)->ops[i];
@@ -339,16 +169,16 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
     for (guint i = 0; i < segment->num_ops; i++) {
         const Op *op = &segment->ops[i];
         OpTime *time = sample ? &interpreter->times[first + i] : NULL;
-        Job job = {.interpreter = interpreter,
-                   .stream = op->stream,
-                   .micro_batch = call->micro_batch,
-                   .at = progress_at(interpreter->step, first + i),
-                   .time = time,
-                   .call = call,
-                   .op = i,
-                   .number = first + i,
-                   .step = interpreter->step,
-                   .step_start_s = interpreter->step_start_s};
+        LaneJob job = {.interpreter = interpreter,
+                       .stream = op->stream,
+                       .micro_batch = call->micro_batch,
+                       .at = progress_at(interpreter->step, first + i),
+                       .time = time,
+                       .call = call,
+                       .op = i,
+                       .number = first + i,
+                       .step = interpreter->step,
+                       .step_start_s = interpreter->step_start_s};
 
         interpreter->ordinals[0][first + i] = 0;
         if (op->stream == COMPUTE_STREAM) {
@@ -367,10 +197,10 @@ static gboolean run_call(Interpreter *interpreter, guint c, gboolean sample)
         if (is_skipped(interpreter, op))
             continue;
         interpreter_resolve(interpreter, call, op, &job.launch);
-        interpreter->ordinals[0][first + i] = post(interpreter, &job);
+        interpreter->ordinals[0][first + i] = lane_job_post(interpreter, &job);
         if (interpreter->ordinals[0][first + i] == 0 ||
             ((interpreter->options.no_overlap || interpreter->way == STEP_CAPTURED) &&
-             !wait_for_job(interpreter, &job, interpreter->ordinals[0][first + i])))
+             !lane_job_wait(interpreter, &job, interpreter->ordinals[0][first + i])))
             return FALSE;
     }
     return TRUE;
@@ -408,10 +238,10 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
         const Segment *segment = program_segment(interpreter->program, call->segment);
 
         for (guint i = 0; i < segment->num_ops; i++) {
-            Job job = {.interpreter = interpreter,
-                       .stream = segment->ops[i].stream,
-                       .micro_batch = call->micro_batch,
-                       .at = progress_at(interpreter->step, number++)};
+            LaneJob job = {.interpreter = interpreter,
+                           .stream = segment->ops[i].stream,
+                           .micro_batch = call->micro_batch,
+                           .at = progress_at(interpreter->step, number++)};
 
             if (!check_alone(interpreter, call, &segment->ops[i], job.at))
                 return stopped(interpreter, error);
@@ -421,7 +251,7 @@ static gboolean run_list(Interpreter *interpreter, const CallList *list, guint32
             runtime_begin(interpreter->runtime, job.at);
             if (job.stream == COMPUTE_STREAM)
                 device_run(runtime_device(interpreter->runtime), &job.launch);
-            else if (!wait_for_job(interpreter, &job, post(interpreter, &job)))
+            else if (!lane_job_wait(interpreter, &job, lane_job_post(interpreter, &job)))
                 return runtime_failed(interpreter->runtime, error);
             if (interpreter->events != NULL && !op_events_sync(interpreter->events, error))
                 return FALSE;

@@ -125,7 +125,7 @@ static void fill_arenas(Interpreter *interpreter)
             tiers_fill(tiers, (Tier)t, tiers->base[t], POISON, tiers->bytes[t]);
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
-        const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
+        const guint copies = tensor_num_copies(program, tensor);
 
         for (guint c = 0; tensor->persistence == PERSIST_STATE && c < copies; c++)
             tiers_fill(tiers, tensor->tier, interpreter_tensor(interpreter, t, c), 0,
@@ -427,7 +427,7 @@ guint64 interpreter_touched_arena(Interpreter *interpreter, Tier tier)
 guint64 interpreter_touched_tensor(Interpreter *interpreter, guint tensor)
 {
     const Tensor *at = program_tensor(interpreter->program, tensor);
-    const guint copies = g_array_index(interpreter->program->spaces, Space, at->space).count;
+    const guint copies = tensor_num_copies(interpreter->program, at);
     const Tier tier = quiet_tier(interpreter, tensor);
     guint64 count = 0;
 

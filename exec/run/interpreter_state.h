@@ -1,4 +1,4 @@
-/* Private to the interpreter: what interpreter_open.c makes and interpreter.c runs. */
+/* Private to the interpreter: what interpreter_open.c makes, interpreter.c and lane_job.c run. */
 #pragma once
 
 #include "exec/run/agreement.h"

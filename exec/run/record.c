@@ -6,6 +6,7 @@
 #include "exec/run/op_times.h"
 #include "exec/run/terms.h"
 #include "sim/base/error.h"
+#include "sim/base/samples.h"
 
 #include <math.h>
 #include <string.h>
@@ -289,27 +290,17 @@ gboolean record_saw_non_finite(const Record *record)
 
 /* ---- the end ---- */
 
-static gint by_value(gconstpointer a, gconstpointer b)
-{
-    const double left = *(const double *)a, right = *(const double *)b;
-
-    return left < right ? -1 : left > right;
-}
-
 /* Of the steps after warm-up, or of all when there are no others. */
 static double median_seconds(const Record *record)
 {
     const guint skip = record->seconds->len > WARM_UP ? WARM_UP : 0;
-    g_autoptr(GArray) sorted = g_array_new(FALSE, FALSE, sizeof(double));
+    const guint num = record->seconds->len - skip;
+    g_autofree double *seconds = g_new(double, num);
 
-    if (record->seconds->len == 0)
+    if (num == 0)
         return NAN;
-    for (guint i = skip; i < record->seconds->len; i++)
-        g_array_append_val(sorted, g_array_index(record->seconds, double, i));
-    g_array_sort(sorted, by_value);
-    return (g_array_index(sorted, double, (sorted->len - 1) / 2) +
-            g_array_index(sorted, double, sorted->len / 2)) /
-           2;
+    memcpy(seconds, &g_array_index(record->seconds, double, skip), num * sizeof *seconds);
+    return samples_median(seconds, num);
 }
 
 static void measure_memory(Record *record)

@@ -54,11 +54,6 @@ typedef struct {
     gboolean send;
 } Counted;
 
-static const char *purpose_of(const Program *program, const Stream *stream)
-{
-    return g_array_index(program->groups, GroupRef, stream->group).purpose;
-}
-
 static guint count_in_op(const Program *program, const Op *op, const Counted *what)
 {
     guint count = 0;
@@ -67,7 +62,7 @@ static guint count_in_op(const Program *program, const Op *op, const Counted *wh
         return 0;
     const Stream *stream = program_stream(program, op->stream);
     if (strcmp(stream->name, what->stream) != 0 ||
-        strcmp(purpose_of(program, stream), what->purpose) != 0)
+        strcmp(program_stream_purpose(program, stream), what->purpose) != 0)
         return 0;
     if (what->collective)
         return 1;
@@ -194,7 +189,7 @@ static gboolean find_communication(const ProgramSet *set, const RankState *state
         !op_kind_is_communication((*op)->kind))
         return FALSE;
     const Stream *stream = program_stream(program, (*op)->stream);
-    *what = (Counted){.purpose = purpose_of(program, stream),
+    *what = (Counted){.purpose = program_stream_purpose(program, stream),
                       .stream = stream->name,
                       .collective = (*op)->kind != OP_EXCHANGE};
     return TRUE;

@@ -8,8 +8,8 @@ static guint find_stream(const Program *program, const char *purpose, const char
     for (guint s = 0; s < program->streams->len; s++) {
         const Stream *stream = program_stream(program, s);
 
-        if (stream->kind == STREAM_COMMUNICATION && strcmp(stream->name, name) == 0 &&
-            strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) == 0)
+        if (strcmp(stream->name, name) == 0 &&
+            strcmp(program_stream_purpose(program, stream), purpose) == 0)
             return s;
     }
     return MAX_STREAMS;

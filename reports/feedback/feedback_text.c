@@ -1,10 +1,8 @@
 #include "reports/feedback/feedback.h"
 
 #include "reports/report/format.h"
-#include "reports/report/json_members.h"
+#include "sim/base/json_members.h"
 #include "sim/base/units.h"
-
-#include <json-glib/json-glib.h>
 
 static char *bytes_text(guint64 bytes)
 {
@@ -60,10 +58,9 @@ char *feedback_json(const Feedback *feedback)
     g_autoptr(JsonBuilder) json = json_builder_new();
 
     json_builder_begin_object(json);
-    json_builder_set_member_name(json, "topology");
-    json_builder_add_string_value(json, feedback->path);
+    json_member_string(json, "topology", feedback->path);
     json_member_integer(json, "run", feedback->run);
-    json_member_integer(json, "op_times", (gint64)feedback->num);
+    json_member_uint(json, "op_times", feedback->num);
     json_member_integer(json, "steps", feedback->steps);
     json_member_integer(json, "gemm_rows", feedback->rows.gemm);
     json_member_integer(json, "op_rows", feedback->rows.ops);
@@ -71,9 +68,8 @@ char *feedback_json(const Feedback *feedback)
     json_member_integer(json, "collectives_between_nodes", feedback->rows.between_nodes);
     json_member_integer(json, "collectives_left_out", feedback->incomplete);
     json_member_number(json, "op_overhead_seconds", feedback->op_overhead_s);
-    json_member_integer(json, "framework_bytes", (gint64)feedback->after_memory);
-    json_builder_set_member_name(json, "step_seconds");
-    json_builder_begin_object(json);
+    json_member_uint(json, "framework_bytes", feedback->after_memory);
+    json_member_object(json, "step_seconds");
     json_member_number(json, "predicted_before", feedback->before_s);
     json_member_number(json, "predicted", feedback->after_s);
     json_member_number(json, "measured", feedback->measured_s);

@@ -62,26 +62,17 @@ static gboolean waits(const Program *program, const Call *call, guint op)
 static const Group *group_of(const ProgramSet *set, const Program *program, const Op *op,
                              guint rank)
 {
-    const GroupRef *group =
-        &g_array_index(program->groups, GroupRef, program_stream(program, op->stream)->group);
+    const Stream *stream = program_stream(program, op->stream);
 
-    return program_set_group(set, group->purpose, rank);
-}
-
-static guint first_rank(const ProgramSet *set, guint class_index)
-{
-    guint rank = 0;
-
-    while (set->class_of[rank] != class_index)
-        rank++;
-    return rank;
+    return program_set_group(set, program_stream_purpose(program, stream), rank);
 }
 
 static gboolean is_between_classes(const ProgramSet *set, guint class_index, const Op *op)
 {
-    const Group *group = op->kind != OP_EXCHANGE ? NULL
-                                                 : group_of(set, set->classes[class_index], op,
-                                                            first_rank(set, class_index));
+    const Group *group = op->kind != OP_EXCHANGE
+                             ? NULL
+                             : group_of(set, set->classes[class_index], op,
+                                        program_set_first_rank(set, class_index));
 
     for (guint i = 0; group != NULL && i < group->size; i++)
         if (set->class_of[group->ranks[i]] != class_index)

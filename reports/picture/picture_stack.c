@@ -12,6 +12,12 @@ typedef struct {
     double value[NUM_SIDES];
 } Part;
 
+/* One that the store has a term for. */
+typedef struct {
+    const char *term, *label, *colour;
+    gboolean dark;
+} TermPart;
+
 typedef struct {
     const char *name, *title, *axis; /* axis: "step time", its unit follows */
     FormatScale scale;
@@ -151,12 +157,19 @@ static void read_values(const ReportRun *run, const char *term, double value[NUM
     value[MEASURED] = report_measured(run, term);
 }
 
+static void add_parts(Stack *stack, const ReportRun *run, const TermPart *parts, guint num)
+{
+    for (guint i = 0; i < num; i++) {
+        Part part = {.label = parts[i].label, .colour = parts[i].colour, .dark = parts[i].dark};
+
+        read_values(run, parts[i].term, part.value);
+        add_part(stack, part);
+    }
+}
+
 Picture *picture_step_time(const ReportRun *run)
 {
-    static const struct {
-        const char *term, *label, *colour;
-        gboolean dark;
-    } known_parts[] = {
+    static const TermPart parts[] = {
         {"time_seconds.gemm", "matrix products", PICTURE_BLUE, TRUE},
         {"time_seconds.attention", "attention", PICTURE_SKY, FALSE},
         {"time_seconds.memory_bound", "memory-bound kernels", PICTURE_GREEN, TRUE},
@@ -168,14 +181,7 @@ Picture *picture_step_time(const ReportRun *run)
     Stack stack = {.name = "step_time", .title = title, .axis = "step time"};
 
     read_values(run, "step_seconds", stack.total);
-    for (guint i = 0; i < G_N_ELEMENTS(known_parts); i++) {
-        Part part = {.label = known_parts[i].label,
-                     .colour = known_parts[i].colour,
-                     .dark = known_parts[i].dark};
-
-        read_values(run, known_parts[i].term, part.value);
-        add_part(&stack, part);
-    }
+    add_parts(&stack, run, parts, G_N_ELEMENTS(parts));
     add_rest(&stack, stack.num_parts > 0 ? "all else" : "whole step");
     if (stack.num_parts == 0)
         return NULL;
@@ -187,10 +193,7 @@ Picture *picture_step_time(const ReportRun *run)
 
 Picture *picture_memory(const ReportRun *run)
 {
-    static const struct {
-        const char *term, *label, *colour;
-        gboolean dark;
-    } known_parts[] = {
+    static const TermPart parts[] = {
         {"memory_bytes.parameters", "parameters", PICTURE_BLUE, TRUE},
         {"memory_bytes.gathered", "gathered", PICTURE_SKY, FALSE},
         {"memory_bytes.gradients", "gradients", PICTURE_GREEN, TRUE},
@@ -207,14 +210,7 @@ Picture *picture_memory(const ReportRun *run)
     Stack stack = {.name = "memory", .title = title, .axis = "memory of the shown rank"};
 
     read_values(run, "memory_bytes.total", stack.total);
-    for (guint i = 0; i < G_N_ELEMENTS(known_parts); i++) {
-        Part part = {.label = known_parts[i].label,
-                     .colour = known_parts[i].colour,
-                     .dark = known_parts[i].dark};
-
-        read_values(run, known_parts[i].term, part.value);
-        add_part(&stack, part);
-    }
+    add_parts(&stack, run, parts, G_N_ELEMENTS(parts));
     add_rest(&stack, "not told apart");
     if (stack.num_parts == 0)
         return NULL;

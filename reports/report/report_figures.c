@@ -1,6 +1,7 @@
 /* Figures of loaded runs: terms by name, spread of steps, ops by kind, ranking, worst errors. */
 #include "reports/report/format.h"
 #include "reports/report/report.h"
+#include "sim/base/samples.h"
 
 #include <math.h>
 #include <string.h>
@@ -47,13 +48,6 @@ const char *report_status(const ReportRun *run)
     return g_strcmp0(run->row->status, "running") == 0 ? "running or killed" : run->row->status;
 }
 
-static gint compare_doubles(gconstpointer a, gconstpointer b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 ReportSteps report_steps(const ReportRun *run)
 {
     ReportSteps steps = {
@@ -73,13 +67,11 @@ ReportSteps report_steps(const ReportRun *run)
     if (seconds->len == 0)
         return steps;
 
-    g_array_sort(seconds, compare_doubles);
+    double *sorted = (double *)(gpointer)seconds->data;
 
-    const double *sorted = (const double *)(gconstpointer)seconds->data;
-
+    steps.median_s = samples_median(sorted, seconds->len);
     steps.min_s = sorted[0];
     steps.max_s = sorted[seconds->len - 1];
-    steps.median_s = (sorted[(seconds->len - 1) / 2] + sorted[seconds->len / 2]) / 2;
     return steps;
 }
 

@@ -1,22 +1,17 @@
 /* The same as JSON, for programs. */
 #include "reports/report/format.h"
-#include "reports/report/json_members.h"
 #include "reports/report/plan_text.h"
 #include "reports/report/report.h"
+#include "sim/base/json_members.h"
 
 static void add_string(JsonBuilder *json, const char *name, const char *value)
 {
-    json_builder_set_member_name(json, name);
-    if (value != NULL && g_strcmp0(value, FORMAT_UNKNOWN) != 0)
-        json_builder_add_string_value(json, value);
-    else
-        json_builder_add_null_value(json);
+    json_member_string(json, name, g_strcmp0(value, FORMAT_UNKNOWN) == 0 ? NULL : value);
 }
 
 static void add_terms(JsonBuilder *json, const ReportRun *run)
 {
-    json_builder_set_member_name(json, "terms");
-    json_builder_begin_array(json);
+    json_member_array(json, "terms");
     for (guint i = 0; i < run->terms->len; i++) {
         const StoreTerm *term = &g_array_index(run->terms, StoreTerm, i);
 
@@ -37,8 +32,7 @@ static void add_steps(JsonBuilder *json, const ReportRun *run)
 {
     const ReportSteps steps = report_steps(run);
 
-    json_builder_set_member_name(json, "steps");
-    json_builder_begin_object(json);
+    json_member_object(json, "steps");
     json_member_integer(json, "count", run->steps->len);
     json_member_number(json, "median_seconds", steps.median_s);
     json_member_number(json, "min_seconds", steps.min_s);
@@ -52,8 +46,7 @@ static void add_ops(JsonBuilder *json, const ReportRun *run)
 {
     g_autoptr(GArray) sums = report_ops(run);
 
-    json_builder_set_member_name(json, "ops");
-    json_builder_begin_array(json);
+    json_member_array(json, "ops");
     for (guint i = 0; i < sums->len; i++) {
         const ReportOps *sum = &g_array_index(sums, ReportOps, i);
         const StoreOp *first = &g_array_index(run->ops, StoreOp, 0);
@@ -121,8 +114,7 @@ static void add_ranking(JsonBuilder *json, const Report *report, const ReportRun
     add_string(json, "model", run->model);
     add_string(json, "topology", run->topology);
     add_string(json, "workload", run->workload);
-    json_builder_set_member_name(json, "runs");
-    json_builder_begin_array(json);
+    json_member_array(json, "runs");
     for (guint i = 0; i < runs->len; i++) {
         const ReportRun *other = g_ptr_array_index(runs, i);
 
@@ -148,8 +140,7 @@ char *report_json(const Report *report, const ReportRun *only)
         report->runs->len > 0 ? g_ptr_array_index(report->runs, report->runs->len - 1) : NULL;
 
     json_builder_begin_object(json);
-    json_builder_set_member_name(json, "runs");
-    json_builder_begin_array(json);
+    json_member_array(json, "runs");
     for (guint i = 0; i < report->runs->len; i++)
         if (only == NULL || only == g_ptr_array_index(report->runs, i))
             add_run(json, report, g_ptr_array_index(report->runs, i));

@@ -1,10 +1,11 @@
 #include "sim/backtest/backtest.h"
 
-#include "sim/backtest/score.h"
 #include "sim/backtest/setup.h"
 #include "sim/base/parallel.h"
+#include "sim/base/samples.h"
 #include "sim/search/price.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- rows ---- */
@@ -124,12 +125,13 @@ static void predict_row(gpointer data, guint i, guint worker)
 
 double outcome_time_error(const Outcome *outcome)
 {
-    return outcome->timed ? score_error(outcome->step_s, record_step_seconds(outcome->record)) : 0;
+    return outcome->timed ? samples_error(outcome->step_s, record_step_seconds(outcome->record))
+                          : 0;
 }
 
 double outcome_memory_error(const Outcome *outcome)
 {
-    return outcome->weighed ? score_error(outcome->memory_gb, outcome->record->peak_mem_gb) : 0;
+    return outcome->weighed ? samples_error(outcome->memory_gb, outcome->record->peak_mem_gb) : 0;
 }
 
 /* ---- scores ---- */
@@ -164,9 +166,10 @@ static void score_times(const Backtest *backtest, SourceScore *score)
     }
     score->num_time = times->len;
     score->num_memory = memories->len;
-    score->mape_time = score_mean((double *)(gpointer)times->data, times->len);
-    score->median_time = score_median((double *)(gpointer)times->data, times->len);
-    score->mape_memory = score_mean((double *)(gpointer)memories->data, memories->len);
+    score->mape_time = samples_mean((double *)(gpointer)times->data, times->len);
+    score->median_time =
+        times->len == 0 ? 0 : samples_median((double *)(gpointer)times->data, times->len);
+    score->mape_memory = samples_mean((double *)(gpointer)memories->data, memories->len);
 }
 
 static void score_labels(const Backtest *backtest, TotalScore *total)
@@ -244,11 +247,12 @@ static void score_choices(const Backtest *backtest, TotalScore *total)
 
         if (num < FEWEST)
             continue;
-        const double regret = score_regret(predicted, measured, num);
+        const double regret = samples_regret(predicted, measured, num);
+        const double spearman = samples_spearman(predicted, measured, num);
         total->choices++;
         total->regret_mean += regret;
         total->regret_max = MAX(total->regret_max, regret);
-        total->spearman_mean += score_spearman(predicted, measured, num);
+        total->spearman_mean += isnan(spearman) ? 0 : spearman;
     }
     total->regret_mean /= MAX(total->choices, 1);
     total->spearman_mean /= MAX(total->choices, 1);

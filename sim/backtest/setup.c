@@ -54,14 +54,9 @@ static void set_sharding(const Record *record, const Usage *usage, guint dp, Pla
     plan->layout.size[AXIS_DP_REPLICATE] = dp / ranks;
     if (strategy == STRATEGY_HYBRID_SHARD && dp == ranks)
         strategy = STRATEGY_FULL_SHARD;
-    plan->sharding = (Sharding){
-        .strategy = pipelined ? STRATEGY_SHARD_GRAD_OP : strategy,
-        .prefetch = 1,
-        .live_units = 2,
-        .keep_root = TRUE,
-        .keep_last = TRUE,
-        .accumulate_sharded = !pipelined,
-    };
+    plan->sharding = sharding_default;
+    plan->sharding.strategy = pipelined ? STRATEGY_SHARD_GRAD_OP : strategy;
+    plan->sharding.accumulate_sharded = !pipelined;
     sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);
 }
 

@@ -245,7 +245,6 @@ static double awaited_end(const Clock *clock, const Op *op, guint32 streams)
     return end_s;
 }
 
-/* The earliest start of the current op by its stream, its waits and the threads that it needs. */
 double clock_ready(const Clock *clock, const Timed *timed, gboolean is_cpu)
 {
     const Call *call = clock->call;
@@ -339,7 +338,6 @@ static inline void use_link(Clock *clock, const Timed *timed, double start_s, do
                start_s <= clock->stream_s[lane]);
 }
 
-/* Ends the current op, @delayed_s later than alone, and takes the rank to the next one. */
 void clock_finish(Clock *clock, double start_s, double delayed_s, gboolean overlaps, GArray *ops,
                   guint class_index)
 {
@@ -409,7 +407,6 @@ static void start_call(Clock *clock)
     clock->op = 0;
 }
 
-/* FALSE when all steps are done. */
 gboolean clock_settle(Clock *clock)
 {
     while (clock->step < clock->steps) {

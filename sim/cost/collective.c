@@ -49,6 +49,31 @@ static guint members_within(const CollectiveContext *context, guint domain)
     return domain == 0 ? context->ranks : CLAMP(domain / stride_of(context), 1, context->ranks);
 }
 
+/* A level that joins members of the group whom no inner level joins. */
+typedef struct {
+    const NetworkLevel *level;
+    guint number, inside, joined; /* inside a domain of the level below; of this one */
+} Joining;
+
+/* Outwards from {0}, which is before the innermost one; FALSE once all are joined. */
+static inline gboolean joins_more(const CollectiveContext *context, Joining *at)
+{
+    const GArray *levels = context->topology->networks;
+    const guint inside = MAX(at->joined, 1), first = at->level == NULL ? 0 : at->number + 1;
+
+    for (guint i = first; i < levels->len && inside < context->ranks; i++) {
+        const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
+        const guint domain = i + 1 == levels->len ? 0 : domain_of(context, level);
+        const guint joined = members_within(context, domain);
+
+        if (joined > inside) {
+            *at = (Joining){level, i, inside, joined};
+            return TRUE;
+        }
+    }
+    return FALSE;
+}
+
 /* What one link of the level gives to a rank of this group. */
 static double link_bytes_per_s(const CollectiveContext *context, const NetworkLevel *level)
 {
@@ -96,25 +121,19 @@ static guint node_members(const CollectiveContext *context)
  */
 static Route route_of(const CollectiveContext *context)
 {
-    const GArray *levels = context->topology->networks;
     const guint local = node_members(context);
     Route route = {.bytes_per_s = INFINITY};
-    guint inside = 1; /* members in a domain of the level below */
 
-    for (guint i = 0; i < levels->len && inside < context->ranks; i++) {
-        const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
-        const guint domain = i + 1 == levels->len ? 0 : domain_of(context, level);
-        const guint joined = members_within(context, domain);
-        if (joined <= inside)
-            continue;
-        const guint parts = (joined + inside - 1) / inside;
+    for (Joining at = {0}; joins_more(context, &at);) {
+        const guint parts = (at.joined + at.inside - 1) / at.inside;
         const double depth = g_bit_storage(parts - 1); /* ceil(log2(parts)) */
-        const double bytes_per_s = inside * link_bytes_per_s(context, level);
-        route.slowest = bytes_per_s < route.bytes_per_s ? i : route.slowest;
+        const double bytes_per_s = at.inside * link_bytes_per_s(context, at.level);
+        const double hops = at.joined <= local ? parts - 1 : fabric.tree_hop * depth;
+
+        route.slowest = bytes_per_s < route.bytes_per_s ? at.number : route.slowest;
         route.bytes_per_s = MIN(route.bytes_per_s, bytes_per_s);
-        route.ring_s += (parts - 1) * level->latency_s;
-        route.tree_s += (joined <= local ? parts - 1 : fabric.tree_hop * depth) * level->latency_s;
-        inside = joined;
+        route.ring_s += (parts - 1) * at.level->latency_s;
+        route.tree_s += hops * at.level->latency_s;
     }
     return route;
 }
@@ -173,10 +192,11 @@ static double routed_seconds(Volume kind, double bytes, const CollectiveContext 
 {
     const Route route = route_of(context);
     const double ring_s = ring_seconds(kind, bytes, context, &route);
-    const gboolean has_tree =
-        kind == VOLUME_ALL_REDUCE && context->topology->gpu.kind == DEVICE_CUDA;
 
-    return has_tree ? MIN(ring_s, tree_seconds(bytes, context, &route)) : ring_s;
+    if (kind != VOLUME_ALL_REDUCE || context->topology->gpu.kind != DEVICE_CUDA)
+        return ring_s;
+    const double tree_s = tree_seconds(bytes, context, &route);
+    return MIN(ring_s, tree_s);
 }
 
 /* See all_to_all_seconds. */
@@ -202,25 +222,17 @@ static double sent_once(guint copies, double domain_share)
  */
 static double all_to_all_seconds(double bytes, const CollectiveContext *context, guint *slowest)
 {
-    const GArray *levels = context->topology->networks;
     const double ramp = ramp_of(context, bytes);
     double seconds = 0;
-    guint inside = 1;
 
-    for (guint i = 0; i < levels->len && inside < context->ranks; i++) {
-        const NetworkLevel *level = &g_array_index(levels, NetworkLevel, i);
-        const guint domain = i + 1 == levels->len ? 0 : domain_of(context, level);
-        const guint joined = members_within(context, domain);
-
-        if (joined <= inside)
-            continue;
-        const double part = (double)(joined - inside) / context->ranks *
-                            sent_once(context->copies, (double)inside / context->ranks);
+    for (Joining at = {0}; joins_more(context, &at);) {
+        const double part = (double)(at.joined - at.inside) / context->ranks *
+                            sent_once(context->copies, (double)at.inside / context->ranks);
         const double level_s =
-            level->latency_s + part * bytes / link_bytes_per_s(context, level) * ramp;
-        *slowest = level_s > seconds ? i : *slowest;
+            at.level->latency_s + part * bytes / link_bytes_per_s(context, at.level) * ramp;
+
+        *slowest = level_s > seconds ? at.number : *slowest;
         seconds = MAX(seconds, level_s);
-        inside = joined;
     }
     return seconds;
 }
@@ -228,14 +240,11 @@ static double all_to_all_seconds(double bytes, const CollectiveContext *context,
 /* The innermost level that joins all of the group. */
 static guint joining_level(const CollectiveContext *context)
 {
-    const GArray *levels = context->topology->networks;
-    guint i = 0;
+    Joining at = {0};
 
-    while (i + 1 < levels->len &&
-           members_within(context, domain_of(context, &g_array_index(levels, NetworkLevel, i))) <
-               context->ranks)
-        i++;
-    return i;
+    while (joins_more(context, &at))
+        continue;
+    return at.number;
 }
 
 /* One message between neighbours of the group, over the level that joins all of it: the pair that
@@ -430,6 +439,8 @@ double collective_seconds(Volume kind, guint64 bytes, DType dtype, const Collect
 double collective_link_seconds(Volume kind, guint64 bytes, DType dtype,
                                const CollectiveContext *context)
 {
-    return MAX(0, collective_seconds(kind, bytes, dtype, context) -
-                      collective_seconds(kind, 0, dtype, context));
+    const double moving_s = collective_seconds(kind, bytes, dtype, context) -
+                            collective_seconds(kind, 0, dtype, context);
+
+    return MAX(0, moving_s);
 }

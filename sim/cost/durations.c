@@ -55,15 +55,6 @@ const Framework *durations_framework(const SimulateContext *context)
                                                       : framework_default();
 }
 
-static const char *stream_purpose(const Program *program, guint stream)
-{
-    const Stream *s = program_stream(program, stream);
-
-    return s->kind == STREAM_COMMUNICATION
-               ? g_array_index(program->groups, GroupRef, s->group).purpose
-               : "";
-}
-
 /* Of a program's tokens, those that the residual stream has on this rank of its tp group; FALSE
  * when all. */
 static gboolean splits_tokens(const Program *program)
@@ -83,21 +74,14 @@ static gboolean splits_tokens(const Program *program)
     return local < rows;
 }
 
-static guint group_ranks(const Program *program, const char *purpose)
-{
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
-}
-
 /* Parts of a message between stages, of which each rank of a tp group sends its own. */
 static guint message_parts(const Program *program, const Op *op, const Framework *framework)
 {
     if (!framework->splits_messages || op->kind != OP_EXCHANGE ||
-        strcmp(stream_purpose(program, op->stream), "pp") != 0 || splits_tokens(program))
+        strcmp(program_stream_purpose(program, program_stream(program, op->stream)), "pp") != 0 ||
+        splits_tokens(program))
         return 1;
-    return group_ranks(program, "tp");
+    return program_purpose_ranks(program, "tp");
 }
 
 /* Broadcasts of all ranks' parts, each with a fixed cost, over as many units as there are. */
@@ -144,7 +128,8 @@ CollectiveContext durations_collective(const Program *program, const Op *op,
 static double exposed_share(const Program *program, const Op *op, const SimulateContext *context,
                             const CollectiveContext *where)
 {
-    return framework_exposed(durations_framework(context), stream_purpose(program, op->stream),
+    return framework_exposed(durations_framework(context),
+                             program_stream_purpose(program, program_stream(program, op->stream)),
                              op->kind, collective_inside(where));
 }
 
@@ -219,11 +204,11 @@ static void repeat_forward(const Program *program, guint again, double **duratio
     for (guint s = 0; s < program->segments->len; s++) {
         const Segment *forward = program_segment(program, s);
 
-        if (strcmp(forward->name, name) == 0)
-            stand_still(
-                segment,
-                MAX(0, all_seconds(forward, durations[s]) - all_seconds(segment, durations[again])),
-                durations[again]);
+        if (strcmp(forward->name, name) != 0)
+            continue;
+        const double longer_s =
+            all_seconds(forward, durations[s]) - all_seconds(segment, durations[again]);
+        stand_still(segment, MAX(0, longer_s), durations[again]);
     }
 }
 
@@ -386,9 +371,9 @@ ComputeContext durations_compute(const Program *program, const Op *op,
         .threads = context->threads,
         .cores = context->topology->gpus_per_node,
         .unit_elements = unit_elements(program, op),
-        .context_ranks = group_ranks(program, "cp"),
+        .context_ranks = program_purpose_ranks(program, "cp"),
         .logit_ranks =
-            durations_framework(context)->gathers_logits ? group_ranks(program, "tp") : 1,
+            durations_framework(context)->gathers_logits ? program_purpose_ranks(program, "tp") : 1,
         .pads = pads_rows(program, op, durations_framework(context)),
         .framework = durations_framework(context),
     };

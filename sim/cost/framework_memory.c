@@ -30,14 +30,6 @@ static const Op *find_op(const Program *program, OpKind kind)
     return NULL;
 }
 
-static guint tp_ranks(const Program *program)
-{
-    for (guint g = 0; g < program->groups->len; g++)
-        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, "tp") == 0)
-            return g_array_index(program->groups, GroupRef, g).size;
-    return 1;
-}
-
 static void grow(Tensor *tensor, double bytes)
 {
     tensor->elements += (guint64)ceil(bytes / dtype_bytes(tensor->dtype));
@@ -104,8 +96,9 @@ static Tensor *find_logits(const Program *program)
 
 static double held_logit_bytes(const Framework *framework, const Program *program)
 {
-    return framework->logit_split_bytes > 0 && tp_ranks(program) > 1 ? framework->logit_split_bytes
-                                                                     : framework->logit_held_bytes;
+    return framework->logit_split_bytes > 0 && program_purpose_ranks(program, "tp") > 1
+               ? framework->logit_split_bytes
+               : framework->logit_held_bytes;
 }
 
 void framework_grow_logits(const Framework *framework, Program *program)
@@ -115,8 +108,8 @@ void framework_grow_logits(const Framework *framework, Program *program)
 
     if (head == NULL || framework->logit_held_bytes == 0)
         return;
-    const double vocab =
-        (double)head->sizes.out * (framework->gathers_logits ? tp_ranks(program) : 1);
+    const double vocab = (double)head->sizes.out *
+                         (framework->gathers_logits ? program_purpose_ranks(program, "tp") : 1);
     const double bytes = held_logit_bytes(framework, program) * (double)head->sizes.rows * vocab;
     logits->elements = 0;
     grow(logits, bytes + CUDA_GEMM_WORKSPACE_BYTES);

@@ -206,7 +206,8 @@ static void learn_overhead(Learning *learning, const GArray *ops)
         nominal = overhead_seconds(learning, &c) / sharing;
         if (!has_no_work(shown->op))
             continue;
-        sum += shown->calls * MAX(0, shown->seconds - work_seconds(learning, &c, 0)) / sharing;
+        const double beside_s = shown->seconds - work_seconds(learning, &c, 0);
+        sum += shown->calls * MAX(0, beside_s) / sharing;
         calls += shown->calls;
     }
     if (sum > 0)
@@ -223,8 +224,9 @@ static double left_for_work(const Learning *learning, const Case *c)
 
     for (guint i = 0; i < c->works.num; i++)
         predicted += work_seconds(learning, c, i);
-    return MAX(c->shown->seconds - overhead_seconds(learning, c),
-               MIN(LEAST_WORK * c->shown->seconds, predicted));
+    const double left_s = c->shown->seconds - overhead_seconds(learning, c);
+    const double least_s = MIN(LEAST_WORK * c->shown->seconds, predicted);
+    return MAX(left_s, least_s);
 }
 
 static void learn_single(Learning *learning, const LearnOp *shown)

@@ -1,8 +1,8 @@
 /* Plan -> DeepSpeed's JSON configuration: ZeRO stages, MiCS, AutoEP.  Looked at: DeepSpeed at
  * commit edaa72212672 (runtime/, module_inject/auto_ep_config.py, auto_ep_presets). */
+#include "sim/base/json_members.h"
 #include "sim/export/exporter.h"
 
-#include <json-glib/json-glib.h>
 #include <string.h>
 
 /* zero_optimization.stage.  hybrid_shard is stage 3 within groups of mics_shard_size ranks. */
@@ -50,30 +50,6 @@ static const Mapping presets[] = {
     {NULL, NULL, NULL},
 };
 
-static void begin(JsonBuilder *json, const char *name)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_begin_object(json);
-}
-
-static void add_uint(JsonBuilder *json, const char *name, guint64 value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_int_value(json, (gint64)value);
-}
-
-static void add_true(JsonBuilder *json, const char *name)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_boolean_value(json, TRUE);
-}
-
-static void add_string(JsonBuilder *json, const char *name, const char *value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_string_value(json, value);
-}
-
 static guint64 unit_elements(const Model *model, UnitKind unit)
 {
     g_autoptr(GArray) params = model_unit_params(model, unit);
@@ -118,14 +94,14 @@ static guint64 reuse_distance(const Plan *plan, guint64 block)
 /* Sizes are in elements; with the plan's units as buckets its buffers are DeepSpeed's. */
 static void add_stage3(JsonBuilder *json, const Plan *plan, guint64 block)
 {
-    add_uint(json, "stage3_prefetch_bucket_size", plan->sharding.prefetch * block);
+    json_member_uint(json, "stage3_prefetch_bucket_size", plan->sharding.prefetch * block);
     /* Every parameter is sharded, small ones too. */
-    add_uint(json, "stage3_param_persistence_threshold", 0);
-    add_uint(json, "stage3_max_live_parameters",
-             plan->sharding.live_units * block + unit_elements(plan->model, UNIT_ROOT));
-    add_uint(json, "stage3_max_reuse_distance", reuse_distance(plan, block));
+    json_member_uint(json, "stage3_param_persistence_threshold", 0);
+    json_member_uint(json, "stage3_max_live_parameters",
+                     plan->sharding.live_units * block + unit_elements(plan->model, UNIT_ROOT));
+    json_member_uint(json, "stage3_max_reuse_distance", reuse_distance(plan, block));
     if (plan->sharding.strategy == STRATEGY_HYBRID_SHARD)
-        add_uint(json, "mics_shard_size", plan->layout.size[AXIS_DP_SHARD]);
+        json_member_uint(json, "mics_shard_size", plan->layout.size[AXIS_DP_SHARD]);
 }
 
 /* offload_optimizer.device, offload_param.device. */
@@ -165,11 +141,11 @@ static void add_tier(JsonBuilder *json, const char *name, Tier tier)
 {
     if (tier == TIER_DEVICE)
         return;
-    begin(json, name);
-    add_string(json, "device", tier == TIER_NVME ? "nvme" : "cpu");
+    json_member_object(json, name);
+    json_member_string(json, "device", tier == TIER_NVME ? "nvme" : "cpu");
     if (tier == TIER_NVME)
-        add_string(json, "nvme_path", "/local_nvme");
-    add_true(json, "pin_memory");
+        json_member_string(json, "nvme_path", "/local_nvme");
+    json_member_bool(json, "pin_memory", TRUE);
     json_builder_end_object(json);
 }
 
@@ -177,17 +153,17 @@ static void add_zero(JsonBuilder *json, const Plan *plan, guint64 stage)
 {
     const guint64 block = block_elements(plan);
 
-    begin(json, "zero_optimization");
-    add_uint(json, "stage", stage);
+    json_member_object(json, "zero_optimization");
+    json_member_uint(json, "stage", stage);
     if (stage != 0) {
-        add_true(json, "overlap_comm");
-        add_true(json, "contiguous_gradients");
-        add_uint(json, "reduce_bucket_size", block);
+        json_member_bool(json, "overlap_comm", TRUE);
+        json_member_bool(json, "contiguous_gradients", TRUE);
+        json_member_uint(json, "reduce_bucket_size", block);
     }
     if (stage == 1 || stage == 2) {
-        add_true(json, "allgather_partitions");
-        add_true(json, "reduce_scatter");
-        add_uint(json, "allgather_bucket_size", block);
+        json_member_bool(json, "allgather_partitions", TRUE);
+        json_member_bool(json, "reduce_scatter", TRUE);
+        json_member_uint(json, "allgather_bucket_size", block);
     }
     if (stage == 3)
         add_stage3(json, plan, block);
@@ -200,28 +176,27 @@ static void add_precision(JsonBuilder *json, const Plan *plan, const char *bf16)
 {
     const Recipe *recipe = plan->workload.recipe;
 
-    begin(json, recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
-    json_builder_set_member_name(json, "enabled");
-    json_builder_add_boolean_value(json, g_str_equal(bf16, "true"));
+    json_member_object(json, recipe->precision == DTYPE_FP16 ? "fp16" : "bf16");
+    json_member_bool(json, "enabled", g_str_equal(bf16, "true"));
     json_builder_end_object(json);
     /* Said, as the default of the first has changed between versions. */
-    begin(json, "data_types");
-    add_string(json, "grad_accum_dtype", dtype_name(recipe->gradient));
+    json_member_object(json, "data_types");
+    json_member_string(json, "grad_accum_dtype", dtype_name(recipe->gradient));
     json_builder_end_object(json);
-    add_string(json, "communication_data_type", dtype_name(recipe->reduce));
+    json_member_string(json, "communication_data_type", dtype_name(recipe->reduce));
 }
 
 static void add_optimizer(JsonBuilder *json, const char *type, gboolean sharded)
 {
-    begin(json, "optimizer");
-    add_string(json, "type", type);
-    begin(json, "params");
-    add_string(json, "lr", "auto");
-    add_string(json, "weight_decay", "auto");
+    json_member_object(json, "optimizer");
+    json_member_string(json, "type", type);
+    json_member_object(json, "params");
+    json_member_string(json, "lr", "auto");
+    json_member_string(json, "weight_decay", "auto");
     json_builder_end_object(json);
     json_builder_end_object(json);
     if (sharded && !g_str_equal(type, "AdamW"))
-        add_true(json, "zero_allow_untested_optimizer");
+        json_member_bool(json, "zero_allow_untested_optimizer", TRUE);
 }
 
 static void note_hints(Export *export, guint64 stage)
@@ -270,10 +245,10 @@ static void add_experts(JsonBuilder *json, const Plan *plan, const char *preset)
 {
     if (preset == NULL)
         return;
-    begin(json, "expert_parallel");
-    add_true(json, "enabled");
-    add_uint(json, "autoep_size", layout_ep(&plan->layout));
-    add_string(json, "preset_model", preset);
+    json_member_object(json, "expert_parallel");
+    json_member_bool(json, "enabled", TRUE);
+    json_member_uint(json, "autoep_size", layout_ep(&plan->layout));
+    json_member_string(json, "preset_model", preset);
     json_builder_end_object(json);
 }
 
@@ -323,19 +298,17 @@ static gboolean deepspeed_write(Export *export, GError **error)
         return FALSE;
     note_hints(export, stage);
     json_builder_begin_object(json);
-    add_uint(json, "train_batch_size", plan->workload.global_batch);
-    add_uint(json, "train_micro_batch_size_per_gpu", plan->schedule.micro_batch);
-    add_uint(json, "gradient_accumulation_steps", plan->schedule.micro_batches);
-    json_builder_set_member_name(json, "gradient_clipping");
-    json_builder_add_double_value(json, DEFAULT_CLIP_NORM);
+    json_member_uint(json, "train_batch_size", plan->workload.global_batch);
+    json_member_uint(json, "train_micro_batch_size_per_gpu", plan->schedule.micro_batch);
+    json_member_uint(json, "gradient_accumulation_steps", plan->schedule.micro_batches);
+    json_member_number(json, "gradient_clipping", DEFAULT_CLIP_NORM);
     add_precision(json, plan, bf16);
     add_optimizer(json, optimizer, stage != 0);
     add_zero(json, plan, stage);
     add_experts(json, plan, preset);
     if (g_str_equal(recompute, "true")) {
-        begin(json, "activation_checkpointing");
-        json_builder_set_member_name(json, "partition_activations");
-        json_builder_add_boolean_value(json, FALSE);
+        json_member_object(json, "activation_checkpointing");
+        json_member_bool(json, "partition_activations", FALSE);
         json_builder_end_object(json);
     }
     json_builder_end_object(json);

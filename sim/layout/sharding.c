@@ -13,6 +13,16 @@ static const char *const form_names[NUM_FORMS] = {
     [FORM_FLAT] = "flat",
 };
 
+const Sharding sharding_default = {
+    .strategy = STRATEGY_FULL_SHARD,
+    .form = FORM_PER_PARAMETER,
+    .prefetch = 1,
+    .live_units = 2,
+    .keep_root = TRUE,
+    .keep_last = TRUE,
+    .accumulate_sharded = TRUE,
+};
+
 const char *strategy_name(Strategy strategy)
 {
     g_assert(strategy < NUM_STRATEGIES);
@@ -192,14 +202,14 @@ gboolean sharding_unit_reduces_each(const Sharding *sharding, guint unit)
            sharding_unit_strategy(sharding, unit) > STRATEGY_SHARD_OPTIMIZER;
 }
 
-/* Only full and hybrid sharding have the choice: under the other strategies the whole parameters
- * are there from forward to backward by definition. */
 gboolean sharding_offloads(const Sharding *sharding)
 {
     return sharding->offload.optimizer != TIER_DEVICE ||
            sharding->offload.parameters != TIER_DEVICE;
 }
 
+/* Only full and hybrid sharding have the choice: under the other strategies the whole parameters
+ * are there from forward to backward by definition. */
 gboolean sharding_unit_kept(const Sharding *sharding, guint unit, guint num_blocks)
 {
     const Strategy strategy = sharding_unit_strategy(sharding, unit);

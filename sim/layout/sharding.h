@@ -60,6 +60,10 @@ typedef struct {
     UnitOverride overrides[MAX_UNIT_OVERRIDES];
 } Sharding;
 
+/* What holds where nothing is said (DESIGN 4): full_shard, per parameter, one unit ahead of the one
+ * in use, root and last block kept, gradients reduced every micro-batch. */
+extern const Sharding sharding_default;
+
 /* Which parameters of a unit: matrices have two dims or more.  In form flat there are only all. */
 typedef enum { PARAMS_ALL, PARAMS_MATRICES, PARAMS_VECTORS } ParamSet;
 

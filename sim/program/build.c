@@ -368,12 +368,6 @@ static void find_params(Builder *builder)
     }
 }
 
-static LayerRange chunk_layers(const Builder *builder, guint chunk)
-{
-    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
-                          chunk);
-}
-
 /* What is computed again of this stage's blocks, and whether there is a rest. */
 static gboolean find_recompute(Builder *builder, guint chunks)
 {
@@ -381,7 +375,7 @@ static gboolean find_recompute(Builder *builder, guint chunks)
     gboolean some = FALSE, all = TRUE;
 
     for (guint c = builder->stage; c < chunks; c += builder->pp)
-        for (guint i = 0; i < chunk_layers(builder, c).count; i++) {
+        for (guint i = 0; i < builder_layers(builder, c).count; i++) {
             const gboolean again = schedule_recomputes(schedule, builder->pp, c, i);
 
             some |= again;
@@ -393,7 +387,7 @@ static gboolean find_recompute(Builder *builder, guint chunks)
 
 static void count_layers(Builder *builder, guint chunk, gboolean has_rest)
 {
-    const LayerRange range = chunk_layers(builder, chunk);
+    const LayerRange range = builder_layers(builder, chunk);
     guint all[NUM_LOTS] = {0}, sparse[NUM_LOTS] = {0};
 
     for (guint i = 0; i < range.count; i++) {
@@ -453,10 +447,14 @@ static void size_scratch(Builder *builder)
     for (guint s = 0; s < builder->program->segments->len; s++) {
         const Segment *segment = program_segment(builder->program, s);
 
-        for (guint i = 0; i < segment->num_ops; i++)
-            if (uses_scratch(builder, &segment->ops[i]))
-                bytes =
-                    MAX(bytes, op_workspace_bytes(&segment->ops[i], spec->device, spec->threads));
+        for (guint i = 0; i < segment->num_ops; i++) {
+            const Op *op = &segment->ops[i];
+
+            if (!uses_scratch(builder, op))
+                continue;
+            const guint64 needed = op_workspace_bytes(op, spec->device, spec->threads);
+            bytes = MAX(bytes, needed);
+        }
     }
     program_tensor(builder->program, builder->scratch)->elements = (bytes + 3) / 4;
 }

@@ -1,220 +1,15 @@
 /* The block of a Llama- or GPT-2-shaped model, or of one in between: whole parameters, whole
- * gradients; with tensor parallelism this rank's part of them and the collectives between.
- *
- * Shapes: N = micro_batch x seq tokens, C hidden, A = heads x head_dim, K = kv_heads x head_dim, F
- * ffn. Saved per block and micro-batch: x (the residual stream), rstd1 (with the mean in
- * LayerNorm), q, k, v (after rotation), o, lse, mid, rstd2, up, and gate where the MLP has one. The
- * normed inputs and what SwiGLU or GELU gives are computed again in the backward pass: they cost
- * one memory-bound pass each and would take 2 C + F per token and block.  Where the halves are
- * parallel there is no mid, and no rstd2 where one norm serves both; norms of what a half gives
- * save that.  Dropout is 0: layouts could not be compared with it. */
-#include "sim/program/emit.h"
-
-/* What tensor parallelism puts between a norm and a matrix: with tokens split, a norm works on N /
- * tp of them and its output is gathered; what a matrix leaves as partial sums is reduced.  Without
- * (tp 1), or with tokens not split, the gathered tensor is the norm's own. */
-typedef struct {
-    guint local;   /* (N / tp, C): a norm's output, or a reduced sum */
-    guint given;   /* the same of what a half gives, beside a norm's output */
-    guint partial; /* (N, C): partial sums of this rank's part of a matrix */
-} TpTensors;
-
-/* Where what a half gives is normed before it is added. */
-typedef struct {
-    ParamRole param;
-    guint given, stats;
-} OutputNorm;
-
-/* In a block with experts the MLP is that of the shared ones, if there are any, and the experts are
- * segments of a unit of their own: forward behind the block's, backward before it.
- *
- * Tensors of a block that live from forward to backward (one copy a block, or one in all when
- * recomputed), and those that live within a call. */
-typedef struct {
-    gboolean is_sparse; /* with experts */
-    guint64 ffn;        /* 0: only experts */
-    guint rstd1, mid, rstd2, gate, up;
-    guint normed, dnormed, h, dh;
-    AttentionTensors attention;
-    guint h_again;                 /* h in the backward pass */
-    guint input_again, post_again; /* (N / tp, C): what the norms left, in the backward pass */
-    guint dfed, dmid; /* (N, C): the gradients of what the second and the first half added */
-    guint dgiven;     /* (N / tp, C): the same before an output norm, where it is then gathered */
-    TpTensors tp;
-    OutputNorm attended, fed;
-    ExpertTensors experts;
-} BlockTensors;
-
-/* Of the blocks whose tensors are added. */
-static Recompute lot_recompute(const Builder *builder)
-{
-    return builder->lot == LOT_REST ? RECOMPUTE_NONE : builder->recompute;
-}
-
-static gboolean is_gated(const Builder *builder)
-{
-    return (builder->local.features & FEATURE_GATED) != 0;
-}
-
-static gboolean is_latent(const Builder *builder)
-{
-    return (builder->local.features & FEATURE_LATENT) != 0;
-}
-
-/* Both halves read x and add to it. */
-static gboolean is_parallel(const Builder *builder)
-{
-    return (builder->local.features & FEATURE_PARALLEL) != 0;
-}
-
-static gboolean has_output_norms(const Builder *builder)
-{
-    return (builder->local.features & FEATURE_OUTPUT_NORMS) != 0;
-}
-
-/* In parallel one norm may serve both halves. */
-static gboolean has_second_input(const Builder *builder)
-{
-    return !is_parallel(builder) || builder->param[PARAM_POST_NORM] >= 0;
-}
-
-/* @whole is (N, C): what stands in where nothing is gathered or reduced. */
-static TpTensors add_tp_tensors(Builder *builder, guint whole)
-{
-    TpTensors tp = {whole, whole, whole};
-
-    if (builder->tp > 1)
-        tp.partial = emit_activation(builder, "partial", NO_SPACE, builder->local.hidden);
-    if (builder->sequence)
-        tp.local = emit_local_activation(builder, "local", NO_SPACE);
-    if (builder->sequence || has_output_norms(builder))
-        tp.given = emit_local_activation(builder, "given", NO_SPACE);
-    return tp;
-}
-
-/* Read by the matrices' backward passes: where those come later all this stays until then (so they
- * need no weights, which may be gathered no more), and gradients are of all tokens. */
-static void add_gradients(Builder *builder, BlockTensors *tensors)
-{
-    const guint64 hidden = builder->local.hidden;
-    const guint weights = builder_weights_space(builder);
-
-    tensors->h_again = tensors->h;
-    tensors->input_again = tensors->post_again = tensors->tp.local;
-    tensors->dfed = tensors->dmid = builder->residual_gradient;
-    if (builder->splits_backward) {
-        if (tensors->ffn > 0)
-            tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
-        tensors->input_again = emit_local_activation(builder, "input_normed", weights);
-        if (has_second_input(builder))
-            tensors->post_again = emit_local_activation(builder, "post_normed", weights);
-        if (tensors->ffn > 0)
-            tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
-        tensors->dmid = is_parallel(builder) ? tensors->dfed
-                                             : emit_activation(builder, "dmid", weights, hidden);
-    } else if (builder->sequence || has_output_norms(builder)) {
-        tensors->dfed = tensors->dmid = emit_activation(builder, "dgathered", NO_SPACE, hidden);
-    }
-}
-
-static void add_output_norms(Builder *builder, BlockTensors *tensors, guint saved)
-{
-    if (!has_output_norms(builder))
-        return;
-    g_assert(!is_parallel(builder)); /* no family has both */
-    tensors->attended =
-        (OutputNorm){PARAM_ATTENTION_NORM, emit_local_activation(builder, "attended", saved),
-                     emit_norm_stats(builder, "attended_rstd", saved, PARAM_ATTENTION_NORM)};
-    tensors->fed = (OutputNorm){PARAM_MLP_NORM, emit_local_activation(builder, "fed", saved),
-                                emit_norm_stats(builder, "fed_rstd", saved, PARAM_MLP_NORM)};
-    if (builder->sequence)
-        tensors->dgiven = emit_local_activation(builder, "dgiven", NO_SPACE);
-}
-
-static AttentionTensors add_attention_tensors(Builder *builder)
-{
-    const Model *model = &builder->local;
-    const Recompute recompute = lot_recompute(builder);
-    const guint64 query = (guint64)model->heads * model->head_dim;
-    const guint64 given = (guint64)model->heads * model_value_dim(model);
-    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
-    const guint64 value = (guint64)model->kv_heads * model_value_dim(model);
-    const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
-    const guint saved = builder_saved_space(builder, UNTIL_BACKWARD, all);
-    const guint weights = builder_weights_space(builder);
-    const guint rotated = (model->features & FEATURE_QK_NORM) != 0 ? NO_SPACE : weights;
-    const gboolean latent = is_latent(builder); /* keys and values come from one matrix */
-    AttentionTensors tensors = {
-        .q = emit_activation(builder, "q", saved, query),
-        .k = emit_activation(builder, "k", saved, kv),
-        .v = emit_activation(builder, "v", saved, value),
-        .o =
-            emit_activation(builder, "o", builder_saved_space(builder, UNTIL_WEIGHTS, some), given),
-        .lse =
-            emit_activation_fp32(builder, "lse", builder_saved_space(builder, UNTIL_BACKWARD, some),
-                                 builder->rows * model->heads),
-        .dattention = emit_activation(builder, "dattention", NO_SPACE, given),
-        .dq = emit_activation(builder, "dq", rotated, query),
-        .dk = emit_activation(builder, "dk", latent ? NO_SPACE : rotated, kv),
-        .dv = emit_activation(builder, "dv", latent ? NO_SPACE : weights, value),
-    };
-
-    if (latent)
-        build_latent(builder, &tensors, saved);
-    else
-        build_projections(builder, &tensors, saved);
-    build_attention(builder, &tensors);
-    return tensors;
-}
-
-static guint add_stats(Builder *builder, const char *name, guint space, ParamRole param)
-{
-    return emit_has_norm(builder, param) ? emit_norm_stats(builder, name, space, param) : 0;
-}
-
-static BlockTensors add_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
-{
-    builder->lot = lot;
-    builder->is_sparse = is_sparse;
-    const guint64 hidden = builder->local.hidden;
-    const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
-    const gboolean all = lot_recompute(builder) == RECOMPUTE_FULL;
-    const guint saved = builder_saved_space(builder, UNTIL_BACKWARD, all);
-    const guint kept = builder_saved_space(builder, UNTIL_WEIGHTS, all);
-    BlockTensors tensors = {
-        .is_sparse = is_sparse,
-        .ffn = ffn,
-        .rstd1 = add_stats(builder, "rstd1", saved, PARAM_INPUT_NORM),
-        .attention = add_attention_tensors(builder),
-        .mid =
-            is_parallel(builder) ? builder->residual : emit_local_activation(builder, "mid", saved),
-        .rstd2 =
-            has_second_input(builder) ? add_stats(builder, "rstd2", saved, PARAM_POST_NORM) : 0,
-        .gate = is_gated(builder) && ffn > 0 ? emit_activation(builder, "gate", kept, ffn) : 0,
-        .up = ffn > 0 ? emit_activation(builder, "up", kept, ffn) : 0,
-        .normed = emit_activation(builder, "normed", NO_SPACE, hidden),
-        .dnormed = emit_activation(builder, "dnormed", NO_SPACE, hidden),
-        .h = emit_activation(builder, "h", NO_SPACE, ffn),
-        .dh = emit_activation(builder, "dh", NO_SPACE, ffn),
-    };
-
-    tensors.tp = add_tp_tensors(builder, tensors.normed);
-    add_gradients(builder, &tensors);
-    add_output_norms(builder, &tensors, saved);
-    if (is_sparse)
-        build_experts(builder, &tensors.experts, saved, kept);
-    builder->is_sparse = FALSE;
-    builder->lot = LOT_FIRST;
-    return tensors;
-}
+ * gradients; with tensor parallelism this rank's part of them and the collectives between.  Dropout
+ * is 0: layouts could not be compared with it. */
+#include "sim/program/block_parts.h"
 
 /* h of gate and up, or of up alone. */
 static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
-    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
+    Op *op = emit_op(to, block_is_gated(to->builder) ? OP_SWIGLU : OP_GELU);
 
     op->sizes.in = op->sizes.out = t->ffn;
-    if (is_gated(to->builder))
+    if (block_is_gated(to->builder))
         emit_reads(op, t->gate);
     emit_reads(op, t->up);
     emit_writes(op, h);
@@ -223,11 +18,11 @@ static void activate(const Emit *to, const BlockTensors *t, guint h)
 /* gate and up become their gradients. */
 static void activate_backward(const Emit *to, const BlockTensors *t)
 {
-    Op *op = emit_op(to, is_gated(to->builder) ? OP_SWIGLU_BACKWARD : OP_GELU_BACKWARD);
+    Op *op = emit_op(to, block_is_gated(to->builder) ? OP_SWIGLU_BACKWARD : OP_GELU_BACKWARD);
 
     op->sizes.in = op->sizes.out = t->ffn;
     emit_reads(op, t->dh);
-    if (is_gated(to->builder))
+    if (block_is_gated(to->builder))
         emit_updates(op, t->gate);
     emit_updates(op, t->up);
 }
@@ -276,7 +71,7 @@ static guint given_normed(const Emit *to, const BlockTensors *t, const ResidualS
  * (N, C) with the copy and the norm; five if the norm added, which would round twice. */
 static gint given_by_half(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
 {
-    if (has_output_norms(to->builder))
+    if (block_has_output_norms(to->builder))
         return (gint)given_normed(to, t, sum);
     if (to->builder->tp == 1) {
         emit_copy(to, sum->x, sum->y, sum->y_shift);
@@ -372,7 +167,7 @@ static void feed_forward(const Emit *to, const BlockTensors *t, guint input)
 {
     const BlockWeights w = block_weights(to, t);
 
-    if (is_gated(to->builder))
+    if (block_is_gated(to->builder))
         emit_linear(to, &w.gate, input, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, input, t->up, ACCESS_WRITE);
     activate(to, t, t->h);
@@ -383,10 +178,10 @@ static guint attention_input(const Emit *to, const BlockTensors *t)
 {
     const Norm input = input_norm(to, t);
     const guint local = normed_local(to, t, &input);
-    const gboolean reads_whole = !is_latent(to->builder) || t->attention.latent.q == 0;
+    const gboolean reads_whole = !block_is_latent(to->builder) || t->attention.latent.q == 0;
     const guint read = reads_whole ? whole(to, t, local) : local;
 
-    if (is_latent(to->builder))
+    if (block_is_latent(to->builder))
         emit_latent(to, &t->attention, local, read);
     else
         emit_projections(to, &t->attention, read);
@@ -415,8 +210,8 @@ static void block_forward(const Emit *to, const BlockTensors *t)
     guint read = attention_input(to, t);
 
     emit_attention(to, &t->attention);
-    if (is_parallel(to->builder)) {
-        if (has_second_input(to->builder))
+    if (block_is_parallel(to->builder)) {
+        if (block_has_second_input(to->builder))
             read = whole(to, t, normed_local(to, t, &post));
         feed_forward(to, t, read);
         add_both(to, t, &w);
@@ -475,7 +270,7 @@ static void take_gradient(const Emit *to, const BlockTensors *t, const OutputNor
     const gboolean sequence = to->builder->sequence;
     guint dx = to->builder->residual_gradient;
 
-    if (has_output_norms(to->builder)) {
+    if (block_has_output_norms(to->builder)) {
         const guint dgiven = sequence ? t->dgiven : dy;
         const NormBackward backward = {dx, norm->given, norm->stats, dgiven, ACCESS_WRITE};
 
@@ -503,7 +298,7 @@ static void gate_up_backward(const Emit *to, const Emit *weights, const BlockTen
                              guint input)
 {
     const BlockWeights w = block_weights(to, t);
-    const gboolean gated = is_gated(to->builder);
+    const gboolean gated = block_is_gated(to->builder);
 
     if (gated)
         emit_linear_backward_weight(weights, &w.gate, t->gate, input);
@@ -570,7 +365,7 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
     take_gradient(to, t, &t->attended, t->dmid);
     output_backward(to, weights, t);
     emit_attention_backward(to, &t->attention);
-    if (is_latent(to->builder)) {
+    if (block_is_latent(to->builder)) {
         latent_backward(to, weights, t, &input);
         return;
     }
@@ -585,7 +380,7 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
 static void parallel_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
     const Norm input = input_norm(to, t), post = post_norm(t);
-    const gboolean two = has_second_input(to->builder);
+    const gboolean two = block_has_second_input(to->builder);
     guint read;
 
     take_gradient(to, t, NULL, t->dfed);
@@ -633,7 +428,7 @@ static void build_block(Builder *builder, guint index, Lot lot, const BlockTenso
     weights = to;
     if (builder->splits_backward)
         passes->weights = add_block_segment(builder, &weights, unit, lot, "weights");
-    if (is_parallel(builder)) {
+    if (block_is_parallel(builder)) {
         parallel_backward(&to, &weights, tensors);
         return;
     }
@@ -666,9 +461,9 @@ static void build_lot(Builder *builder, Lot lot)
     BlockTensors dense = {0}, sparse = {0};
 
     if (has_dense)
-        dense = add_block_tensors(builder, lot, FALSE);
+        dense = build_block_tensors(builder, lot, FALSE);
     if (has_sparse)
-        sparse = add_block_tensors(builder, lot, TRUE);
+        sparse = build_block_tensors(builder, lot, TRUE);
     for (guint i = 1; i < builder->program->units->len; i++) {
         const UnitKind kind = program_unit(builder->program, i)->kind;
 

@@ -95,18 +95,12 @@ static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint 
     return (guint16)(run_start(ring) + flight->run[ring] * run_length(step, ring) + within);
 }
 
-static LayerRange layers_of(const Builder *builder, guint chunk)
-{
-    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
-                          chunk);
-}
-
 /* Blocks before block @within of a chunk that are of the same kind and lot. */
 static guint before_of_kind(const Step *step, guint chunk, guint within)
 {
     const Builder *builder = step->builder;
     const Model *model = builder->spec->model;
-    const guint first = layers_of(builder, chunk).first;
+    const guint first = builder_layers(builder, chunk).first;
     guint before = 0;
 
     if (builder->most_of[LOT_REST] == 0 && model->experts.count == 0)
@@ -199,7 +193,7 @@ static void add_forward_call(Step *step, const Action *action, guint unit, guint
 static void add_forward(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
-    const LayerRange layers = layers_of(builder, action->chunk);
+    const LayerRange layers = builder_layers(builder, action->chunk);
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
     pool_take(step, flight, RING_RESIDUAL);
@@ -254,7 +248,7 @@ static void add_backward(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
     const guint chunks = schedule_chunks(&builder->spec->schedule, builder->pp);
-    const LayerRange layers = layers_of(builder, action->chunk);
+    const LayerRange layers = builder_layers(builder, action->chunk);
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
     for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
@@ -294,7 +288,7 @@ static void add_weights_call(Step *step, const Action *action, guint unit, guint
 static void add_weights(Step *step, const Action *action)
 {
     Builder *builder = step->builder;
-    const LayerRange layers = layers_of(builder, action->chunk);
+    const LayerRange layers = builder_layers(builder, action->chunk);
 
     for (guint i = layers.count; i-- > 0;) {
         const guint unit = layers.first + i + 1;
@@ -319,7 +313,7 @@ static Moved moved_by(Step *step, const Transfer *transfer)
 {
     Builder *builder = step->builder;
     Flight *flight = flight_of(step, transfer->chunk, transfer->micro_batch);
-    const guint layers = layers_of(builder, transfer->chunk).count;
+    const guint layers = builder_layers(builder, transfer->chunk).count;
     const Ring ring = transfer->gradient ? RING_GRADIENT
                       : transfer->send   ? RING_RESIDUAL
                                          : RING_INBOX;

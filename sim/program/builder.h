@@ -197,6 +197,12 @@ static inline guint builder_weights_space(const Builder *builder)
     return builder->ring_space[rings[builder->lot][builder->is_sparse ? 1 : 0]];
 }
 
+static inline LayerRange builder_layers(const Builder *builder, guint chunk)
+{
+    return schedule_chunk(&builder->spec->schedule, builder->spec->model->layers, builder->pp,
+                          chunk);
+}
+
 /* Of block @within of a chunk: where the same is computed again of all of a stage's, LOT_FIRST;
  * else the rest has tensors and passes of its own. */
 static inline Lot builder_lot(const Builder *builder, guint chunk, guint within)

@@ -2,6 +2,7 @@
 #include "sim/program/check_parts.h"
 
 #include "sim/program/happens.h"
+#include "sim/program/written.h"
 
 enum { STEPS = 2 };
 
@@ -9,7 +10,7 @@ enum { STEPS = 2 };
 typedef struct {
     guint tensor, copy;
     guint64 begin, end;
-    guint64 written;           /* bit per parameter; bit 63 = all of it */
+    guint64 written;           /* written.h */
     guint64 writer;            /* instance plus one */
     guint64 last[MAX_STREAMS]; /* newest access by stream, plus one */
     GArray *overlaps;          /* guint: other copies that share bytes with it */
@@ -25,8 +26,6 @@ typedef struct {
     const Op *op;
     guint64 instance;
 } DataCheck;
-
-static const guint64 ALL_WRITTEN = G_GUINT64_CONSTANT(1) << 63;
 
 static Place *place_at(const DataCheck *check, guint i)
 {
@@ -60,7 +59,7 @@ static void add_places(DataCheck *check)
         const Tensor *tensor = program_tensor(program, t);
 
         check->first_copy[t] = check->places->len;
-        for (guint c = 0; c < g_array_index(program->spaces, Space, tensor->space).count; c++) {
+        for (guint c = 0; c < tensor_num_copies(program, tensor); c++) {
             Place place = {.tensor = t, .copy = c};
 
             place.begin = tensor->offset + c * tensor->stride;
@@ -135,26 +134,6 @@ static void check_overlaps(DataCheck *check, const Place *place)
             problem(check, place, "overlaps a range that another stream still uses");
 }
 
-static guint64 param_bit(const Operand *operand)
-{
-    return operand->param == WHOLE_TENSOR ? ALL_WRITTEN
-                                          : G_GUINT64_CONSTANT(1) << (operand->param % 62);
-}
-
-/* A whole read needs every part; parts were written one by one or all at once. */
-static gboolean is_written(const DataCheck *check, const Place *place, const Operand *operand)
-{
-    const Tensor *tensor = program_tensor(check->program, place->tensor);
-
-    if (place->written & (ALL_WRITTEN | param_bit(operand)))
-        return TRUE;
-    if (operand->param != WHOLE_TENSOR || tensor->unit == NO_UNIT)
-        return FALSE;
-    const guint64 parts =
-        unit_map_param_bits(program_unit(check->program, (guint)tensor->unit)->map);
-    return (place->written & parts) == parts;
-}
-
 static Place *operand_place(const DataCheck *check, const Operand *operand)
 {
     return place_at(check, check->first_copy[operand->tensor] +
@@ -164,7 +143,7 @@ static Place *operand_place(const DataCheck *check, const Operand *operand)
 static void check_written(DataCheck *check, const Place *place, const Operand *operand)
 {
     if (operand_access(operand, check->call->first) != ACCESS_WRITE &&
-        !is_written(check, place, operand))
+        !written_covers(check->program, place->written, operand))
         problem(check, place, "is read before it is written");
 }
 
@@ -173,7 +152,7 @@ static void note_written(DataCheck *check, Place *place, const Operand *operand)
 {
     for (guint i = 0; i < place->overlaps->len; i++)
         place_at(check, g_array_index(place->overlaps, guint, i))->written = 0;
-    place->written |= param_bit(operand);
+    place->written |= written_bits(operand);
 }
 
 static void check_operand(DataCheck *check, const Operand *operand)

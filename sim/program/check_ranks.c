@@ -57,8 +57,7 @@ static GArray *issued_ops(const Program *program, const Happens *happens, const 
             const Issued entry = {op, call, happens->first_op[c] + i, stream->name};
 
             if (op_kind_is_communication(op->kind) &&
-                strcmp(g_array_index(program->groups, GroupRef, stream->group).purpose, purpose) ==
-                    0)
+                strcmp(program_stream_purpose(program, stream), purpose) == 0)
                 g_array_append_val(issued, entry);
         }
     }

@@ -132,9 +132,11 @@ static void add_segments(Text *text, const Program *program)
         const Stream *stream = program_stream(program, i);
 
         add(text, "stream %.200s %d", stream->name, stream->kind);
-        if (stream->kind == STREAM_COMMUNICATION)
-            add(text, " %.200s %u", g_array_index(program->groups, GroupRef, stream->group).purpose,
-                g_array_index(program->groups, GroupRef, stream->group).size);
+        if (stream->kind == STREAM_COMMUNICATION) {
+            const GroupRef *group = program_stream_group(program, stream);
+
+            add(text, " %.200s %u", group->purpose, group->size);
+        }
         add(text, "\n");
     }
     for (guint i = 0; i < program->segments->len; i++) {

@@ -258,7 +258,7 @@ static void find_lifetimes(Lifetimes *lives)
     lives->first_copy = g_new(guint, lives->num_tensors + 1);
     for (guint t = 0; t < lives->num_tensors; t++) {
         lives->first_copy[t] = copies;
-        copies += g_array_index(program->spaces, Space, program_tensor(program, t)->space).count;
+        copies += tensor_num_copies(program, program_tensor(program, t));
     }
     lives->first_copy[lives->num_tensors] = copies;
     lives->list = g_array_new(FALSE, FALSE, sizeof(Lifetime));

@@ -69,10 +69,11 @@ static void note_start(Lister *lister, const Lifetime *started)
 {
     const Lifetimes *lives = lister->lives;
     const guint t = started->tensor;
+    const guint32 *lasts = lifetimes_lasts(lives, started);
+    guint32 *last = &lister->last[t * MAX_STREAMS];
 
     for (guint s = 0; s < lives->touching[t].num; s++)
-        lister->last[t * MAX_STREAMS + s] =
-            MAX(lister->last[t * MAX_STREAMS + s], lifetimes_lasts(lives, started)[s]);
+        last[s] = MAX(last[s], lasts[s]);
     for (guint s = 0; s < lives->program->streams->len; s++)
         lister->unsure[s * lives->words + t / 64] |= G_GUINT64_CONSTANT(1) << t % 64;
 }

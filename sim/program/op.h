@@ -265,6 +265,7 @@ guint op_attention_scratch(OpKind kind);
 /* Whether a GPU's library (cuDNN) may run this op in place of the device's own kernel: attention of
  * bf16 without positions, whose values are as wide as its keys. */
 gboolean op_library_attention(const Op *op);
+guint64 op_library_aligned(guint64 bytes); /* of each part of its scratch */
 
 /* The op that a row of calibration names, of attention: that library ran it, or the device's own
  * kernel. */

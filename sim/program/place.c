@@ -17,7 +17,7 @@ static guint64 aligned(guint64 bytes)
  * byte. */
 static guint64 stride_of(const Program *program, const Tensor *tensor)
 {
-    const guint count = g_array_index(program->spaces, Space, tensor->space).count;
+    const guint count = tensor_num_copies(program, tensor);
     const guint64 bytes = tensor_copy_bytes(tensor);
 
     return count > 1 ? aligned(bytes) : bytes;
@@ -25,7 +25,7 @@ static guint64 stride_of(const Program *program, const Tensor *tensor)
 
 static guint64 extent(const Program *program, const Tensor *tensor)
 {
-    return tensor->stride * g_array_index(program->spaces, Space, tensor->space).count;
+    return tensor->stride * tensor_num_copies(program, tensor);
 }
 
 static gint by_extent(gconstpointer a, gconstpointer b, gpointer extents)
@@ -46,7 +46,7 @@ GArray *program_shared_by_extent(const Program *program)
 
     for (guint t = 0; t < program->tensors->len; t++) {
         const Tensor *tensor = program_tensor(program, t);
-        const guint count = g_array_index(program->spaces, Space, tensor->space).count;
+        const guint count = tensor_num_copies(program, tensor);
 
         extents[t] = stride_of(program, tensor) * count;
         if (is_shared_memory(tensor))

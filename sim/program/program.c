@@ -249,7 +249,7 @@ guint64 tensor_copy_bytes(const Tensor *tensor)
 
 guint64 tensor_bytes(const Program *program, const Tensor *tensor)
 {
-    return tensor_copy_bytes(tensor) * g_array_index(program->spaces, Space, tensor->space).count;
+    return tensor_copy_bytes(tensor) * tensor_num_copies(program, tensor);
 }
 
 MemoryTerm tensor_term(const Tensor *tensor)
@@ -267,12 +267,21 @@ const char *volume_name(Volume volume)
     return volume_names[volume];
 }
 
+const GroupRef *program_stream_group(const Program *program, const Stream *stream)
+{
+    g_assert(stream->kind == STREAM_COMMUNICATION);
+    return &g_array_index(program->groups, GroupRef, stream->group);
+}
+
+const char *program_stream_purpose(const Program *program, const Stream *stream)
+{
+    return stream->kind == STREAM_COMMUNICATION ? program_stream_group(program, stream)->purpose
+                                                : "";
+}
+
 guint op_group_size(const Program *program, const Op *op)
 {
-    const Stream *stream = program_stream(program, op->stream);
-
-    g_assert(stream->kind == STREAM_COMMUNICATION);
-    return g_array_index(program->groups, GroupRef, stream->group).size;
+    return program_stream_group(program, program_stream(program, op->stream))->size;
 }
 
 guint64 op_collective_elements(const Program *program, const Op *op)
@@ -357,7 +366,14 @@ Volume op_volume(OpKind kind)
     }
 }
 
-void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
+static gboolean is_of_purpose(const Program *program, const Op *op, const char *purpose)
+{
+    const Stream *stream = program_stream(program, op->stream);
+
+    return purpose == NULL || strcmp(program_stream_purpose(program, stream), purpose) == 0;
+}
+
+void program_purpose_volume(const Program *program, const char *purpose, guint64 bytes[NUM_VOLUMES])
 {
     memset(bytes, 0, NUM_VOLUMES * sizeof *bytes);
     for (guint c = 0; c < program->step.calls->len; c++) {
@@ -367,10 +383,15 @@ void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
         for (guint i = 0; i < segment->num_ops; i++) {
             const Op *op = &segment->ops[i];
 
-            if (op_kind_is_communication(op->kind))
+            if (op_kind_is_communication(op->kind) && is_of_purpose(program, op, purpose))
                 bytes[op_volume(op->kind)] += op_volume_bytes(program, op);
         }
     }
+}
+
+void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES])
+{
+    program_purpose_volume(program, NULL, bytes);
 }
 
 guint32 *program_first_ops(const Program *program)

@@ -6,6 +6,7 @@
 #include "sim/program/op.h"
 
 #include <glib.h>
+#include <string.h>
 
 typedef enum {
     TENSOR_PARAMETER,     /* stored: shard, or whole where not sharded */
@@ -216,6 +217,19 @@ static inline Stream *program_stream(const Program *program, guint i)
     return &g_array_index(program->streams, Stream, i);
 }
 
+/* The group of a stream that communicates; its purpose, "" of other streams. */
+const GroupRef *program_stream_group(const Program *program, const Stream *stream);
+const char *program_stream_purpose(const Program *program, const Stream *stream);
+
+/* Of a purpose's group; 1 where there is none. */
+static inline guint program_purpose_ranks(const Program *program, const char *purpose)
+{
+    for (guint g = 0; g < program->groups->len; g++)
+        if (strcmp(g_array_index(program->groups, GroupRef, g).purpose, purpose) == 0)
+            return g_array_index(program->groups, GroupRef, g).size;
+    return 1;
+}
+
 /* Copies to and from a file (the nvme tier); streams, as bits, on which such copies are: a thread
  * of its own runs what is on them, one after the other in the order of issue. */
 gboolean program_copies_file(const Program *program, const Op *op);
@@ -223,7 +237,11 @@ guint32 program_file_streams(const Program *program);
 
 /* Bytes of one copy, and of all copies. */
 guint64 tensor_copy_bytes(const Tensor *tensor);
-guint64 tensor_bytes(const Program *program, const Tensor *tensor);
+guint64 tensor_bytes(const Program *program, const Tensor *tensor); /* of all copies */
+static inline guint tensor_num_copies(const Program *program, const Tensor *tensor)
+{
+    return g_array_index(program->spaces, Space, tensor->space).count;
+}
 
 /* @index counted around within @count; to divide takes long, and is rarely needed. */
 static inline guint index_within(gint index, gint count)
@@ -259,8 +277,11 @@ guint64 op_collective_elements(const Program *program, const Op *op);
 guint64 op_volume_bytes(const Program *program, const Op *op);
 Volume op_volume(OpKind kind);
 
-/* The whole step's volume per kind (prologue and epilogue are not counted). */
+/* The whole step's volume per kind (prologue and epilogue are not counted); that of groups of one
+ * purpose ("shard", "tp", ...), NULL: of all. */
 void program_volume(const Program *program, guint64 bytes[NUM_VOLUMES]);
+void program_purpose_volume(const Program *program, const char *purpose,
+                            guint64 bytes[NUM_VOLUMES]);
 guint64 program_num_ops(const Program *program); /* of a step */
 
 /* Ordinals of ops in a step: by call, that of its first op; one past the last call, their number.
@@ -305,6 +326,7 @@ typedef struct {
 ProgramSet *program_set_new(guint num_ranks);                   /* no classes yet */
 guint program_set_add_class(ProgramSet *set, Program *program); /* takes */
 void program_set_assign(ProgramSet *set, guint rank, guint class_index);
+guint program_set_first_rank(const ProgramSet *set, guint class_index);
 void program_set_add_group(ProgramSet *set, const char *purpose, const guint *ranks, guint size);
 const Group *program_set_group(const ProgramSet *set, const char *purpose,
                                guint rank); /* NULL: none */

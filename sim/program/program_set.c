@@ -79,6 +79,15 @@ static GroupSet *add_purpose(ProgramSet *set, const char *purpose)
     return &g_array_index(set->group_sets, GroupSet, set->group_sets->len - 1);
 }
 
+guint program_set_first_rank(const ProgramSet *set, guint class_index)
+{
+    guint rank = 0;
+
+    while (set->class_of[rank] != class_index)
+        rank++;
+    return rank;
+}
+
 void program_set_add_group(ProgramSet *set, const char *purpose, const guint *ranks, guint size)
 {
     GroupSet *groups = find_purpose(set, purpose);

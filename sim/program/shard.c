@@ -166,8 +166,11 @@ static void shard_parameters(Builder *builder, guint index)
     g_autofree char *name = g_strdup_printf("%s.gathered", unit->name);
     guint count = unit->count;
 
-    if (unit->strategy != STRATEGY_SHARD_GRAD_OP)
-        count = MIN(count, builder->spec->sharding->live_units + kept_blocks(builder, index));
+    if (unit->strategy != STRATEGY_SHARD_GRAD_OP) {
+        const guint alive = builder->spec->sharding->live_units + kept_blocks(builder, index);
+
+        count = MIN(count, alive);
+    }
     builder->classes[index].gathered_space = program_add_space(program, name, count);
     const guint gathered = (guint)unit->parameter;
     Tensor *tensor = program_tensor(program, gathered);

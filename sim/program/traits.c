@@ -1,7 +1,5 @@
-/* What an op costs: FLOPs, bytes moved, scratch.  Both interpreters read it. */
+/* What an op costs: FLOPs, bytes moved (scratch: workspace.c).  Both interpreters read it. */
 #include "sim/input/workload.h"
-#include "sim/program/cpu_blocks.h"
-#include "sim/program/cuda_blocks.h"
 #include "sim/program/op.h"
 
 /* ---- FLOPs ---- */
@@ -97,185 +95,81 @@ typedef enum {
 
 typedef enum { TYPE_OP, TYPE_OUT, TYPE_FP32, TYPE_FP64, TYPE_INT32, TYPE_UINT8 } ElementType;
 
-typedef struct {
-    Shape shape;
-    ElementType type;
-} OperandShape;
-
-#define INPUT                                                                                      \
-    {                                                                                              \
-        SHAPE_ROWS_IN, TYPE_OP                                                                     \
-    }
-#define OUTPUT                                                                                     \
-    {                                                                                              \
-        SHAPE_ROWS_OUT, TYPE_OP                                                                    \
-    }
-#define WEIGHT                                                                                     \
-    {                                                                                              \
-        SHAPE_OUT_IN, TYPE_OP                                                                      \
-    }
-#define WEIGHT_GRADIENT                                                                            \
-    {                                                                                              \
-        SHAPE_OUT_IN, TYPE_OUT                                                                     \
-    }
-#define NORM                                                                                       \
-    {                                                                                              \
-        SHAPE_IN, TYPE_OP                                                                          \
-    }
-#define RSTD                                                                                       \
-    {                                                                                              \
-        SHAPE_ROWS, TYPE_FP32                                                                      \
-    }
-#define NORM_GRADIENT                                                                              \
-    {                                                                                              \
-        SHAPE_IN, TYPE_OUT                                                                         \
-    }
-#define MOMENTS                                                                                    \
-    {                                                                                              \
-        SHAPE_MOMENTS, TYPE_FP32                                                                   \
-    }
-#define SCRATCH                                                                                    \
-    {                                                                                              \
-        SHAPE_NOTHING, TYPE_OP                                                                     \
-    }
-#define IDS                                                                                        \
-    {                                                                                              \
-        SHAPE_ROWS, TYPE_INT32                                                                     \
-    }
-#define QUERY                                                                                      \
-    {                                                                                              \
-        SHAPE_QUERY, TYPE_OP                                                                       \
-    }
-#define KEY                                                                                        \
-    {                                                                                              \
-        SHAPE_KEY, TYPE_OP                                                                         \
-    }
-#define KEYS                                                                                       \
-    {                                                                                              \
-        SHAPE_KEYS, TYPE_OP                                                                        \
-    }
-#define VALUES                                                                                     \
-    {                                                                                              \
-        SHAPE_VALUES, TYPE_OP                                                                      \
-    }
-#define GIVEN                                                                                      \
-    {                                                                                              \
-        SHAPE_GIVEN, TYPE_OP                                                                       \
-    }
-#define ROUTES                                                                                     \
-    {                                                                                              \
-        SHAPE_ROUTES, TYPE_INT32                                                                   \
-    }
-#define ROUTE_WEIGHTS                                                                              \
-    {                                                                                              \
-        SHAPE_ROUTES, TYPE_FP32                                                                    \
-    }
-#define ROUTED                                                                                     \
-    {                                                                                              \
-        SHAPE_ROUTED, TYPE_OP                                                                      \
-    }
-#define EXPERTS                                                                                    \
-    {                                                                                              \
-        SHAPE_EXPERTS, TYPE_OP                                                                     \
-    }
-#define QUERY_RESULT                                                                               \
-    {                                                                                              \
-        SHAPE_QUERY, TYPE_OUT                                                                      \
-    }
-#define KEYS_RESULT                                                                                \
-    {                                                                                              \
-        SHAPE_KEYS, TYPE_OUT                                                                       \
-    }
-#define POSITIONS                                                                                  \
-    {SHAPE_SEQ, TYPE_INT32},                                                                       \
-    {                                                                                              \
-        SHAPE_BLOCKS, TYPE_INT32                                                                   \
-    }
-#define LSE                                                                                        \
-    {                                                                                              \
-        SHAPE_LSE, TYPE_FP32                                                                       \
-    }
-#define TABLE                                                                                      \
-    {                                                                                              \
-        SHAPE_TABLE, TYPE_FP32                                                                     \
-    }
-#define SCALAR                                                                                     \
-    {                                                                                              \
-        SHAPE_ONE, TYPE_FP64                                                                       \
-    }
-#define HYPER                                                                                      \
-    {                                                                                              \
-        SHAPE_HYPER, TYPE_FP64                                                                     \
-    }
-#define PARAMETER                                                                                  \
-    {                                                                                              \
-        SHAPE_UNIT, TYPE_OP                                                                        \
-    }
-#define GRADIENT                                                                                   \
-    {                                                                                              \
-        SHAPE_UNIT, TYPE_OUT                                                                       \
-    }
-#define MOMENT                                                                                     \
-    {                                                                                              \
-        SHAPE_MOMENT, TYPE_UINT8                                                                   \
-    }
-#define RESULT                                                                                     \
-    {                                                                                              \
-        SHAPE_ROWS_OUT, TYPE_OUT                                                                   \
-    }
-#define INPUT_RESULT                                                                               \
-    {                                                                                              \
-        SHAPE_ROWS_IN, TYPE_OUT                                                                    \
-    }
-#define STATE                                                                                      \
-    {                                                                                              \
-        SHAPE_UNIT, TYPE_FP32                                                                      \
-    }
+/* A shape and the type of its elements, in one number. */
+#define OF(shape, type) ((shape) << TYPE_BITS | (type))
+enum {
+    TYPE_BITS = 3,
+    INPUT = OF(SHAPE_ROWS_IN, TYPE_OP),
+    OUTPUT = OF(SHAPE_ROWS_OUT, TYPE_OP),
+    WEIGHT = OF(SHAPE_OUT_IN, TYPE_OP),
+    WEIGHT_GRADIENT = OF(SHAPE_OUT_IN, TYPE_OUT),
+    NORM = OF(SHAPE_IN, TYPE_OP),
+    RSTD = OF(SHAPE_ROWS, TYPE_FP32),
+    NORM_GRADIENT = OF(SHAPE_IN, TYPE_OUT),
+    MOMENTS = OF(SHAPE_MOMENTS, TYPE_FP32),
+    SCRATCH = OF(SHAPE_NOTHING, TYPE_OP),
+    IDS = OF(SHAPE_ROWS, TYPE_INT32),
+    QUERY = OF(SHAPE_QUERY, TYPE_OP),
+    KEY = OF(SHAPE_KEY, TYPE_OP),
+    KEYS = OF(SHAPE_KEYS, TYPE_OP),
+    VALUES = OF(SHAPE_VALUES, TYPE_OP),
+    GIVEN = OF(SHAPE_GIVEN, TYPE_OP),
+    ROUTES = OF(SHAPE_ROUTES, TYPE_INT32),
+    ROUTE_WEIGHTS = OF(SHAPE_ROUTES, TYPE_FP32),
+    ROUTED = OF(SHAPE_ROUTED, TYPE_OP),
+    EXPERTS = OF(SHAPE_EXPERTS, TYPE_OP),
+    QUERY_RESULT = OF(SHAPE_QUERY, TYPE_OUT),
+    KEYS_RESULT = OF(SHAPE_KEYS, TYPE_OUT),
+    LSE = OF(SHAPE_LSE, TYPE_FP32),
+    TABLE = OF(SHAPE_TABLE, TYPE_FP32),
+    SCALAR = OF(SHAPE_ONE, TYPE_FP64),
+    HYPER = OF(SHAPE_HYPER, TYPE_FP64),
+    PARAMETER = OF(SHAPE_UNIT, TYPE_OP),
+    GRADIENT = OF(SHAPE_UNIT, TYPE_OUT),
+    MOMENT = OF(SHAPE_MOMENT, TYPE_UINT8),
+    RESULT = OF(SHAPE_ROWS_OUT, TYPE_OUT),
+    INPUT_RESULT = OF(SHAPE_ROWS_IN, TYPE_OUT),
+    STATE = OF(SHAPE_UNIT, TYPE_FP32),
+    POSITIONS = OF(SHAPE_SEQ, TYPE_INT32),
+    KEY_POSITIONS = OF(SHAPE_BLOCKS, TYPE_INT32),
+};
 
 /* Operand by operand as in op.h.  A lookup has in = V, out = C, and touches one row of the table a
  * token. */
-static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
+static const guint16 operand_kinds[NUM_OPS][MAX_OPERANDS] = {
     [OP_EMBED] = {IDS, OUTPUT, OUTPUT},
     [OP_RMSNORM] = {INPUT, NORM, INPUT, RSTD, INPUT, INPUT},
     [OP_RMSNORM_APPLY] = {INPUT, NORM, RSTD, INPUT},
     [OP_LAYERNORM] = {INPUT, NORM, NORM, INPUT, MOMENTS, INPUT, INPUT},
     [OP_LAYERNORM_APPLY] = {INPUT, NORM, NORM, MOMENTS, INPUT},
-    [OP_LINEAR] = {INPUT, WEIGHT, RESULT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
+    [OP_LINEAR] = {INPUT, WEIGHT, RESULT, SCRATCH, OF(SHAPE_OUT, TYPE_OUT)},
     [OP_ADD_BIAS] = {INPUT, NORM},
     [OP_ROPE] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION] = {QUERY, KEYS, VALUES, {SHAPE_GIVEN, TYPE_OUT}, LSE, SCRATCH, POSITIONS},
+    [OP_ATTENTION] = {QUERY, KEYS, VALUES, OF(SHAPE_GIVEN, TYPE_OUT), LSE, SCRATCH, POSITIONS,
+                      KEY_POSITIONS},
     [OP_SWIGLU] = {INPUT, INPUT, INPUT, RSTD},
     [OP_GELU] = {INPUT, INPUT},
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
-    [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, {SHAPE_STATS, TYPE_FP32}},
-    [OP_EMBED_BACKWARD] = {IDS, OUTPUT, {SHAPE_ROWS_OUT, TYPE_OUT}},
+    [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, OF(SHAPE_STATS, TYPE_FP32)},
+    [OP_EMBED_BACKWARD] = {IDS, OUTPUT, OF(SHAPE_ROWS_OUT, TYPE_OUT)},
     [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT},
     [OP_LAYERNORM_BACKWARD] = {INPUT, INPUT, NORM, MOMENTS, INPUT, NORM_GRADIENT, NORM_GRADIENT},
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT_RESULT},
-    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH, {SHAPE_OUT, TYPE_OUT}},
+    [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH,
+                                   OF(SHAPE_OUT, TYPE_OUT)},
     [OP_ROPE_BACKWARD] = {QUERY, KEY, TABLE},
-    [OP_ATTENTION_BACKWARD] = {GIVEN,
-                               QUERY,
-                               KEYS,
-                               VALUES,
-                               GIVEN,
-                               LSE,
-                               QUERY_RESULT,
-                               KEYS_RESULT,
-                               {SHAPE_VALUES, TYPE_OUT},
-                               SCRATCH,
-                               POSITIONS},
+    [OP_ATTENTION_BACKWARD] = {GIVEN, QUERY, KEYS, VALUES, GIVEN, LSE, QUERY_RESULT, KEYS_RESULT,
+                               OF(SHAPE_VALUES, TYPE_OUT), SCRATCH, POSITIONS, KEY_POSITIONS},
     [OP_SWIGLU_BACKWARD] = {INPUT, INPUT, INPUT, RSTD, RSTD},
     [OP_GELU_BACKWARD] = {INPUT, INPUT},
     [OP_COUNT_VALID] = {IDS, SCALAR},
-    [OP_ACCUMULATE] = {{SHAPE_ELEMENTS, TYPE_OP},
-                       {SHAPE_ELEMENTS, TYPE_OUT},
-                       {SHAPE_ELEMENTS, TYPE_OUT}},
-    [OP_CAST] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OUT}},
-    [OP_COPY] = {{SHAPE_ELEMENTS, TYPE_OP}, {SHAPE_ELEMENTS, TYPE_OP}},
+    [OP_ACCUMULATE] = {OF(SHAPE_ELEMENTS, TYPE_OP), OF(SHAPE_ELEMENTS, TYPE_OUT),
+                       OF(SHAPE_ELEMENTS, TYPE_OUT)},
+    [OP_CAST] = {OF(SHAPE_ELEMENTS, TYPE_OP), OF(SHAPE_ELEMENTS, TYPE_OUT)},
+    [OP_COPY] = {OF(SHAPE_ELEMENTS, TYPE_OP), OF(SHAPE_ELEMENTS, TYPE_OP)},
     [OP_AMAX] = {PARAMETER, SCRATCH},
-    [OP_QUANTISE] = {PARAMETER, SCRATCH, {SHAPE_UNIT, TYPE_UINT8}, SCRATCH},
-    [OP_DEQUANTISE] = {{SHAPE_ELEMENTS, TYPE_UINT8}, SCRATCH, {SHAPE_ELEMENTS, TYPE_OUT}},
+    [OP_QUANTISE] = {PARAMETER, SCRATCH, OF(SHAPE_UNIT, TYPE_UINT8), SCRATCH},
+    [OP_DEQUANTISE] = {OF(SHAPE_ELEMENTS, TYPE_UINT8), SCRATCH, OF(SHAPE_ELEMENTS, TYPE_OUT)},
     [OP_SQUARED_NORM] = {GRADIENT, SCALAR},
     [OP_CLIP] = {HYPER, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR, SCALAR},
     [OP_ADAMW] = {PARAMETER, GRADIENT, MOMENT, MOMENT, HYPER, SCALAR, STATE},
@@ -286,9 +180,9 @@ static const OperandShape shapes[NUM_OPS][MAX_OPERANDS] = {
     [OP_UNPERMUTE] = {ROUTED, ROUTES, INPUT},
     [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, RESULT},
     [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT_RESULT},
-    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, {SHAPE_EXPERTS, TYPE_OUT}},
-    [OP_LATENT_JOIN] = {{SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}, QUERY, GIVEN},
-    [OP_LATENT_JOIN_BACKWARD] = {QUERY, GIVEN, {SHAPE_UP, TYPE_OP}, {SHAPE_ROTATED, TYPE_OP}},
+    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, OF(SHAPE_EXPERTS, TYPE_OUT)},
+    [OP_LATENT_JOIN] = {OF(SHAPE_UP, TYPE_OP), OF(SHAPE_ROTATED, TYPE_OP), QUERY, GIVEN},
+    [OP_LATENT_JOIN_BACKWARD] = {QUERY, GIVEN, OF(SHAPE_UP, TYPE_OP), OF(SHAPE_ROTATED, TYPE_OP)},
 };
 
 static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
@@ -399,218 +293,13 @@ double op_memory_bytes(const Op *op, guint64 unit_elements)
     if (op_kind_is_communication(op->kind))
         return 0;
     for (guint i = 0; i < op->num_operands; i++) {
-        const OperandShape *operand = &shapes[op->kind][i];
-        const guint64 elements = shape_elements(op, operand->shape, unit_elements);
+        const guint operand = operand_kinds[op->kind][i];
+        const guint64 elements = shape_elements(op, (Shape)(operand >> TYPE_BITS), unit_elements);
+        const DType dtype = element_dtype(op, (ElementType)(operand & (OF(1, 0) - 1)));
         const gboolean again = op->operands[i].access == ACCESS_UPDATE && op->kind != OP_DEQUANTISE;
         const guint passes = again ? 2 : 1;
 
-        bytes += (double)passes * (double)elements * dtype_bytes(element_dtype(op, operand->type));
+        bytes += (double)passes * (double)elements * dtype_bytes(dtype);
     }
     return bytes;
-}
-
-/* ---- scratch of the CPU kernels (exec/device/cpu_*.c); f(n) = n fp32 values, rounded up to 64
- * bytes ----
- */
-
-static guint64 floats(guint64 elements)
-{
-    return cpu_scratch_bytes(elements, sizeof(float));
-}
-
-/* f(O I) + f(R I) + f(R O), R = min(N, CPU_LINEAR_ROWS): the weight (or its gradient's sum) and a
- * block of both activations in fp32.  What is fp32 already is used where it lies. */
-static guint64 linear_cpu_bytes(const Op *op)
-{
-    const OpSizes *s = &op->sizes;
-    const guint64 rows = MIN(s->rows, CPU_LINEAR_ROWS);
-    const gboolean gradient =
-        op->kind == OP_LINEAR_BACKWARD_WEIGHT || op->kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT;
-    const DType weight = gradient ? op->dtype_out : op->dtype;
-    guint64 bytes = 0;
-
-    if (weight != DTYPE_FP32)
-        bytes += floats(s->out * s->in);
-    if (op->dtype != DTYPE_FP32)
-        bytes += floats(rows * s->in) + floats(rows * s->out);
-    return bytes;
-}
-
-/* R = min(N, chunk) rows of logits f(R V) and of losses 8 R; bf16 adds x and dx 2 f(R C), a block
- * of the weight f(min(V, CPU_HEAD_VOCAB) C), and the gradient's sum f(V C) where that is bf16. */
-static guint64 head_cpu_bytes(const Op *op)
-{
-    const OpSizes *s = &op->sizes;
-    const guint64 rows = MIN(s->rows, s->chunk);
-    guint64 bytes = floats(rows * s->out) + cpu_scratch_bytes(rows, sizeof(double));
-
-    if (op->dtype != DTYPE_FP32)
-        bytes += 2 * floats(rows * s->in) + floats(MIN(s->out, CPU_HEAD_VOCAB) * s->in);
-    if (op->kind == OP_HEAD_LOSS && op->dtype_out != DTYPE_FP32)
-        bytes += floats(s->out * s->in);
-    return bytes;
-}
-
-/* A thread: tiles of q and o 2 f(Q D), of k and v 2 f(E D), of scores f(Q E), maxima and sums
- * 2 f(Q); Q = CPU_ATTENTION_QUERIES, E = CPU_ATTENTION_KEYS. */
-static guint64 attention_cpu_bytes(const Op *op, guint threads)
-{
-    const guint64 queries = CPU_ATTENTION_QUERIES, keys = CPU_ATTENTION_KEYS,
-                  dim = op->sizes.head_dim;
-
-    return threads * (2 * floats(queries * dim) + 2 * floats(keys * dim) + floats(queries * keys) +
-                      2 * floats(queries));
-}
-
-/* A thread: k, v, dk, dv of one kv head 4 f(B T D), tiles of q, do, o, dq 4 f(Q D), of p and dp
- * 2 f(Q E), rowsum(do * o) f(Q). */
-static guint64 attention_backward_cpu_bytes(const Op *op, guint threads)
-{
-    const guint64 queries = CPU_ATTENTION_QUERIES, keys = CPU_ATTENTION_KEYS,
-                  dim = op->sizes.head_dim;
-
-    return threads * (4 * floats(op_key_blocks(op) * op->sizes.seq * dim) +
-                      4 * floats(queries * dim) + 2 * floats(queries * keys) + floats(queries));
-}
-
-static guint64 cpu_workspace_bytes(const Op *op, guint threads)
-{
-    switch (op->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_BACKWARD_INPUT:
-    case OP_LINEAR_BACKWARD_WEIGHT:
-    case OP_GROUPED_LINEAR: /* one expert after the other */
-    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
-    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
-        return linear_cpu_bytes(op);
-    case OP_HEAD_LOSS:
-    case OP_HEAD_STATS:
-        return head_cpu_bytes(op);
-    case OP_ATTENTION:
-        return attention_cpu_bytes(op, threads);
-    case OP_ATTENTION_BACKWARD:
-        return attention_backward_cpu_bytes(op, threads);
-    case OP_RMSNORM_BACKWARD:
-        return floats(CPU_NORM_PARTIALS * op->sizes.in);
-    case OP_LAYERNORM_BACKWARD:
-        return floats(CPU_NORM_PARTIALS * 2 * op->sizes.in);
-    default:
-        return 0;
-    }
-}
-
-/* ---- scratch of the CUDA kernels ---- */
-
-/* Smallest and largest position (int32) of each tile of queries and, for each block, of keys; none
- * where the op has no more than @operands. */
-static guint64 tile_range_bytes(const Op *op, guint operands)
-{
-    const guint64 tiles = (op->sizes.seq + CUDA_ATTENTION_TILE - 1) / CUDA_ATTENTION_TILE;
-
-    return op->num_operands > operands ? 8 * (op->sizes.chunk + 1) * tiles : 0;
-}
-
-static guint64 cuda_aligned(guint64 bytes)
-{
-    return (bytes + CUDA_LIBRARY_ALIGNMENT - 1) / CUDA_LIBRARY_ALIGNMENT * CUDA_LIBRARY_ALIGNMENT;
-}
-
-guint op_attention_scratch(OpKind kind)
-{
-    return kind == OP_ATTENTION ? 5 : 9;
-}
-
-gboolean op_library_attention(const Op *op)
-{
-    return (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD) &&
-           op->num_operands <= op_attention_scratch(op->kind) + 1 && op->dtype == DTYPE_BF16 &&
-           op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
-}
-
-const char *op_attention_row(OpKind kind, gboolean by_library)
-{
-    if (!by_library)
-        return op_kind_name(kind);
-    return kind == OP_ATTENTION ? "attention" MEASURED_BY_CUDNN
-                                : "attention_backward" MEASURED_BY_CUDNN;
-}
-
-/* What any plan that cuDNN makes of the op may need, by the plans that its 9.19 makes for sm_80 to
- * sm_120 (tests/cuda/test_cudnn_plans.c asks the one that is installed).  Backward, for N tokens of
- * H heads of D: sums of dq in fp32 and rowsum(do * o), which our graph names; the sums once more,
- * of T rounded up (all engines before sm_90, and those of short sequences on sm_100); where heads
- * share keys, dk and dv of each in bf16; and counters.
- *
- *     4 N H D + 4 N H  +  4 N' H D + (2 + 2) N H D + 256
- *
- * Engines of sm_90 and sm_100 leave out the second sums; one bound holds for all, since a plan is
- * for a topology, whose GPUs have no compute capability. */
-static guint64 library_attention_bytes(const Op *op)
-{
-    const OpSizes *s = &op->sizes;
-    const guint64 rows = s->batch * s->seq * s->heads;
-    const guint64 seq = (s->seq + CUDA_LIBRARY_SEQ - 1) / CUDA_LIBRARY_SEQ * CUDA_LIBRARY_SEQ;
-
-    if (!op_library_attention(op))
-        return 0;
-    if (op->kind == OP_ATTENTION)
-        return CUDA_LIBRARY_ALIGNMENT;
-    const guint64 shared = s->heads == s->kv_heads ? 0 : (2 + 2) * rows * s->head_dim;
-    return cuda_aligned(4 * rows * s->head_dim) + cuda_aligned(4 * rows) +
-           4 * s->batch * seq * s->heads * s->head_dim + shared + CUDA_LIBRARY_ALIGNMENT;
-}
-
-/* linear                 the library's, and after it 4 O for each of CUDA_BIAS_PARTIALS partial
- *                        sums of a bias' gradient
- * head_loss              the library's + chunk (V (4 + 2) + 8): logits fp32, dlogits in bf16 beside
- *                        them, losses of rows fp64
- * attention              where there are positions, their range for each tile; or what the library
- *                        needs that may run it
- * attention_backward     the same + 8 N H for lse and rowsum(do * o); all sums have one block; or
- *                        what the library needs
- * rmsnorm_backward       4 C for each of CUDA_NORM_PARTIALS partial sums of dw
- * layernorm_backward     the same for dw and for db */
-static guint64 cuda_workspace_bytes(const Op *op)
-{
-    const OpSizes *s = &op->sizes;
-    const guint64 tokens = s->batch * s->seq;
-
-    switch (op->kind) {
-    case OP_LINEAR:
-    case OP_LINEAR_BACKWARD_INPUT:
-    case OP_GROUPED_LINEAR:
-    case OP_GROUPED_LINEAR_BACKWARD_INPUT:
-    case OP_GROUPED_LINEAR_BACKWARD_WEIGHT:
-        return CUDA_GEMM_WORKSPACE_BYTES;
-    case OP_LINEAR_BACKWARD_WEIGHT:
-        return MAX(CUDA_GEMM_WORKSPACE_BYTES, 4 * CUDA_BIAS_PARTIALS * s->out);
-    case OP_HEAD_LOSS:
-    case OP_HEAD_STATS:
-        return CUDA_GEMM_WORKSPACE_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
-    case OP_ATTENTION:
-        return MAX(tile_range_bytes(op, 6), library_attention_bytes(op));
-    case OP_ATTENTION_BACKWARD:
-        return MAX(8 * tokens * s->heads + tile_range_bytes(op, 10), library_attention_bytes(op));
-    case OP_RMSNORM_BACKWARD:
-        return 4 * CUDA_NORM_PARTIALS * s->in;
-    case OP_LAYERNORM_BACKWARD:
-        return 2 * 4 * CUDA_NORM_PARTIALS * s->in;
-    default:
-        return 0;
-    }
-}
-
-/* 128 on a GPU: the alignment of DeepGEMM's contiguous grouped layout, and the rows of the larger
- * tiles.  A CPU takes one expert after the other. */
-guint64 op_expert_rows(guint64 rows, DeviceKind device)
-{
-    const guint64 multiple = device == DEVICE_CUDA ? 128 : 1;
-
-    return (rows + multiple - 1) / multiple * multiple;
-}
-
-guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads)
-{
-    g_assert(threads >= 1);
-    return device == DEVICE_CPU ? cpu_workspace_bytes(op, threads) : cuda_workspace_bytes(op);
 }

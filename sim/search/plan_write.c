@@ -1,54 +1,31 @@
 /* Plan -> JSON (DESIGN 6). */
+#include "sim/base/json_members.h"
 #include "sim/base/text_file.h"
 #include "sim/cost/framework.h"
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
-static void add_string(JsonBuilder *json, const char *name, const char *value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_string_value(json, value);
-}
-
-static void add_uint(JsonBuilder *json, const char *name, guint64 value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_int_value(json, (gint64)value);
-}
-
-static void add_double(JsonBuilder *json, const char *name, double value)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_add_double_value(json, value);
-}
-
-static void begin(JsonBuilder *json, const char *name)
-{
-    json_builder_set_member_name(json, name);
-    json_builder_begin_object(json);
-}
-
 static void add_inputs(JsonBuilder *json, const Plan *plan)
 {
     g_autofree char *topology = topology_print(plan->topology);
 
-    begin(json, "model");
-    add_string(json, "name", plan->model->name);
-    add_uint(json, "parameters", model_parameters(plan->model));
+    json_member_object(json, "model");
+    json_member_string(json, "name", plan->model->name);
+    json_member_uint(json, "parameters", model_parameters(plan->model));
     json_builder_set_member_name(json, "config");
     json_builder_add_value(json, json_from_string(plan->model->config_text, NULL));
     json_builder_end_object(json);
-    begin(json, "topology");
-    add_string(json, "name", plan->topology->name);
-    add_uint(json, "gpus", plan->gpus);
-    add_string(json, "file", topology);
+    json_member_object(json, "topology");
+    json_member_string(json, "name", plan->topology->name);
+    json_member_uint(json, "gpus", plan->gpus);
+    json_member_string(json, "file", topology);
     json_builder_end_object(json);
-    begin(json, "target");
-    add_string(json, "device", device_kind_name(plan->device));
-    add_uint(json, "ranks_per_node", plan->ranks_per_node);
-    add_uint(json, "threads", plan->threads);
+    json_member_object(json, "target");
+    json_member_string(json, "device", device_kind_name(plan->device));
+    json_member_uint(json, "ranks_per_node", plan->ranks_per_node);
+    json_member_uint(json, "threads", plan->threads);
     if (framework_is_foreign(plan->framework))
-        add_string(json, "framework", plan->framework->name);
+        json_member_string(json, "framework", plan->framework->name);
     json_builder_end_object(json);
 }
 
@@ -56,38 +33,36 @@ static void add_workload(JsonBuilder *json, const Plan *plan)
 {
     const Workload *workload = &plan->workload;
 
-    begin(json, "workload");
-    add_uint(json, "global_batch", workload->global_batch);
-    add_uint(json, "seq_len", workload->seq_len);
-    add_string(json, "precision", dtype_name(workload->recipe->precision));
-    add_string(json, "recipe", workload->recipe->name);
-    add_string(json, "optimizer", optimizer_name(workload->optimizer));
+    json_member_object(json, "workload");
+    json_member_uint(json, "global_batch", workload->global_batch);
+    json_member_uint(json, "seq_len", workload->seq_len);
+    json_member_string(json, "precision", dtype_name(workload->recipe->precision));
+    json_member_string(json, "recipe", workload->recipe->name);
+    json_member_string(json, "optimizer", optimizer_name(workload->optimizer));
     if (workload->expert_imbalance > 1)
-        add_double(json, "expert_imbalance", workload->expert_imbalance);
+        json_member_number(json, "expert_imbalance", workload->expert_imbalance);
     json_builder_end_object(json);
-    begin(json, "layout");
+    json_member_object(json, "layout");
     for (guint a = 1; a <= NUM_AXES; a++) /* dp_replicate ... tp, pp: as people write it */
-        add_uint(json, axis_name((Axis)(a % NUM_AXES)), plan->layout.size[a % NUM_AXES]);
+        json_member_uint(json, axis_name((Axis)(a % NUM_AXES)), plan->layout.size[a % NUM_AXES]);
     if (layout_ep(&plan->layout) > 1)
-        add_uint(json, "ep", plan->layout.ep);
+        json_member_uint(json, "ep", plan->layout.ep);
     json_builder_end_object(json);
 }
 
 static void add_overrides(JsonBuilder *json, const Sharding *sharding)
 {
-    json_builder_set_member_name(json, "units");
-    json_builder_begin_array(json);
+    json_member_array(json, "units");
     for (guint i = 0; i < sharding->num_overrides; i++) {
         const UnitOverride *unit = &sharding->overrides[i];
         g_autofree char *range = unit_override_units(unit);
 
         json_builder_begin_object(json);
-        add_string(json, "unit", range);
+        json_member_string(json, "unit", range);
         if (unit->strategy >= 0)
-            add_string(json, "strategy", strategy_name((Strategy)unit->strategy));
+            json_member_string(json, "strategy", strategy_name((Strategy)unit->strategy));
         if (unit->keep >= 0) {
-            json_builder_set_member_name(json, "keep");
-            json_builder_add_boolean_value(json, unit->keep != 0);
+            json_member_bool(json, "keep", unit->keep != 0);
         }
         json_builder_end_object(json);
     }
@@ -99,23 +74,22 @@ static void add_sharding(JsonBuilder *json, const Plan *plan)
     const Sharding *sharding = &plan->sharding;
     const Recipe *recipe = plan->workload.recipe;
 
-    begin(json, "sharding");
-    add_string(json, "strategy", strategy_name(sharding->strategy));
-    add_string(json, "form", form_name(sharding->form));
-    add_uint(json, "prefetch", sharding->prefetch);
-    add_uint(json, "live_units", sharding->live_units);
-    json_builder_set_member_name(json, "keep");
-    json_builder_begin_array(json);
+    json_member_object(json, "sharding");
+    json_member_string(json, "strategy", strategy_name(sharding->strategy));
+    json_member_string(json, "form", form_name(sharding->form));
+    json_member_uint(json, "prefetch", sharding->prefetch);
+    json_member_uint(json, "live_units", sharding->live_units);
+    json_member_array(json, "keep");
     if (sharding->keep_root)
         json_builder_add_string_value(json, "root");
     if (sharding->keep_last)
         json_builder_add_string_value(json, "last");
     json_builder_end_array(json);
-    add_string(json, "accumulate", sharding->accumulate_sharded ? "sharded" : "unsharded");
-    add_string(json, "gather_dtype",
-               dtype_name(sharding->gather_fp8 ? DTYPE_FP8 : recipe->compute));
-    add_string(json, "gradient_dtype", dtype_name(recipe->gradient));
-    add_string(json, "reduce_dtype", dtype_name(recipe->reduce));
+    json_member_string(json, "accumulate", sharding->accumulate_sharded ? "sharded" : "unsharded");
+    json_member_string(json, "gather_dtype",
+                       dtype_name(sharding->gather_fp8 ? DTYPE_FP8 : recipe->compute));
+    json_member_string(json, "gradient_dtype", dtype_name(recipe->gradient));
+    json_member_string(json, "reduce_dtype", dtype_name(recipe->reduce));
     add_overrides(json, sharding);
     json_builder_end_object(json);
 }
@@ -125,8 +99,7 @@ static void add_stages(JsonBuilder *json, const Plan *plan)
 {
     const guint pp = plan->layout.size[AXIS_PP];
 
-    json_builder_set_member_name(json, "stages");
-    json_builder_begin_array(json);
+    json_member_array(json, "stages");
     for (guint c = 0; c < schedule_chunks(&plan->schedule, pp); c++) {
         const LayerRange range = schedule_chunk(&plan->schedule, plan->model->layers, pp, c);
 
@@ -144,13 +117,12 @@ static void add_recompute(JsonBuilder *json, const Plan *plan)
     const char *kind = recompute_name(plan->schedule.recompute);
 
     if (!schedule_has_rest(&plan->schedule)) {
-        add_string(json, "recompute", kind);
+        json_member_string(json, "recompute", kind);
         return;
     }
-    begin(json, "recompute");
-    add_string(json, "kind", kind);
-    json_builder_set_member_name(json, "layers");
-    json_builder_begin_array(json);
+    json_member_object(json, "recompute");
+    json_member_string(json, "kind", kind);
+    json_member_array(json, "layers");
     for (guint s = 0; s < plan->layout.size[AXIS_PP]; s++)
         json_builder_add_int_value(json, plan->schedule.recompute_layers[s]);
     json_builder_end_array(json);
@@ -159,35 +131,34 @@ static void add_recompute(JsonBuilder *json, const Plan *plan)
 
 static void add_schedule(JsonBuilder *json, const Plan *plan)
 {
-    begin(json, "tensor_parallel");
-    json_builder_set_member_name(json, "sequence");
-    json_builder_add_boolean_value(json, plan->sequence_parallel);
+    json_member_object(json, "tensor_parallel");
+    json_member_bool(json, "sequence", plan->sequence_parallel);
     json_builder_end_object(json);
-    begin(json, "context_parallel");
-    add_string(json, "kind", context_kind_name(plan->context));
+    json_member_object(json, "context_parallel");
+    json_member_string(json, "kind", context_kind_name(plan->context));
     json_builder_end_object(json);
-    begin(json, "schedule");
-    add_string(json, "name", schedule_name(plan->schedule.kind));
-    add_uint(json, "micro_batch", plan->schedule.micro_batch);
-    add_uint(json, "micro_batches", plan->schedule.micro_batches);
-    add_uint(json, "virtual_stages", schedule_virtual_stages(&plan->schedule));
+    json_member_object(json, "schedule");
+    json_member_string(json, "name", schedule_name(plan->schedule.kind));
+    json_member_uint(json, "micro_batch", plan->schedule.micro_batch);
+    json_member_uint(json, "micro_batches", plan->schedule.micro_batches);
+    json_member_uint(json, "virtual_stages", schedule_virtual_stages(&plan->schedule));
     add_stages(json, plan);
     json_builder_end_object(json);
     add_recompute(json, plan);
-    begin(json, "offload");
-    add_string(json, "optimizer", tier_name(plan->sharding.offload.optimizer));
-    add_string(json, "parameters", tier_name(plan->sharding.offload.parameters));
+    json_member_object(json, "offload");
+    json_member_string(json, "optimizer", tier_name(plan->sharding.offload.optimizer));
+    json_member_string(json, "parameters", tier_name(plan->sharding.offload.parameters));
     json_builder_end_object(json);
 }
 
 static void add_program(JsonBuilder *json, const Plan *plan)
 {
-    begin(json, "program");
-    add_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
-    add_uint(json, "ops", plan->ops);
-    begin(json, "arena_bytes");
+    json_member_object(json, "program");
+    json_member_string(json, "hash", plan->hash == NULL ? "" : plan->hash);
+    json_member_uint(json, "ops", plan->ops);
+    json_member_object(json, "arena_bytes");
     for (guint t = 0; t < NUM_TIERS; t++)
-        add_uint(json, tier_name((Tier)t), plan->arena_bytes[t]);
+        json_member_uint(json, tier_name((Tier)t), plan->arena_bytes[t]);
     json_builder_end_object(json);
     json_builder_end_object(json);
 }
@@ -195,22 +166,21 @@ static void add_program(JsonBuilder *json, const Plan *plan)
 static void add_op_classes(JsonBuilder *json, const double seconds[NUM_OP_CLASSES])
 {
     for (guint t = 0; t < NUM_OP_CLASSES; t++)
-        add_double(json, op_class_name((OpClass)t), seconds[t]);
+        json_member_number(json, op_class_name((OpClass)t), seconds[t]);
 }
 
 static void add_communication_seconds(JsonBuilder *json, const double seconds[NUM_VOLUMES])
 {
-    begin(json, "communication_seconds");
+    json_member_object(json, "communication_seconds");
     for (guint v = 0; v < NUM_VOLUMES; v++)
-        add_double(json, volume_name((Volume)v), seconds[v]);
+        json_member_number(json, volume_name((Volume)v), seconds[v]);
     json_builder_end_object(json);
 }
 
 /* Time by class of op, of the ranks of each stage. */
 static void add_stage_times(JsonBuilder *json, const Plan *plan)
 {
-    json_builder_set_member_name(json, "stages");
-    json_builder_begin_array(json);
+    json_member_array(json, "stages");
     for (guint s = 0; s < plan->stages->len; s++) {
         const StageTime *stage = &g_array_index(plan->stages, StageTime, s);
 
@@ -224,14 +194,15 @@ static void add_stage_times(JsonBuilder *json, const Plan *plan)
 
 static void add_times(JsonBuilder *json, const Prediction *prediction)
 {
-    add_double(json, "step_seconds", prediction->step_seconds);
-    add_double(json, "tokens_per_second", prediction->tokens_per_second);
-    add_double(json, "tokens_per_second_per_gpu", prediction->tokens_per_second_per_gpu);
-    add_double(json, "model_tflops_per_gpu", prediction->model_tflops_per_gpu);
-    add_double(json, "mfu", prediction->mfu);
-    add_double(json, "exposed_communication_seconds", prediction->exposed_communication_seconds);
-    add_double(json, "bubble_fraction", prediction->bubble_fraction);
-    begin(json, "time_seconds");
+    json_member_number(json, "step_seconds", prediction->step_seconds);
+    json_member_number(json, "tokens_per_second", prediction->tokens_per_second);
+    json_member_number(json, "tokens_per_second_per_gpu", prediction->tokens_per_second_per_gpu);
+    json_member_number(json, "model_tflops_per_gpu", prediction->model_tflops_per_gpu);
+    json_member_number(json, "mfu", prediction->mfu);
+    json_member_number(json, "exposed_communication_seconds",
+                       prediction->exposed_communication_seconds);
+    json_member_number(json, "bubble_fraction", prediction->bubble_fraction);
+    json_member_object(json, "time_seconds");
     add_op_classes(json, prediction->time_seconds);
     json_builder_end_object(json);
 }
@@ -243,25 +214,25 @@ static void add_run(JsonBuilder *json, const Plan *plan)
     PlanGoodput run;
 
     if (plan_goodput(plan, &run)) {
-        begin(json, "goodput");
-        add_double(json, "mtbf_seconds", run.failures.mtbf);
-        add_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
-        add_double(json, "checkpoint_seconds", run.failures.checkpoint);
-        add_double(json, "interval_seconds_young", run.young_s);
-        add_double(json, "interval_seconds_daly", run.daly_s);
-        add_double(json, "useful_fraction", run.useful);
-        add_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
+        json_member_object(json, "goodput");
+        json_member_number(json, "mtbf_seconds", run.failures.mtbf);
+        json_member_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
+        json_member_number(json, "checkpoint_seconds", run.failures.checkpoint);
+        json_member_number(json, "interval_seconds_young", run.young_s);
+        json_member_number(json, "interval_seconds_daly", run.daly_s);
+        json_member_number(json, "useful_fraction", run.useful);
+        json_member_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
         json_builder_end_object(json);
     }
     if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)
         return;
-    begin(json, "cost_per_million_tokens");
+    json_member_object(json, "cost_per_million_tokens");
     if (cost->price_per_gpu_hour > 0)
-        add_double(json, "money", plan_money_per_million(plan));
+        json_member_number(json, "money", plan_money_per_million(plan));
     if (cost->currency != NULL)
-        add_string(json, "currency", cost->currency);
+        json_member_string(json, "currency", cost->currency);
     if (cost->power_per_gpu_w > 0)
-        add_double(json, "kwh", plan_kwh_per_million(plan));
+        json_member_number(json, "kwh", plan_kwh_per_million(plan));
     json_builder_end_object(json);
 }
 
@@ -269,20 +240,20 @@ static void add_prediction(JsonBuilder *json, const Plan *plan)
 {
     const Prediction *prediction = &plan->prediction;
 
-    begin(json, "prediction");
+    json_member_object(json, "prediction");
     add_times(json, prediction);
     add_stage_times(json, plan);
-    add_uint(json, "rank", prediction->rank);
-    begin(json, "memory_bytes");
+    json_member_uint(json, "rank", prediction->rank);
+    json_member_object(json, "memory_bytes");
     for (guint t = 0; t < NUM_MEMORY_TERMS; t++)
-        add_uint(json, memory_term_name((MemoryTerm)t), prediction->memory_bytes[t]);
-    add_uint(json, "total", prediction->memory_total);
+        json_member_uint(json, memory_term_name((MemoryTerm)t), prediction->memory_bytes[t]);
+    json_member_uint(json, "total", prediction->memory_total);
     json_builder_end_object(json);
-    add_uint(json, "memory_limit_bytes", prediction->memory_limit);
-    add_string(json, "memory_peak_at", prediction->moment);
-    begin(json, "communication_bytes");
+    json_member_uint(json, "memory_limit_bytes", prediction->memory_limit);
+    json_member_string(json, "memory_peak_at", prediction->moment);
+    json_member_object(json, "communication_bytes");
     for (guint v = 0; v < NUM_VOLUMES; v++)
-        add_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
+        json_member_uint(json, volume_name((Volume)v), prediction->communication_bytes[v]);
     json_builder_end_object(json);
     add_communication_seconds(json, prediction->communication_seconds);
     add_run(json, plan);
@@ -291,10 +262,8 @@ static void add_prediction(JsonBuilder *json, const Plan *plan)
 
 static void add_feasible(JsonBuilder *json, const Plan *plan)
 {
-    json_builder_set_member_name(json, "feasible");
-    json_builder_add_boolean_value(json, plan->reasons->len == 0);
-    json_builder_set_member_name(json, "reasons");
-    json_builder_begin_array(json);
+    json_member_bool(json, "feasible", plan->reasons->len == 0);
+    json_member_array(json, "reasons");
     for (guint i = 0; i < plan->reasons->len; i++)
         json_builder_add_string_value(json, g_ptr_array_index(plan->reasons, i));
     json_builder_end_array(json);
@@ -305,8 +274,8 @@ JsonNode *plan_node(const Plan *plan)
     g_autoptr(JsonBuilder) json = json_builder_new();
 
     json_builder_begin_object(json);
-    add_string(json, "format", "fsdp-plan");
-    add_uint(json, "version", 1);
+    json_member_string(json, "format", "fsdp-plan");
+    json_member_uint(json, "version", 1);
     add_feasible(json, plan);
     add_inputs(json, plan);
     add_workload(json, plan);

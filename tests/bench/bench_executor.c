@@ -139,7 +139,7 @@ static void print_kinds(Sample samples[STEPS], double step_ms)
     for (guint kind = 0; kind < NUM_OPS; kind++) {
         for (guint i = 0; i < STEPS; i++)
             values[i] = samples[i].kind_ms[kind];
-        ms[kind] = bench_median(values, STEPS);
+        ms[kind] = samples_median(values, STEPS);
     }
     printf("%-28s %6s %10s %8s %10s\n", "op", "count", "ms a step", "share", "GFLOP/s");
     for (;;) {
@@ -201,6 +201,6 @@ int main(int argc, char **argv)
     bench_print("matrix products in the step", "GFLOP/s", rate, STEPS);
     bench_print("OpenBLAS alone, same shapes", "GFLOP/s", blas, STEPS);
     bench_print("ratio (target >= 70)", "%", ratio, STEPS);
-    print_kinds(samples, bench_median(step, STEPS));
+    print_kinds(samples, samples_median(step, STEPS));
     return EXIT_SUCCESS;
 }

@@ -20,11 +20,7 @@ static inline SearchRequest bench_request(const Model *model, const Topology *to
         .schedule = -1,
         .context = -1,
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 10,
     };
 }
@@ -45,13 +41,10 @@ static inline Plan *bench_plan(const Topology *topology, guint batch, guint seq,
         .strategy = STRATEGY_NO_SHARD,
         .micro_batch = batch,
         .recompute = RECOMPUTE_NONE,
-        .sharding = {.prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE,
-                     .offload = {.optimizer = optimizer}},
+        .sharding = sharding_default,
     };
+
+    request.sharding.offload.optimizer = optimizer;
     Plan *plan = model == NULL ? NULL : search_estimate(&request, &error);
 
     if (plan == NULL)

@@ -1,7 +1,7 @@
 /* What bounds are worth: the first hundred candidates of five workloads in the order of their
  * bounds, beside what simulation says of each. */
-#include "sim/backtest/score.h"
 #include "sim/base/parallel.h"
+#include "sim/base/samples.h"
 #include "sim/search/candidates.h"
 #include "tests/bench/bench_plan.h"
 
@@ -76,7 +76,7 @@ static void print_ranked(const Ranked *ranked, guint num)
     printf("%3u of %u fit; fastest by simulation: %.4g s, number %u by bound; bound / step mean "
            "%.3f, least %.3f; rank correlation %.3f\n",
            fitting, num, step_s[best], place, sum / fitting, least,
-           score_spearman(bound_s, step_s, fitting));
+           samples_spearman(bound_s, step_s, fitting));
 }
 
 /* Out of their groups. */

@@ -234,13 +234,7 @@ static ProgramSet *compile(const Model *model)
 {
     const Workload workload = {
         .global_batch = 1, .seq_len = SEQ, .recipe = &recipe_zero, .optimizer = OPTIMIZER_ADAMW};
-    Sharding sharding = {.strategy = STRATEGY_NO_SHARD,
-                         .form = FORM_PER_PARAMETER,
-                         .prefetch = 1,
-                         .live_units = 2,
-                         .keep_root = TRUE,
-                         .keep_last = TRUE,
-                         .accumulate_sharded = TRUE};
+    Sharding sharding = sharding_default;
     const ProgramSpec spec = {
         .model = model,
         .workload = &workload,
@@ -251,6 +245,7 @@ static ProgramSet *compile(const Model *model)
         .threads = 1,
     };
 
+    sharding.strategy = STRATEGY_NO_SHARD;
     sharding_normalise(&sharding, &spec.layout, &spec.schedule);
     return program_compile(&spec);
 }

@@ -4,6 +4,7 @@
 
 #include "exec/cuda/cuda_kernels.h"
 #include "exec/device/cpu_block.h"
+#include "tests/noise.h"
 #include "tests/suite.h"
 
 #include <cuda_runtime_api.h>
@@ -56,14 +57,6 @@ static inline void cuda_case_clear(CudaCase *c)
     ck_assert(cudaStreamDestroy(c->stream) == cudaSuccess);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(CudaCase, cuda_case_clear)
-
-/* Uniform in [-1, 1). */
-static inline double noise(guint64 *state)
-{
-    *state =
-        *state * G_GUINT64_CONSTANT(6364136223846793005) + G_GUINT64_CONSTANT(1442695040888963407);
-    return (double)(*state >> 33) / (double)(1u << 30) - 1;
-}
 
 /* What @value becomes in storage of that type. */
 static inline double stored(DType type, double value)

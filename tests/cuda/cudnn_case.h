@@ -4,13 +4,6 @@
 
 #include "tests/cuda/train_case.h"
 
-static const char cudnn_config[] =
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 24,"
-    " \"vocab_size\": 256, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
-
 static const TrainLayout cudnn_layout = {.layout = {.size = {1, 1, 1, 1, 1}}, .bf16 = TRUE};
 
 static inline TrainTest cudnn_test(void)
@@ -21,8 +14,8 @@ static inline TrainTest cudnn_test(void)
     g_autoptr(GError) error = NULL;
     TrainTest test = {.ranks = 1};
 
-    test.model = model_parse(cudnn_config, "config", "tiny", &error);
-    g_assert_no_error(error);
+    test.model = layout_model(&(LayoutShape){
+        .hidden = 32, .layers = 2, .heads = 4, .kv_heads = 2, .ffn = 24, .vocab = 256});
     test.data = layout_data_new(&text, test.model->vocab, TRAIN_SEQ);
     test.runtime = runtime_open(&options, &error);
     g_assert_no_error(error);
@@ -45,7 +38,7 @@ static inline char *cudnn_refusal(const TrainTest *test, const Program *program)
 /* The same for the training, in another layout. */
 static inline char *cudnn_refusal_of(const TrainTest *test, const TrainLayout *layout)
 {
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(test, layout, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
 

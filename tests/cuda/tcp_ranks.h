@@ -3,31 +3,15 @@
 #pragma once
 
 #include "tests/cuda/train_case.h"
+#include "tests/listen.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 enum { TCP_MOST_RANKS = 4, TCP_TIMEOUT_S = 300 };
 
 /* What a rank does; how much of it fails. */
 typedef gint64 TcpRanksWork(const TrainTest *test);
-
-static inline int tcp_ranks_listen(guint *port)
-{
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof here;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)(void *)&here, bytes), 0);
-    ck_assert_int_eq(listen(fd, TCP_MOST_RANKS), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)(void *)&here, &bytes), 0);
-    *port = ntohs(here.sin_port);
-    return fd;
-}
 
 /* The exit status of a child, which is the first of its processes to use CUDA. */
 static inline int tcp_ranks_rank(const CommRendezvous *how, TcpRanksWork *work)
@@ -58,7 +42,7 @@ static inline void tcp_ranks_run(guint ranks, TcpRanksWork *work)
 {
     CommRendezvous how = {
         .host = "127.0.0.1", .size = ranks, .job = "a test", .limit_s = TCP_TIMEOUT_S};
-    const int listener = tcp_ranks_listen(&how.port);
+    const int listener = listen_somewhere(&how.port);
     pid_t pid[TCP_MOST_RANKS];
 
     fflush(NULL);

@@ -25,12 +25,11 @@ static LayoutRun *train(AttentionMode attention)
 {
     const InterpreterOptions options = {.attention = attention};
     const LayoutTask task = train_task(&test);
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
     LayoutRun *run = layout_run_new_with(test.runtime, &spec, &task, &options);
 
-    while (run->steps < TRAIN_STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, TRAIN_STEPS);
     return run;
 }
 
@@ -130,7 +129,7 @@ START_TEST(both_passes_can_be_kept_as_a_graph)
     const DeviceQueueOps *queues = device_queues(device);
     guint16 issued[2][ELEMENTS], replayed[2][ELEMENTS];
     g_autoptr(GError) error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
 
     if (absent)
@@ -175,7 +174,7 @@ END_TEST
 /* The program's own scratch, made smaller. */
 static char *refusal_with_scratch(guint64 bytes)
 {
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     Program *program = set->classes[0];

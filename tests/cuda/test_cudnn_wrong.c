@@ -33,7 +33,7 @@ END_TEST
  * as what will run. */
 START_TEST(what_is_wrong_at_the_planned_length_only_is_noticed)
 {
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
 
     parts.workload.seq_len = 200;
@@ -60,7 +60,7 @@ static GError *open_interpreter(AttentionMode attention, char **said)
 {
     const InterpreterOptions options = {.attention = attention};
     GError *error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&test, &cudnn_layout, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autoptr(Interpreter) interpreter = interpreter_new_with(test.runtime, set, &options, &error);

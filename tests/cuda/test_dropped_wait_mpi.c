@@ -213,8 +213,7 @@ static gboolean is_found(const ProgramSpec *spec, const WaitKind *kind, guint nt
     g_autoptr(GError) error = NULL;
 
     drop_nth(run->set, kind, nth);
-    while (run->steps < 2)
-        layout_step(run, FALSE);
+    layout_train_to(run, 2);
     layout_drain(run);
     for (guint i = 0; i < run->steps; i++)
         found |= !(fabs(run->loss[i] - want[i]) <= 1e-5 * fabs(want[i]));
@@ -251,7 +250,7 @@ START_TEST(a_program_without_one_of_its_waits_is_found)
 {
     const TrainLayout *of = &layouts[_i];
     const char *only = g_getenv("LAYOUT");
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&under_test, of, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autoptr(GArray) kinds = kinds_of(set);

@@ -6,7 +6,7 @@
 enum { GRAPH_STEPS = 9, SAMPLED = 4, COUNTED = 7, AUTO_STEPS = 10 };
 
 static LayoutRun *run_new(const TrainTest *test, const TrainLayout *of, GraphMode mode,
-                          TrainParts *parts)
+                          LayoutParts *parts)
 {
     const InterpreterOptions options = {.graph = mode};
     const LayoutTask task = train_task(test);
@@ -20,7 +20,7 @@ static LayoutRun *run_new(const TrainTest *test, const TrainLayout *of, GraphMod
 static gboolean train(const TrainTest *test, const TrainLayout *of, GraphMode mode,
                       double loss[GRAPH_STEPS], double norm[GRAPH_STEPS])
 {
-    TrainParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) run = run_new(test, of, mode, &parts);
     gboolean ok = TRUE;
 
@@ -56,7 +56,7 @@ static gboolean graphs_change_no_bit(const TrainTest *test, const TrainLayout *o
 
 static gboolean auto_decides(const TrainTest *test, const TrainLayout *of)
 {
-    TrainParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) run = run_new(test, of, GRAPH_AUTO, &parts);
     const char *text = interpreter_graphs(run->interpreter);
     gint64 on, any;

@@ -19,7 +19,7 @@ static gboolean waits_once(const TrainTest *test, const TrainLayout *of, GraphMo
     const InterpreterOptions options = {.graph = mode};
     const LayoutTask task = train_task(test);
     g_autoptr(GError) error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(test, of, DEVICE_CUDA, &parts);
     g_autoptr(LayoutRun) run = layout_run_new_with(test->runtime, &spec, &task, &options);
 

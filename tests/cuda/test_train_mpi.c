@@ -23,7 +23,7 @@ START_TEST(graphs_are_refused_where_communication_passes_through_the_host)
     const gboolean possible = g_getenv("NCCL") != NULL || under_test.ranks == 1;
     InterpreterOptions options = {.graph = GRAPH_ON};
     g_autoptr(GError) error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&under_test, &of, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autoptr(Interpreter) on = interpreter_new_with(under_test.runtime, set, &options, &error);
@@ -42,7 +42,7 @@ START_TEST(graphs_are_refused_where_state_comes_from_files)
                             .offload = {.optimizer = TIER_NVME}};
     InterpreterOptions options = {.graph = GRAPH_ON, .nvme_folder = "/var/tmp"};
     g_autoptr(GError) error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(&under_test, &of, DEVICE_CUDA, &parts);
     g_autoptr(ProgramSet) set = program_compile(&spec);
     g_autoptr(Interpreter) on = interpreter_new_with(under_test.runtime, set, &options, &error);

@@ -30,19 +30,6 @@ typedef struct {
     gboolean gpt2;     /* LayerNorm, biases, GELU, positions, one matrix for words in and out */
 } TrainLayout;
 
-/* What a ProgramSpec borrows. */
-typedef struct {
-    Workload workload;
-    Sharding sharding;
-} TrainParts;
-
-static const char train_config[] =
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 2,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 8, \"intermediate_size\": 24,"
-    " \"vocab_size\": 256, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
-
 static const char train_gpt2_config[] =
     "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
     " \"n_layer\": 4, \"n_head\": 2, \"n_inner\": 24, \"n_positions\": 64, \"vocab_size\": 256,"
@@ -75,8 +62,8 @@ static inline void train_test_open(TrainTest *test, const RuntimeOptions *option
     const LayoutText text = {.seed = 7, .bytes = 1024, .first = 32, .count = 95};
     g_autoptr(GError) error = NULL;
 
-    test->model = model_parse(train_config, "config", "tiny", &error);
-    g_assert_no_error(error);
+    test->model = layout_model(&(LayoutShape){
+        .hidden = 16, .layers = 4, .heads = 2, .kv_heads = 2, .ffn = 24, .vocab = 256});
     test->gpt2 = model_parse(train_gpt2_config, "config", "tiny-gpt2", &error);
     g_assert_no_error(error);
     test->data = layout_data_new(&text, test->model->vocab, TRAIN_SEQ);
@@ -103,26 +90,23 @@ static inline const Recipe *train_recipe(const TrainLayout *of)
 }
 
 static inline ProgramSpec train_spec(const TrainTest *test, const TrainLayout *of,
-                                     DeviceKind device, TrainParts *parts)
+                                     DeviceKind device, LayoutParts *parts)
 {
     const guint data_ranks = (guint)layout_data_ranks(&of->layout);
     const guint micro_batches = MAX(of->micro_batches, 1);
 
-    *parts = (TrainParts){
+    *parts = (LayoutParts){
         .workload = {.global_batch = TRAIN_BATCH,
                      .seq_len = TRAIN_SEQ,
                      .recipe = train_recipe(of),
                      .optimizer = OPTIMIZER_ADAMW},
-        .sharding = {.strategy = of->strategy,
-                     .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = !of->unsharded,
-                     .offload = of->offload,
-                     .gather_fp8 = of->codes},
+        .sharding = sharding_default,
     };
+    parts->sharding.strategy = of->strategy;
+    parts->sharding.form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER;
+    parts->sharding.accumulate_sharded = !of->unsharded;
+    parts->sharding.offload = of->offload;
+    parts->sharding.gather_fp8 = of->codes;
     const ProgramSpec spec = {
         .model = of->gpt2 ? test->gpt2 : test->model,
         .workload = &parts->workload,
@@ -151,7 +135,6 @@ static inline LayoutTask train_task(const TrainTest *test)
 static inline void train_reference(const TrainTest *test, const TrainLayout *of,
                                    double loss[TRAIN_STEPS])
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
     const TrainLayout plain = {.layout = {.size = {1, 1, 1, 1, 1}},
                                .strategy = of->codes ? STRATEGY_FULL_SHARD : STRATEGY_NO_SHARD,
                                .bf16 = of->bf16,
@@ -160,15 +143,12 @@ static inline void train_reference(const TrainTest *test, const TrainLayout *of,
                                .codes = of->codes,
                                .gpt2 = of->gpt2};
     const LayoutTask task = train_task(test);
-    g_autoptr(GError) error = NULL;
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(test, &plain, DEVICE_CPU, &parts);
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
-
-    g_assert_no_error(error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
     g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
-    while (run->steps < TRAIN_STEPS)
-        layout_step(run, FALSE);
+
+    layout_train_to(run, TRAIN_STEPS);
     memcpy(loss, run->loss, TRAIN_STEPS * sizeof *loss);
 }
 

@@ -179,7 +179,7 @@ static inline gboolean train_losses_are_near(const TrainTest *test, const TrainL
 static inline gboolean trains_as_the_cpu(const TrainTest *test, const TrainLayout *of)
 {
     const LayoutTask task = train_task(test);
-    TrainParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = train_spec(test, of, DEVICE_CUDA, &parts);
     const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
     g_autoptr(LayoutRun) run = layout_run_new_with(test->runtime, &spec, &task, &options);

@@ -4,6 +4,7 @@
 
 #include "exec/device/cpu_block.h"
 #include "exec/device/device.h"
+#include "tests/noise.h"
 #include "tests/suite.h"
 
 #include <math.h>
@@ -37,14 +38,6 @@ static inline void kernel_case_clear(KernelCase *c)
 {
     for (guint i = 0; i < MAX_OPERANDS; i++)
         g_free(c->data[i]);
-}
-
-/* Uniform in [-1, 1). */
-static inline double noise(guint64 *state)
-{
-    *state =
-        *state * G_GUINT64_CONSTANT(6364136223846793005) + G_GUINT64_CONSTANT(1442695040888963407);
-    return (double)(*state >> 33) / (double)(1u << 30) - 1;
 }
 
 static inline double case_get(const KernelCase *c, guint operand, guint64 i)

@@ -5,6 +5,7 @@
 #include "sim/input/workload.h"
 #include "sim/layout/legality.h"
 #include "sim/program/compile.h"
+#include "tests/exec/layout_case.h"
 #include "tests/exec/pairs.h"
 
 #include <string.h>
@@ -115,12 +116,6 @@ static inline guint wide_levels(WideFactor factor, guint num_models)
     return factor == WIDE_MODEL ? num_models : levels[factor];
 }
 
-/* What a ProgramSpec borrows. */
-typedef struct {
-    Workload workload;
-    Sharding sharding;
-} WideParts;
-
 static inline Sharding wide_sharding(const Wide *wide)
 {
     const guint order = wide->level[WIDE_ORDER], units = wide->level[WIDE_UNITS];
@@ -141,7 +136,7 @@ static inline Sharding wide_sharding(const Wide *wide)
 
 /* FALSE when the factors make no mesh of @ranks ranks, or not this batch. */
 static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *model,
-                                 WideParts *parts, ProgramSpec *spec)
+                                 LayoutParts *parts, ProgramSpec *spec)
 {
     const guint pp = wide_pp[wide->level[WIDE_PP]], cp = wide_cp[wide->level[WIDE_CP]];
     const guint tp = wide_tp[wide->level[WIDE_TP]];
@@ -153,9 +148,9 @@ static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *mod
 
     if (ranks % others != 0 || WIDE_BATCH % (data_ranks * micro_batches) != 0)
         return FALSE;
-    *parts = (WideParts){.workload = {WIDE_BATCH, WIDE_SEQ, wide_recipe(training),
-                                      wide_trainings[training].optimizer, 0},
-                         .sharding = wide_sharding(wide)};
+    *parts = (LayoutParts){.workload = {WIDE_BATCH, WIDE_SEQ, wide_recipe(training),
+                                        wide_trainings[training].optimizer, 0},
+                           .sharding = wide_sharding(wide)};
     *spec = (ProgramSpec){
         .model = model,
         .workload = &parts->workload,
@@ -180,7 +175,7 @@ static inline gboolean wide_spec(const Wide *wide, guint ranks, const Model *mod
 
 static inline gboolean wide_is_legal(const Wide *wide, guint ranks, const Model *model)
 {
-    WideParts parts;
+    LayoutParts parts;
     ProgramSpec spec;
 
     if (!wide_spec(wide, ranks, model, &parts, &spec))

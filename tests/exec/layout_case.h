@@ -8,6 +8,7 @@
 #include "exec/run/parameters.h"
 #include "sim/program/compile.h"
 #include "sim/program/place.h"
+#include "tests/exec/runtime_case.h"
 
 #include <glib/gstdio.h>
 #include <math.h>
@@ -15,6 +16,12 @@
 #include <unistd.h>
 
 enum { LAYOUT_STEPS = 20 };
+
+/* What a ProgramSpec borrows. */
+typedef struct {
+    Workload workload;
+    Sharding sharding;
+} LayoutParts;
 
 typedef struct {
     const Data *data;
@@ -39,6 +46,8 @@ typedef struct {
     guint bytes, first, count;
 } LayoutText;
 
+static const LayoutText layout_ascii = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
+
 static inline guint64 layout_mix(guint64 x)
 {
     x = (x ^ x >> 30) * G_GUINT64_CONSTANT(0xBF58476D1CE4E5B9);
@@ -57,24 +66,6 @@ static inline char *layout_text_new(const LayoutText *text)
     return bytes;
 }
 
-/* A small Llama whose heads share keys and values, with one matrix for words in and out. */
-static inline Model *layout_tied_model(guint layers)
-{
-    g_autoptr(GError) error = NULL;
-    g_autofree char *config = g_strdup_printf(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
-        " \"num_hidden_layers\": %u, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 2, \"intermediate_size\": 50, \"vocab_size\": 257,"
-        " \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
-        " \"initializer_range\": 0.15}",
-        layers);
-    Model *model = model_parse(config, "config", "small", &error);
-
-    g_assert_no_error(error);
-    return model;
-}
-
 static inline Data *layout_data_new(const LayoutText *text, guint vocab, guint seq_len)
 {
     g_autofree char *bytes = layout_text_new(text);
@@ -89,6 +80,55 @@ static inline Data *layout_data_new(const LayoutText *text, guint vocab, guint s
     g_unlink(path);
     g_assert_no_error(error);
     return data;
+}
+
+/* ---- models ---- */
+
+typedef struct {
+    guint hidden, layers, heads, kv_heads, ffn;
+    guint vocab;   /* 0 = 257 */
+    gboolean tied; /* one matrix for words in and out */
+} LayoutShape;
+
+/* A small Llama. */
+static inline Model *layout_model(const LayoutShape *shape)
+{
+    g_autoptr(GError) error = NULL;
+    g_autofree char *config = g_strdup_printf(
+        "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
+        " \"hidden_size\": %u, \"num_hidden_layers\": %u, \"num_attention_heads\": %u,"
+        " \"num_key_value_heads\": %u, \"intermediate_size\": %u, \"vocab_size\": %u,"
+        " \"tie_word_embeddings\": %s, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
+        " \"initializer_range\": 0.15}",
+        shape->hidden, shape->layers, shape->heads, shape->kv_heads, shape->ffn,
+        shape->vocab == 0 ? 257 : shape->vocab, shape->tied ? "true" : "false");
+    Model *model = model_parse(config, "config", "small", &error);
+
+    g_assert_no_error(error);
+    return model;
+}
+
+/* Its heads share keys and values. */
+static inline Model *layout_tied_model(guint layers)
+{
+    return layout_model(&(LayoutShape){
+        .hidden = 8, .layers = layers, .heads = 4, .kv_heads = 1, .ffn = 50, .tied = TRUE});
+}
+
+/* ---- tables of layouts ---- */
+
+/* A row names a layout, or none (all 0): any number of ranks, all of them shards. */
+static inline gboolean layout_is_of(const Layout *named, guint ranks)
+{
+    const guint world = layout_world(named);
+
+    return world == 0 || world == ranks;
+}
+
+/* The training of any row is one rank's too. */
+static inline Layout layout_over(const Layout *named, guint ranks)
+{
+    return layout_world(named) == ranks ? *named : (Layout){.size = {1, 1, ranks, 1, 1}};
 }
 
 /* ---- a run ---- */
@@ -175,6 +215,12 @@ static inline void layout_step(LayoutRun *run, gboolean sample)
     run->steps++;
 }
 
+static inline void layout_train_to(LayoutRun *run, guint steps)
+{
+    while (run->steps < steps)
+        layout_step(run, FALSE);
+}
+
 static inline void layout_drain(LayoutRun *run)
 {
     g_autoptr(GError) error = NULL;
@@ -221,7 +267,7 @@ static inline char *layout_memory_problem(LayoutRun *run)
         const Tensor *tensor = program_tensor(program, t);
         const guint64 bytes = interpreter_touched_tensor(interpreter, t);
         const guint64 all = tensor_bytes(program, tensor);
-        const guint copies = g_array_index(program->spaces, Space, tensor->space).count;
+        const guint copies = tensor_num_copies(program, tensor);
 
         spare += ARENA_ALIGNMENT * copies + (tensor->kind == TENSOR_WORKSPACE ? all - bytes : 0);
         if (tensor->persistence == PERSIST_STATE && bytes != all)

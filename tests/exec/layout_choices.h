@@ -6,6 +6,7 @@
 #include "sim/layout/layout.h"
 #include "sim/layout/legality.h"
 #include "sim/program/compile.h"
+#include "tests/exec/layout_case.h"
 #include "tests/exec/pairs.h"
 
 #include <string.h>
@@ -136,14 +137,8 @@ static inline guint choice_levels(Factor factor, guint ranks)
 
 /* ---- a choice ---- */
 
-/* What a ProgramSpec borrows. */
-typedef struct {
-    Workload workload;
-    Sharding sharding;
-} ChoiceParts;
-
 static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model *model,
-                                      ChoiceParts *parts)
+                                      LayoutParts *parts)
 {
     ChoiceMesh meshes[MAX_LEVELS];
     const guint order = c->level[FACTOR_ORDER], training = c->level[FACTOR_TRAINING];
@@ -151,7 +146,7 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
 
     choice_meshes(ranks, meshes);
     const ChoiceMesh *mesh = &meshes[c->level[FACTOR_MESH]];
-    *parts = (ChoiceParts){
+    *parts = (LayoutParts){
         .workload = {CHOICE_BATCH, CHOICE_SEQ, choice_recipe(training),
                      choice_trainings[training].optimizer, 0},
         .sharding =
@@ -186,7 +181,7 @@ static inline ProgramSpec choice_spec(const Choices *c, guint ranks, const Model
 
 static inline gboolean choice_is_legal(const Choices *c, guint ranks, const Model *model)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = choice_spec(c, ranks, model, &parts);
     const Choice choice = {model, &parts.workload, &spec.layout, &parts.sharding, &spec.schedule,
                            TRUE,  spec.context};

@@ -2,7 +2,7 @@
  * and one verdict for all of them. */
 #pragma once
 
-#include "exec/run/runtime.h"
+#include "tests/exec/runtime_case.h"
 #include "tests/suite.h"
 
 #include <mpi.h>
@@ -43,17 +43,10 @@ static inline int mpi_suite_run_on_nodes(MpiSuiteMaker *make)
     int failed = 0;
 
     do {
-        const RuntimeOptions options = {.transport = "mpi",
-                                        .ranks_per_node = ranks_per_node,
-                                        .threads = 1,
-                                        .device = DEVICE_CPU};
-        g_autoptr(GError) error = NULL;
-        Runtime *runtime = runtime_open(&options, &error);
+        g_autoptr(Runtime) runtime = case_runtime("mpi", ranks_per_node);
 
-        g_assert_no_error(error);
         ranks = runtime_size(runtime);
         failed += mpi_suite_run(runtime, make(runtime, ranks_per_node));
-        runtime_close(runtime);
     } while (++ranks_per_node < MIN(ranks, 2));
     return failed;
 }

@@ -33,26 +33,6 @@ static Topology *localhost(void)
     return topology;
 }
 
-/* ---- samples ---- */
-
-/* A quarter of 9 rounds down to 2: 1 2 | 3 4 5 6 7 | 100 1000. */
-START_TEST(the_middle_mean_leaves_out_the_fastest_and_the_slowest)
-{
-    double nine[] = {1000, 3, 1, 5, 4, 100, 7, 6, 2}, one[] = {42}, three[] = {1, 2, 6};
-
-    ck_assert_double_eq(samples_middle_mean(nine, 9), 5);
-    ck_assert_double_eq(samples_middle_mean(one, 1), 42);
-    ck_assert_double_eq(samples_middle_mean(three, 3), 2);
-}
-END_TEST
-
-START_TEST(measurements_keep_four_digits)
-{
-    ck_assert_double_eq(samples_round(12345678), 12350000);
-    ck_assert_double_eq(samples_round(1.23449e-7), 1.234e-7);
-}
-END_TEST
-
 /* ---- tasks and rows ---- */
 
 /* But head_stats, which is priced by a part of what head_loss's rows say, copies between tiers, of
@@ -306,8 +286,6 @@ static Suite *make_suite(void)
     Suite *suite = suite_create("calibrate");
     TCase *rows = tcase_create("rows"), *measuring = tcase_create("measuring");
 
-    tcase_add_test(rows, the_middle_mean_leaves_out_the_fastest_and_the_slowest);
-    tcase_add_test(rows, measurements_keep_four_digits);
     tcase_add_test(rows, every_compute_op_is_measured);
     tcase_add_loop_test(rows, no_two_rows_have_the_same_key, 0, 2);
     tcase_add_loop_test(rows, a_measured_op_is_predicted_to_take_its_measured_time, 0, 2);

@@ -11,8 +11,6 @@
 
 enum { STEPS = 3, SEEDS = 8, ELEMENTS = 16, FAULT_STEPS = 3 };
 
-static const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-
 /* What the tests run on; Check passes them nothing. */
 static struct {
     Runtime *runtime;
@@ -20,22 +18,6 @@ static struct {
     Model *model;
     Data *data;
 } under_test;
-
-static Model *make_model(void)
-{
-    g_autoptr(GError) error = NULL;
-    Model *model = model_parse(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
-        " \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 4, \"intermediate_size\": 12, \"vocab_size\": 257,"
-        " \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
-        " \"initializer_range\": 0.15}",
-        "config", "small", &error);
-
-    g_assert_no_error(error);
-    return model;
-}
 
 static Choices choices_of(guint mesh)
 {
@@ -47,7 +29,7 @@ static Choices choices_of(guint mesh)
                                [FACTOR_TRAINING] = 1 + mesh % 3}};
 }
 
-static LayoutRun *open_run(guint mesh, ChoiceParts *parts, const InterpreterOptions *options)
+static LayoutRun *open_run(guint mesh, LayoutParts *parts, const InterpreterOptions *options)
 {
     const LayoutTask task = {.data = under_test.data, .seed = 3, .lr = 0.003, .clip_norm = 1};
     const Choices choices = choices_of(mesh);
@@ -77,13 +59,12 @@ static gboolean step_moves_what_is_planned(LayoutRun *run)
 
 static gboolean run_equals(const LayoutRun *plain, guint mesh, const InterpreterOptions *options)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) run = open_run(mesh, &parts, options);
     const gsize bytes = STEPS * sizeof *run->loss;
 
     gboolean ok = step_moves_what_is_planned(run);
-    while (run->steps < STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, STEPS);
     layout_drain(run);
     if (memcmp(run->loss, plain->loss, bytes) != 0 || memcmp(run->norm, plain->norm, bytes) != 0)
         ok = mpi_complain(under_test.runtime, "check mode", "%s", "other losses or norms");
@@ -93,11 +74,10 @@ static gboolean run_equals(const LayoutRun *plain, guint mesh, const Interpreter
 START_TEST(delays_poison_and_no_overlap_change_no_bit)
 {
     const InterpreterOptions plain_options = {0}, no_overlap = {.no_overlap = TRUE};
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) plain = open_run((guint)_i, &parts, &plain_options);
 
-    while (plain->steps < STEPS)
-        layout_step(plain, FALSE);
+    layout_train_to(plain, STEPS);
     gboolean ok = isfinite(plain->loss[STEPS - 1]) && run_equals(plain, (guint)_i, &no_overlap);
     for (guint seed = 0; seed < SEEDS; seed++) {
         const InterpreterOptions check = {
@@ -174,7 +154,7 @@ static guint drop_each_wait(ProgramSet *set, guint every, gboolean *ok)
     return found;
 }
 
-static ProgramSet *compiled(guint mesh, ChoiceParts *parts)
+static ProgramSet *compiled(guint mesh, LayoutParts *parts)
 {
     const Choices choices = choices_of(mesh);
     const ProgramSpec spec = choice_spec(&choices, under_test.ranks, under_test.model, parts);
@@ -184,7 +164,7 @@ static ProgramSet *compiled(guint mesh, ChoiceParts *parts)
 
 START_TEST(a_dropped_wait_is_found_by_prover_and_check_mode)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     gboolean ok = TRUE;
     g_autoptr(ProgramSet) set = compiled((guint)_i, &parts);
 
@@ -221,7 +201,7 @@ END_TEST
 START_TEST(ranges_that_overlap_while_both_are_needed_are_found)
 {
     enum { EVERY_TENSOR = 5, EVERY_OTHER = 11 };
-    ChoiceParts parts;
+    LayoutParts parts;
     gboolean ok = TRUE;
     guint found = 0;
     g_autoptr(ProgramSet) set = compiled((guint)_i, &parts);
@@ -403,16 +383,10 @@ static Suite *check_suite(const char *name, gboolean rings)
 
 static int run_on(const char *transport, guint ranks_per_node)
 {
-    const RuntimeOptions options = {.transport = transport,
-                                    .ranks_per_node = ranks_per_node,
-                                    .threads = 1,
-                                    .device = DEVICE_CPU};
     g_autofree char *name =
         g_strdup_printf("check mode, %s%s", transport, ranks_per_node == 1 ? ", rings" : "");
-    g_autoptr(GError) error = NULL;
 
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.runtime = case_runtime(transport, ranks_per_node);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
     const int failed = mpi_suite_run(under_test.runtime, check_suite(name, ranks_per_node == 1));
@@ -424,8 +398,9 @@ int main(void)
 {
     const int size = mpi_suite_start();
 
-    under_test.model = make_model();
-    under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
+    under_test.model = layout_model(
+        &(LayoutShape){.hidden = 8, .layers = 2, .heads = 2, .kv_heads = 1, .ffn = 12});
+    under_test.data = layout_data_new(&layout_ascii, under_test.model->vocab, CHOICE_SEQ);
     int failed = run_on(size == 1 ? "self" : "mpi", 0);
     if (size == 2)
         failed += run_on("mpi", 1);

@@ -2,16 +2,14 @@
 #include "exec/base/process.h"
 #include "exec/comm/comm_tcp.h"
 #include "sim/base/error.h"
+#include "tests/listen.h"
 #include "tests/suite.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,20 +33,6 @@ typedef struct {
     int status[MOST];
     char text[MOST][TEXT_BYTES];
 } Job;
-
-static int listen_somewhere(guint *port)
-{
-    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof here;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)(void *)&here, bytes), 0);
-    ck_assert_int_eq(listen(fd, 16), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)(void *)&here, &bytes), 0);
-    *port = ntohs(here.sin_port);
-    return fd;
-}
 
 /* Ranks 0 to @num - 1 of as many, of which 0 has a socket that listens already. */
 static Job job_of(guint num, Work *work)

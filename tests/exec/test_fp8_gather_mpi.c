@@ -15,18 +15,9 @@ static struct {
     Data *data;
 } under_test;
 
-/* K and V have 2 rows: fewer than 3 or 4 ranks. */
-static const char config[] =
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 8, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 2, \"intermediate_size\": 50,"
-    " \"vocab_size\": 257, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
-
 typedef struct {
     const char *name;
-    guint ranks; /* 0: any, all of them shards */
-    Layout layout;
+    Layout layout; /* or none: any number of ranks, all of them shards */
     Strategy strategy;
     const Recipe *recipe;
     guint micro_batches; /* 0 = 1 */
@@ -45,71 +36,57 @@ static const Trial trials[] = {
      .recompute = RECOMPUTE_FULL},
     {.name = "grad", .strategy = STRATEGY_SHARD_GRAD_OP, .recipe = &recipe_fp32},
     {.name = "hybrid",
-     .ranks = 4,
      .layout = {.size = {1, 2, 2, 1, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32,
      .ahead = TRUE},
     {.name = "pp",
-     .ranks = 2,
      .layout = {.size = {2, 1, 1, 1, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32,
      .micro_batches = 2},
     {.name = "pp of shards",
-     .ranks = 4,
      .layout = {.size = {2, 1, 2, 1, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32,
      .micro_batches = 2},
     {.name = "tp",
-     .ranks = 2,
      .layout = {.size = {1, 1, 1, 1, 2}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32},
     {.name = "tp of shards",
-     .ranks = 4,
      .layout = {.size = {1, 1, 2, 1, 2}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32,
      .sequence = TRUE},
     {.name = "cp",
-     .ranks = 2,
      .layout = {.size = {1, 1, 1, 2, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32},
     {.name = "cp of shards",
-     .ranks = 4,
      .layout = {.size = {1, 1, 2, 2, 1}},
      .strategy = STRATEGY_FULL_SHARD,
      .recipe = &recipe_fp32,
      .context = CONTEXT_ALL_GATHER},
 };
 
-/* What a ProgramSpec borrows. */
-typedef struct {
-    Workload workload;
-    Sharding sharding;
-} Parts;
-
-static ProgramSpec spec_of(const Trial *of, guint ranks, gboolean fp8, Parts *parts)
+static ProgramSpec spec_of(const Trial *of, guint ranks, gboolean fp8, LayoutParts *parts)
 {
-    const Layout all = {.size = {1, 1, ranks, 1, 1}};
-    const Layout layout = of->ranks == 0 || ranks == 1 ? all : of->layout;
+    const Layout layout = layout_over(&of->layout, ranks);
     const guint micro_batches = MAX(of->micro_batches, 1);
 
-    *parts = (Parts){
+    *parts = (LayoutParts){
         .workload = {.global_batch = BATCH,
                      .seq_len = SEQ,
                      .recipe = of->recipe,
                      .optimizer = OPTIMIZER_ADAMW},
-        .sharding = {.strategy = of->strategy,
-                     .prefetch = of->ahead ? 2 : 1,
-                     .live_units = of->ahead ? 3 : 2,
-                     .keep_root = TRUE,
-                     .accumulate_sharded = TRUE,
-                     .gather_fp8 = fp8},
+        .sharding = sharding_default,
     };
+    parts->sharding.strategy = of->strategy;
+    parts->sharding.prefetch += of->ahead ? 1 : 0;
+    parts->sharding.live_units += of->ahead ? 1 : 0;
+    parts->sharding.keep_last = FALSE;
+    parts->sharding.gather_fp8 = fp8;
     const ProgramSpec spec = {
         .model = under_test.model,
         .workload = &parts->workload,
@@ -133,19 +110,13 @@ static LayoutTask task(void)
     return (LayoutTask){.data = under_test.data, .seed = 3, .lr = 0.003, .clip_norm = 1};
 }
 
-static gboolean is_here(const Trial *of)
-{
-    return of->ranks == 0 || of->ranks == under_test.ranks;
-}
-
-static LayoutRun *trained(Runtime *runtime, const Trial *of, gboolean fp8, Parts *parts)
+static LayoutRun *trained(Runtime *runtime, const Trial *of, gboolean fp8, LayoutParts *parts)
 {
     const LayoutTask with = task();
     const ProgramSpec spec = spec_of(of, runtime_size(runtime), fp8, parts);
     LayoutRun *run = layout_run_new(runtime, &spec, &with);
 
-    while (run->steps < LAYOUT_STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, LAYOUT_STEPS);
     layout_drain(run);
     return run;
 }
@@ -153,13 +124,10 @@ static LayoutRun *trained(Runtime *runtime, const Trial *of, gboolean fp8, Parts
 /* Losses of this process alone. */
 static void one_rank(const Trial *of, gboolean fp8, double losses[LAYOUT_STEPS])
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
-    Parts parts;
-
-    g_assert_no_error(error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
+    LayoutParts parts;
     g_autoptr(LayoutRun) run = trained(runtime, of, fp8, &parts);
+
     memcpy(losses, run->loss, sizeof run->loss);
 }
 
@@ -183,9 +151,9 @@ START_TEST(ranks_train_as_one_that_gathers_codes)
         const Trial *of = &trials[t];
         const gboolean exact = of->recipe == &recipe_fp32;
         double want[LAYOUT_STEPS];
-        Parts parts;
+        LayoutParts parts;
 
-        if (!is_here(of))
+        if (!layout_is_of(&of->layout, under_test.ranks))
             continue;
         g_autoptr(LayoutRun) run = trained(under_test.runtime, of, TRUE, &parts);
         one_rank(of, TRUE, want);
@@ -221,9 +189,9 @@ START_TEST(bytes_in_the_transport_are_those_of_the_program)
     for (guint t = 0; t < G_N_ELEMENTS(trials); t++) {
         const Trial *of = &trials[t];
         const LayoutTask with = task();
-        Parts parts;
+        LayoutParts parts;
 
-        if (!is_here(of))
+        if (!layout_is_of(&of->layout, under_test.ranks))
             continue;
         const ProgramSpec spec = spec_of(of, under_test.ranks, TRUE, &parts);
         g_autoptr(LayoutRun) run = layout_run_new(under_test.runtime, &spec, &with);
@@ -239,7 +207,7 @@ static guint64 gathered_bytes(gboolean fp8)
 {
     const LayoutTask with = task();
     guint64 before[NUM_VOLUMES], after[NUM_VOLUMES];
-    Parts parts;
+    LayoutParts parts;
     const ProgramSpec spec = spec_of(&trials[1], under_test.ranks, fp8, &parts);
     g_autoptr(LayoutRun) run = layout_run_new(under_test.runtime, &spec, &with);
 
@@ -271,7 +239,7 @@ END_TEST
 START_TEST(no_scale_outlives_a_step)
 {
     const LayoutTask with = task();
-    Parts parts;
+    LayoutParts parts;
     const ProgramSpec spec = spec_of(&trials[1], under_test.ranks, TRUE, &parts);
     g_autoptr(LayoutRun) plain = layout_run_new(under_test.runtime, &spec, &with);
     g_autoptr(LayoutRun) forgetful = layout_run_new(under_test.runtime, &spec, &with);
@@ -299,9 +267,9 @@ START_TEST(check_mode_finds_nothing)
 
     for (guint t = 0; t < G_N_ELEMENTS(trials); t++) {
         const Trial *of = &trials[t];
-        Parts parts;
+        LayoutParts parts;
 
-        if (!is_here(of))
+        if (!layout_is_of(&of->layout, under_test.ranks))
             continue;
         const ProgramSpec spec = spec_of(of, under_test.ranks, TRUE, &parts);
         g_autoptr(LayoutRun) plain = layout_run_new(under_test.runtime, &spec, &with);
@@ -338,13 +306,11 @@ static Suite *fp8_suite(Runtime *runtime, guint ranks_per_node)
 
 int main(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    g_autoptr(GError) error = NULL;
-
     mpi_suite_start();
-    under_test.model = model_parse(config, "config", "small", &error);
-    g_assert_no_error(error);
-    under_test.data = layout_data_new(&text, under_test.model->vocab, SEQ);
+    /* K and V have 2 rows: fewer than 3 or 4 ranks */
+    under_test.model = layout_model(
+        &(LayoutShape){.hidden = 8, .layers = LAYERS, .heads = 4, .kv_heads = 2, .ffn = 50});
+    under_test.data = layout_data_new(&layout_ascii, under_test.model->vocab, SEQ);
     const int failed = mpi_suite_run_on_nodes(fp8_suite);
     data_free(under_test.data);
     model_free(under_test.model);

@@ -121,17 +121,13 @@ static void train_and_compare(const Golden *golden, Runtime *runtime, guint vari
     JsonArray *runs = json_object_get_array_member(golden->json, "runs");
     JsonObject *want = json_array_get_object_element(runs, run_index);
     JsonObject *setting = json_object_get_object_member(want, "setting");
-    Sharding sharding = {
-        .strategy = variants[variant].strategy,
-        .form = variants[variant].form,
-        .prefetch = 1,
-        .live_units = 2,
-        .keep_root = TRUE,
-        .keep_last = TRUE,
-        .accumulate_sharded = variants[variant].sharded,
-    };
+    Sharding sharding = sharding_default;
     Workload workload;
     const guint micro_batches = variants[variant].micro_batches;
+
+    sharding.strategy = variants[variant].strategy;
+    sharding.form = variants[variant].form;
+    sharding.accumulate_sharded = variants[variant].sharded;
     const ProgramSpec spec = {
         .model = golden->model,
         .workload = workload_of(golden, setting, &workload),
@@ -155,22 +151,11 @@ static void train_and_compare(const Golden *golden, Runtime *runtime, guint vari
     assert_tensors(run, LAYOUT_PARAMETER, json_object_get_object_member(golden->json, "initial"));
     layout_step(run, FALSE);
     assert_tensors(run, LAYOUT_GRADIENT, json_object_get_object_member(golden->json, "gradients"));
-    while (run->steps < LAYOUT_STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, LAYOUT_STEPS);
     assert_curve(run->loss, json_object_get_array_member(want, "loss"), "loss");
     assert_curve(run->norm, json_object_get_array_member(want, "grad_norm"), "gradient norm");
     layout_drain(run);
     assert_tensors(run, LAYOUT_PARAMETER, json_object_get_object_member(want, "final"));
-}
-
-static Runtime *open_runtime(void)
-{
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-    Runtime *runtime = runtime_open(&options, &error);
-
-    g_assert_no_error(error);
-    return runtime;
 }
 
 START_TEST(the_text_is_the_one_that_pytorch_saw)
@@ -197,7 +182,7 @@ START_TEST(twenty_steps_give_pytorchs_losses_norms_gradients_and_parameters)
     g_auto(Golden) golden = golden_load(files[file]);
     JsonObject *adamw =
         json_array_get_object_element(json_object_get_array_member(golden.json, "runs"), 1);
-    g_autoptr(Runtime) runtime = open_runtime();
+    g_autoptr(Runtime) runtime = case_runtime_alone();
 
     ck_assert(golden.model != NULL);
     ck_assert(golden_setting_is_bound(json_object_get_object_member(adamw, "setting")));

@@ -89,14 +89,9 @@ static void read_case(Case *c, const Golden *golden, guint run)
     read_training(c);
     const Layout layout = layout_of(c->json);
     const char *accumulate = json_object_get_string_member(c->json, "accumulate");
-    c->sharding = (Sharding){
-        .form = run % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT,
-        .prefetch = 1,
-        .live_units = 2,
-        .keep_root = TRUE,
-        .keep_last = TRUE,
-        .accumulate_sharded = g_str_equal(accumulate, "sharded"),
-    };
+    c->sharding = sharding_default;
+    c->sharding.form = run % 2 == 0 ? FORM_PER_PARAMETER : FORM_FLAT;
+    c->sharding.accumulate_sharded = g_str_equal(accumulate, "sharded");
     g_assert(strategy_from_name(json_object_get_string_member(c->json, "strategy"),
                                 &c->sharding.strategy));
     const Schedule schedule = read_schedule(c, golden, &layout, run);
@@ -282,8 +277,7 @@ static gboolean trains_as_pytorch(const Case *c)
     layout_step(run, FALSE);
     ok &= tensors_are_near(c, run, LAYOUT_GRADIENT,
                            json_object_get_array_member(c->json, "gradients"));
-    while (run->steps < steps)
-        layout_step(run, FALSE);
+    layout_train_to(run, steps);
     layout_drain(run);
     ok &=
         tensors_are_near(c, run, LAYOUT_PARAMETER, json_object_get_array_member(c->json, "final"));
@@ -359,12 +353,8 @@ static void print_counts(void)
 
 int main(void)
 {
-    const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
     mpi_suite_start();
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.runtime = case_runtime("mpi", 0);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
     under_test.refused = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, NULL);

@@ -13,8 +13,6 @@
 #include <errno.h>
 #include <stdio.h>
 
-static const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-
 /* What the tests run on; Check passes them nothing. */
 static struct {
     Runtime *runtime;
@@ -24,7 +22,7 @@ static struct {
 } under_test;
 
 /* Micro-batches 2, AdamW: every kind of state and of reduction. */
-static LayoutRun *open_run_in(guint mesh, Tier optimizer, ChoiceParts *parts)
+static LayoutRun *open_run_in(guint mesh, Tier optimizer, LayoutParts *parts)
 {
     const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
     const LayoutTask task = {.data = under_test.data, .seed = 3, .lr = 0.003, .clip_norm = 1};
@@ -38,15 +36,9 @@ static LayoutRun *open_run_in(guint mesh, Tier optimizer, ChoiceParts *parts)
     return layout_run_new_with(under_test.runtime, &spec, &task, &options);
 }
 
-static LayoutRun *open_run(guint mesh, ChoiceParts *parts)
+static LayoutRun *open_run(guint mesh, LayoutParts *parts)
 {
     return open_run_in(mesh, TIER_DEVICE, parts);
-}
-
-static void train_to(LayoutRun *run, guint steps)
-{
-    while (run->steps < steps)
-        layout_step(run, FALSE);
 }
 
 static gboolean same_curves(const LayoutRun *run, const LayoutRun *other, const char *what)
@@ -63,12 +55,12 @@ static gboolean same_curves(const LayoutRun *run, const LayoutRun *other, const 
 
 START_TEST(a_step_allocates_nothing_on_any_thread)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     const Tier tiers[] = {TIER_DEVICE, TIER_HOST, TIER_NVME};
     const guint i_tier = (guint)_i % G_N_ELEMENTS(tiers);
     g_autoptr(LayoutRun) run = open_run_in((guint)_i / G_N_ELEMENTS(tiers), tiers[i_tier], &parts);
 
-    train_to(run, 2);
+    layout_train_to(run, 2);
     allocations_begin();
     for (guint i = 0; i < 3; i++) {
         g_autoptr(GError) error = NULL;
@@ -98,7 +90,7 @@ END_TEST
 
 START_TEST(sampled_times_lie_within_their_step_in_order)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) run =
         open_run_in((guint)_i / 2, _i % 2 == 0 ? TIER_DEVICE : TIER_NVME, &parts);
     const Program *program = interpreter_program(run->interpreter);
@@ -106,7 +98,7 @@ START_TEST(sampled_times_lie_within_their_step_in_order)
     gboolean ok = interpreter_times(run->interpreter) == NULL;
     guint64 i = 0;
 
-    train_to(run, 1);
+    layout_train_to(run, 1);
     ok &= interpreter_times(run->interpreter) == NULL;
     const double begin_s = clock_s();
     layout_step(run, TRUE);
@@ -131,13 +123,13 @@ END_TEST
 
 START_TEST(a_drain_between_steps_changes_no_bit)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) plain = open_run((guint)_i, &parts);
     g_autoptr(LayoutRun) drained = open_run((guint)_i, &parts);
 
-    train_to(plain, 6);
+    layout_train_to(plain, 6);
     for (guint step = 1; step <= 6; step++) {
-        train_to(drained, step);
+        layout_train_to(drained, step);
         layout_drain(drained);
     }
     mpi_verdict(under_test.runtime, same_curves(plain, drained, "drained"));
@@ -147,23 +139,23 @@ END_TEST
 START_TEST(programs_that_take_turns_on_one_runtime_keep_apart)
 {
     const guint meshes = choice_levels(FACTOR_MESH, under_test.ranks);
-    ChoiceParts parts[2];
+    LayoutParts parts[2];
     g_autoptr(LayoutRun) first = open_run(0, &parts[0]);
     g_autoptr(LayoutRun) second = open_run(meshes - 1, &parts[1]);
     g_autoptr(LayoutRun) alone = open_run(meshes - 1, &parts[1]);
 
     for (guint step = 1; step <= 4; step++) {
-        train_to(first, step);
-        train_to(second, step);
+        layout_train_to(first, step);
+        layout_train_to(second, step);
     }
-    train_to(alone, 4);
+    layout_train_to(alone, 4);
     mpi_verdict(under_test.runtime, same_curves(second, alone, "beside another"));
 }
 END_TEST
 
 START_TEST(before_the_first_step_state_is_touched_and_nothing_else)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) run = open_run((guint)_i, &parts);
     const Program *program = interpreter_program(run->interpreter);
     guint64 state = 0;
@@ -218,17 +210,17 @@ static GBytes *updated_state(LayoutRun *run)
 /* Training that met a NaN, and was mended, goes on as one that did not. */
 START_TEST(a_nan_on_one_rank_stops_the_update_on_all)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     g_autoptr(LayoutRun) plain = open_run((guint)_i, &parts);
     g_autoptr(LayoutRun) run = open_run((guint)_i, &parts);
     float old = 0, nan = 0;
 
-    train_to(plain, 5);
-    train_to(run, 2);
+    layout_train_to(plain, 5);
+    layout_train_to(run, 2);
     layout_drain(run);
     put_parameter(run, NAN, &old);
     g_autoptr(GBytes) before = updated_state(run);
-    train_to(run, 3);
+    layout_train_to(run, 3);
     layout_drain(run);
     g_autoptr(GBytes) after = updated_state(run);
     gboolean ok = layout_scalar(run, "finite") == 0 && isnan(run->loss[2]);
@@ -238,7 +230,7 @@ START_TEST(a_nan_on_one_rank_stops_the_update_on_all)
     }
     put_parameter(run, old, &nan);
     run->steps = 2;
-    train_to(run, 5);
+    layout_train_to(run, 5);
     ok &= layout_scalar(run, "finite") == 1 && same_curves(plain, run, "mended");
     mpi_verdict(under_test.runtime, ok);
 }
@@ -251,7 +243,7 @@ static Plan *make_plan(void)
     g_autoptr(GError) error = NULL;
     g_autofree char *topologies = data_dir("topologies");
     Plan *plan = plan_new();
-    ChoiceParts parts;
+    LayoutParts parts;
     const Choices choices = {.level = {[FACTOR_MESH] = 3, [FACTOR_TRAINING] = 1}};
     const ProgramSpec spec = choice_spec(&choices, under_test.ranks, under_test.model, &parts);
 
@@ -271,13 +263,13 @@ static Plan *make_plan(void)
 /* Nothing is printed, nothing stored. */
 static int run_train(double lr, GError **error)
 {
-    g_autofree char *bytes = layout_text_new(&text);
+    g_autofree char *bytes = layout_text_new(&layout_ascii);
     g_autofree char *path = NULL;
     g_autoptr(GError) why = NULL;
     const int file = g_file_open_tmp("fsdp-train-XXXXXX", &path, &why);
 
     g_assert_no_error(why);
-    g_assert(write(file, bytes, text.bytes) == (gssize)text.bytes);
+    g_assert(write(file, bytes, layout_ascii.bytes) == (gssize)layout_ascii.bytes);
     close(file);
     g_autoptr(Plan) plan = make_plan();
     g_autoptr(ProgramSet) set = plan_compile(plan, error);
@@ -334,12 +326,9 @@ static Suite *interpreter_suite(const char *name, guint ranks)
 
 static int run_on(const char *transport)
 {
-    const RuntimeOptions options = {.transport = transport, .threads = 1, .device = DEVICE_CPU};
     g_autofree char *name = g_strdup_printf("interpreter, %s", transport);
-    g_autoptr(GError) error = NULL;
 
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.runtime = case_runtime(transport, 0);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
     const int failed = mpi_suite_run(under_test.runtime, interpreter_suite(name, under_test.ranks));
@@ -371,7 +360,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     g_assert(provided >= MPI_THREAD_SERIALIZED); /* two threads, one after the other */
     under_test.model = layout_tied_model(3);
-    under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
+    under_test.data = layout_data_new(&layout_ascii, under_test.model->vocab, CHOICE_SEQ);
     if (size == 1)
         failed += run_on("self");
     failed += run_on("mpi");

@@ -14,24 +14,12 @@
 
 enum { NUM_TRAININGS = G_N_ELEMENTS(wide_trainings) };
 
-/* Llama-shaped with GQA 4:1, tied and not; GPT-2-shaped; dimensions that nothing divides. */
-static const char *const configs[] = {
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
-    " \"vocab_size\": 257, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 16, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 1, \"head_dim\": 4, \"intermediate_size\": 250,"
-    " \"vocab_size\": 257, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}",
+static const char gpt2_config[] =
     "{\"model_type\": \"gpt2\", \"activation_function\": \"gelu_new\", \"n_embd\": 16,"
     " \"n_head\": 4, \"n_inner\": 250, \"n_layer\": 4, \"n_positions\": 64, \"vocab_size\": 257,"
-    " \"layer_norm_epsilon\": 1e-5, \"initializer_range\": 0.15}",
-};
+    " \"layer_norm_epsilon\": 1e-5, \"initializer_range\": 0.15}";
 
-enum { NUM_MODELS = G_N_ELEMENTS(configs) };
+enum { NUM_MODELS = 3 };
 
 typedef struct {
     gboolean made;
@@ -58,22 +46,18 @@ static LayoutTask task_of(guint training)
 static const Reference *reference_of(const Wide *wide)
 {
     const guint model = wide->level[WIDE_MODEL], training = wide->level[WIDE_TRAINING];
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
     const LayoutTask task = task_of(training);
     const Wide plain = {.level = {[WIDE_MODEL] = model, [WIDE_TRAINING] = training}};
     Reference *reference = &under_test.references[model][training];
-    g_autoptr(GError) error = NULL;
-    WideParts parts;
+    LayoutParts parts;
     ProgramSpec spec;
 
     if (reference->made)
         return reference;
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
     g_assert(wide_spec(&plain, 1, under_test.models[model], &parts, &spec));
     g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
-    while (run->steps < LAYOUT_STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, LAYOUT_STEPS);
     layout_drain(run);
     memcpy(reference->loss, run->loss, sizeof run->loss);
     memcpy(reference->norm, run->norm, sizeof run->norm);
@@ -125,8 +109,7 @@ static gboolean changes_no_bit(const char *what, const ProgramSpec *spec, const 
     for (guint m = 0; m < G_N_ELEMENTS(modes); m++) {
         g_autoptr(LayoutRun) other = layout_run_new_with(under_test.runtime, spec, task, &modes[m]);
 
-        while (other->steps < STEPS)
-            layout_step(other, FALSE);
+        layout_train_to(other, STEPS);
         layout_drain(other);
         if (memcmp(other->loss, run->loss, STEPS * sizeof *run->loss) != 0 ||
             memcmp(other->norm, run->norm, STEPS * sizeof *run->norm) != 0)
@@ -140,7 +123,7 @@ static gboolean layout_holds(const Wide *wide)
 {
     const guint training = wide->level[WIDE_TRAINING];
     const LayoutTask task = task_of(training);
-    WideParts parts;
+    LayoutParts parts;
     ProgramSpec spec;
 
     g_assert(wide_spec(wide, under_test.ranks, under_test.models[wide->level[WIDE_MODEL]], &parts,
@@ -203,27 +186,25 @@ static Suite *make_suite(void)
     return suite;
 }
 
+/* Llama-shaped with GQA 4:1, tied and not; GPT-2-shaped; dimensions that nothing divides. */
 static void make_models(void)
 {
-    for (guint i = 0; i < NUM_MODELS; i++) {
-        g_autoptr(GError) error = NULL;
+    LayoutShape llama = {.hidden = 16, .layers = 4, .heads = 4, .kv_heads = 1, .ffn = 250};
+    g_autoptr(GError) error = NULL;
 
-        under_test.models[i] = model_parse(configs[i], "config", "uneven", &error);
-        g_assert_no_error(error);
-    }
+    under_test.models[1] = layout_model(&llama);
+    llama.tied = TRUE;
+    under_test.models[0] = layout_model(&llama);
+    under_test.models[2] = model_parse(gpt2_config, "config", "uneven", &error);
+    g_assert_no_error(error);
 }
 
 int main(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
     mpi_suite_start();
     make_models();
-    under_test.data = layout_data_new(&text, under_test.models[0]->vocab, WIDE_SEQ);
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.data = layout_data_new(&layout_ascii, under_test.models[0]->vocab, WIDE_SEQ);
+    under_test.runtime = case_runtime("mpi", 0);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
     const int failed = mpi_suite_run(under_test.runtime, make_suite());

@@ -28,37 +28,32 @@ static struct {
     Reference references[NUM_MODELS][NUM_TRAININGS];
 } under_test;
 
-/* One kv head of 2 columns: K and V have fewer rows than 3 ranks.  257 divides by none, 22 by
- * 2 alone. */
-static char *llama_config(gboolean tied)
-{
-    return g_strdup_printf(
-        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\","
-        " \"hidden_act\": \"silu\", \"max_position_embeddings\": 64, \"hidden_size\": 8,"
-        " \"num_hidden_layers\": %d, \"num_attention_heads\": 4, \"num_key_value_heads\": 1,"
-        " \"head_dim\": 2, \"intermediate_size\": 22, \"vocab_size\": 257,"
-        " \"tie_word_embeddings\": %s, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0,"
-        " \"initializer_range\": 0.15}",
-        CHOICE_LAYERS, tied ? "true" : "false");
-}
-
-static char *gpt2_config(void)
-{
-    return g_strdup_printf(
-        "{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": %d, \"n_head\": 4,"
-        " \"n_inner\": 22, \"vocab_size\": 257, \"n_positions\": 7,"
-        " \"initializer_range\": 0.15}",
-        CHOICE_LAYERS);
-}
-
-static Model *make_model(guint model_index)
+static Model *gpt2_model(void)
 {
     g_autoptr(GError) error = NULL;
-    g_autofree char *config = model_index < 2 ? llama_config(model_index == 0) : gpt2_config();
+    g_autofree char *config =
+        g_strdup_printf("{\"model_type\": \"gpt2\", \"n_embd\": 8, \"n_layer\": %d, \"n_head\": 4,"
+                        " \"n_inner\": 22, \"vocab_size\": 257, \"n_positions\": 7,"
+                        " \"initializer_range\": 0.15}",
+                        CHOICE_LAYERS);
     Model *model = model_parse(config, "config", "uneven", &error);
 
     g_assert_no_error(error);
     return model;
+}
+
+/* Of choice_models.  One kv head of 2 columns: K and V have fewer rows than 3 ranks.  257 divides
+ * by none, 22 by 2 alone. */
+static Model *make_model(guint model_index)
+{
+    const LayoutShape llama = {.hidden = 8,
+                               .layers = CHOICE_LAYERS,
+                               .heads = 4,
+                               .kv_heads = 1,
+                               .ffn = 22,
+                               .tied = model_index == 0};
+
+    return model_index < 2 ? layout_model(&llama) : gpt2_model();
 }
 
 /* ---- one rank ---- */
@@ -75,25 +70,21 @@ static LayoutTask task_of(guint training)
 
 static Reference make_reference(guint model, guint training)
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
     const LayoutTask task = task_of(training);
     const gboolean sharded =
         choice_trainings[training].recipe->stored != choice_trainings[training].recipe->compute;
     const Choices choices = {
         .level = {[FACTOR_MESH] = sharded ? 3 : 0, [FACTOR_TRAINING] = training}};
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
     Reference reference;
-    ChoiceParts parts;
+    LayoutParts parts;
     gboolean equal = TRUE;
-
-    g_assert_no_error(error);
     const ProgramSpec spec = choice_spec(&choices, 1, under_test.models[model], &parts);
     g_autoptr(LayoutRun) run = layout_run_new(runtime, &spec, &task);
+
     layout_step(run, FALSE);
     reference.gradient = layout_gather(run, LAYOUT_GRADIENT, &equal);
-    while (run->steps < LAYOUT_STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, LAYOUT_STEPS);
     layout_drain(run);
     reference.parameter = layout_gather(run, LAYOUT_PARAMETER, &equal);
     g_assert(equal);
@@ -120,7 +111,7 @@ typedef struct {
     Choices choices;
     char *what;
     double loss_tolerance, tolerance;
-    ChoiceParts parts;
+    LayoutParts parts;
     LayoutRun *run;
     float *gradient, *parameter; /* as of a reference; at rank 0 */
     Offload offload;
@@ -393,7 +384,7 @@ END_TEST
 static gboolean is_offloadable(const Choices *choices, const Offload *offload)
 {
     const Model *model = under_test.models[choices->level[FACTOR_MODEL]];
-    ChoiceParts parts;
+    LayoutParts parts;
     const ProgramSpec spec = choice_spec(choices, under_test.ranks, model, &parts);
     const Choice choice = {model, &parts.workload, &spec.layout, &parts.sharding, &spec.schedule,
                            TRUE,  spec.context};
@@ -510,12 +501,10 @@ static void clear(void)
 
 int main(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-
     mpi_suite_start();
     for (guint m = 0; m < NUM_MODELS; m++)
         under_test.models[m] = make_model(m);
-    under_test.data = layout_data_new(&text, under_test.models[0]->vocab, CHOICE_SEQ);
+    under_test.data = layout_data_new(&layout_ascii, under_test.models[0]->vocab, CHOICE_SEQ);
     const int failed = mpi_suite_run_on_nodes(layouts_suite);
     clear();
     MPI_Finalize();

@@ -79,15 +79,13 @@ static void check_param(LayoutRun *run, guint unit, guint param)
 
 START_TEST(the_slope_along_every_gradient_is_its_length)
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
     g_autoptr(GError) error = NULL;
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
     g_autoptr(Model) model = model_parse(configs[_i], "test", "test", &error);
-    g_autoptr(Data) data = layout_data_new(&text, 257, SEQ);
+    g_autoptr(Data) data = layout_data_new(&layout_ascii, 257, SEQ);
     const Workload workload = {
         .global_batch = BATCH, .seq_len = SEQ, .recipe = &recipe_fp32, .optimizer = OPTIMIZER_SGD};
-    const Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .prefetch = 1, .live_units = 2};
+    const Sharding sharding = {.strategy = STRATEGY_NO_SHARD, .live_units = 1};
     const ProgramSpec spec = {
         .model = model,
         .workload = &workload,

@@ -14,17 +14,9 @@ static struct {
     Data *data;
 } under_test;
 
-static const char config[] =
-    "{\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"max_position_embeddings\": 64,"
-    " \"hidden_size\": 8, \"num_hidden_layers\": 4, \"num_attention_heads\": 4,"
-    " \"num_key_value_heads\": 2, \"head_dim\": 2, \"intermediate_size\": 50,"
-    " \"vocab_size\": 257, \"tie_word_embeddings\": true, \"rms_norm_eps\": 1e-5,"
-    " \"rope_theta\": 10000.0, \"initializer_range\": 0.15}";
-
 typedef struct {
     const char *name;
-    guint ranks; /* 0: any, all of them shards */
-    Layout layout;
+    Layout layout; /* or none: any number of ranks, all of them shards */
     Strategy strategy;
     gboolean flat;
 } Trial;
@@ -34,47 +26,26 @@ static const Trial trials[] = {
     {.name = "full_shard, flat", .strategy = STRATEGY_FULL_SHARD, .flat = TRUE},
     {.name = "shard_grad_op", .strategy = STRATEGY_SHARD_GRAD_OP},
     {.name = "shard_optimizer", .strategy = STRATEGY_SHARD_OPTIMIZER},
-    {.name = "no_shard", .ranks = 2, .layout = {.size = {1, 2, 1, 1, 1}}},
-    {.name = "hybrid",
-     .ranks = 4,
-     .layout = {.size = {1, 2, 2, 1, 1}},
-     .strategy = STRATEGY_FULL_SHARD},
-    {.name = "pp",
-     .ranks = 2,
-     .layout = {.size = {2, 1, 1, 1, 1}},
-     .strategy = STRATEGY_FULL_SHARD},
-    {.name = "pp of shards",
-     .ranks = 4,
-     .layout = {.size = {2, 1, 2, 1, 1}},
-     .strategy = STRATEGY_FULL_SHARD},
-    {.name = "cp",
-     .ranks = 2,
-     .layout = {.size = {1, 1, 1, 2, 1}},
-     .strategy = STRATEGY_FULL_SHARD},
+    {.name = "no_shard", .layout = {.size = {1, 2, 1, 1, 1}}},
+    {.name = "hybrid", .layout = {.size = {1, 2, 2, 1, 1}}, .strategy = STRATEGY_FULL_SHARD},
+    {.name = "pp", .layout = {.size = {2, 1, 1, 1, 1}}, .strategy = STRATEGY_FULL_SHARD},
+    {.name = "pp of shards", .layout = {.size = {2, 1, 2, 1, 1}}, .strategy = STRATEGY_FULL_SHARD},
+    {.name = "cp", .layout = {.size = {1, 1, 1, 2, 1}}, .strategy = STRATEGY_FULL_SHARD},
 };
 
-/* What a ProgramSpec borrows. */
-typedef struct {
-    Workload workload;
-    Sharding sharding;
-} Parts;
-
-static ProgramSpec spec_of(const Trial *of, guint ranks, Parts *parts)
+static ProgramSpec spec_of(const Trial *of, guint ranks, LayoutParts *parts)
 {
-    const Layout all = {.size = {1, 1, ranks, 1, 1}};
-    const Layout layout = of->ranks == 0 || ranks == 1 ? all : of->layout;
+    const Layout layout = layout_over(&of->layout, ranks);
 
-    *parts = (Parts){
+    *parts = (LayoutParts){
         .workload = {.global_batch = BATCH,
                      .seq_len = SEQ,
                      .recipe = &recipe_zero,
                      .optimizer = OPTIMIZER_ADAMW},
-        .sharding = {.strategy = of->strategy,
-                     .form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER,
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
     };
+    parts->sharding.strategy = of->strategy;
+    parts->sharding.form = of->flat ? FORM_FLAT : FORM_PER_PARAMETER;
     const ProgramSpec spec = {
         .model = under_test.model,
         .workload = &parts->workload,
@@ -93,14 +64,13 @@ static ProgramSpec spec_of(const Trial *of, guint ranks, Parts *parts)
 static LayoutRun *trained(Runtime *runtime, const Trial *of, double lr, gboolean by_chance)
 {
     const LayoutTask task = {.data = under_test.data, .seed = 3, .lr = lr, .clip_norm = 1};
-    Parts parts;
+    LayoutParts parts;
     const ProgramSpec spec = spec_of(of, runtime_size(runtime), &parts);
     LayoutRun *run = layout_run_new(runtime, &spec, &task);
 
     if (by_chance)
         parameters_round_by_chance(run->interpreter, under_test.model, task.seed);
-    while (run->steps < STEPS)
-        layout_step(run, FALSE);
+    layout_train_to(run, STEPS);
     layout_drain(run);
     return run;
 }
@@ -108,20 +78,12 @@ static LayoutRun *trained(Runtime *runtime, const Trial *of, double lr, gboolean
 /* Parameters and losses of this process alone. */
 static float *one_rank(const Trial *of, double lr, gboolean by_chance, double losses[STEPS])
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Runtime) runtime = runtime_open(&options, &error);
+    g_autoptr(Runtime) runtime = case_runtime_alone();
+    g_autoptr(LayoutRun) run = trained(runtime, of, lr, by_chance);
     gboolean equal = TRUE;
 
-    g_assert_no_error(error);
-    g_autoptr(LayoutRun) run = trained(runtime, of, lr, by_chance);
     memcpy(losses, run->loss, STEPS * sizeof *losses);
     return layout_gather(run, LAYOUT_PARAMETER, &equal);
-}
-
-static gboolean is_here(const Trial *of)
-{
-    return of->ranks == 0 || of->ranks == under_test.ranks;
 }
 
 /* A rate of 0 leaves the masters as they are drawn, so that parameters are roundings of the same
@@ -137,7 +99,7 @@ START_TEST(parameters_are_those_of_one_rank_to_the_bit)
         const Trial *of = &trials[t];
         gboolean equal = TRUE;
 
-        if (!is_here(of))
+        if (!layout_is_of(&of->layout, under_test.ranks))
             continue;
         g_autofree float *want = one_rank(of, 0, TRUE, losses);
         g_autofree float *nearest = one_rank(of, 0, FALSE, losses);
@@ -160,7 +122,7 @@ START_TEST(losses_are_near_those_of_one_rank)
         const Trial *of = &trials[t];
         double want[STEPS];
 
-        if (!is_here(of))
+        if (!layout_is_of(&of->layout, under_test.ranks))
             continue;
         g_autofree float *parameters = one_rank(of, 0.003, TRUE, want);
         g_autoptr(LayoutRun) run = trained(under_test.runtime, of, 0.003, TRUE);
@@ -208,18 +170,14 @@ END_TEST
 
 int main(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    g_autoptr(GError) error = NULL;
     Suite *suite = suite_create("rounding by chance");
     TCase *tcase = tcase_create("layouts");
 
     mpi_suite_start();
-    under_test.model = model_parse(config, "config", "small", &error);
-    g_assert_no_error(error);
-    under_test.data = layout_data_new(&text, under_test.model->vocab, SEQ);
-    under_test.runtime = runtime_open(
-        &(RuntimeOptions){.transport = "mpi", .threads = 1, .device = DEVICE_CPU}, &error);
-    g_assert_no_error(error);
+    under_test.model = layout_model(&(LayoutShape){
+        .hidden = 8, .layers = 4, .heads = 4, .kv_heads = 2, .ffn = 50, .tied = TRUE});
+    under_test.data = layout_data_new(&layout_ascii, under_test.model->vocab, SEQ);
+    under_test.runtime = case_runtime("mpi", 0);
     under_test.ranks = runtime_size(under_test.runtime);
     tcase_add_test(tcase, parameters_are_those_of_one_rank_to_the_bit);
     tcase_add_test(tcase, losses_are_near_those_of_one_rank);

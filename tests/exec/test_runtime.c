@@ -1,5 +1,5 @@
-#include "exec/run/runtime.h"
 #include "sim/base/error.h"
+#include "tests/exec/runtime_case.h"
 #include "tests/suite.h"
 
 static const ProgressLane lanes[] = {LANE_COMMUNICATION, LANE_STORAGE};
@@ -14,11 +14,7 @@ static struct {
 
 static void open_runtime(void)
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
-    under_test.runtime = runtime_open(&options, &error);
-    ck_assert_ptr_nonnull(under_test.runtime);
+    under_test.runtime = case_runtime_alone();
     runtime_start_storage(under_test.runtime);
 }
 

@@ -8,8 +8,6 @@
 #include "tests/exec/layout_choices.h"
 #include "tests/exec/mpi_suite.h"
 
-static const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-
 /* What the tests run on; Check passes them nothing. */
 static struct {
     Runtime *runtime;
@@ -19,7 +17,7 @@ static struct {
 } under_test;
 
 /* Fully sharded, AdamW, 2 micro-batches; what an update works on lies in a file. */
-static LayoutRun *open_run(const InterpreterOptions *options, ChoiceParts *parts)
+static LayoutRun *open_run(const InterpreterOptions *options, LayoutParts *parts)
 {
     const LayoutTask task = {.data = under_test.data, .seed = 3, .lr = 0.003, .clip_norm = 1};
     const Choices choices = {.level = {[FACTOR_MICRO_BATCHES] = 1, [FACTOR_TRAINING] = 1}};
@@ -92,7 +90,7 @@ static guint32 first_update(const Program *program, guint *collectives)
 static guint step_with_slow_disk(const InterpreterOptions *options, gboolean to_update,
                                  double patience_s)
 {
-    ChoiceParts parts;
+    LayoutParts parts;
     guint collectives;
 
     fake_aio = (FakeAio){.waits = hold};
@@ -139,7 +137,7 @@ START_TEST(a_disk_that_fails_in_a_step_is_said_with_the_copy)
 {
     const InterpreterOptions options = {.nvme_folder = "/var/tmp"};
     g_autoptr(GError) error = NULL;
-    ChoiceParts parts;
+    LayoutParts parts;
 
     fake_aio = (FakeAio){0};
     g_autoptr(LayoutRun) run = open_run(&options, &parts);
@@ -176,18 +174,14 @@ static Suite *storage_suite(guint ranks)
 
 int main(void)
 {
-    const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
     const guint ranks = (guint)mpi_suite_start();
-    int failed = 1;
 
     under_test.model = layout_tied_model(4);
-    under_test.data = layout_data_new(&text, under_test.model->vocab, CHOICE_SEQ);
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.data = layout_data_new(&layout_ascii, under_test.model->vocab, CHOICE_SEQ);
+    under_test.runtime = case_runtime("mpi", 0);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = ranks;
-    failed = mpi_suite_run(under_test.runtime, storage_suite(ranks));
+    const int failed = mpi_suite_run(under_test.runtime, storage_suite(ranks));
     runtime_close(under_test.runtime);
     data_free(under_test.data);
     model_free(under_test.model);

@@ -73,13 +73,9 @@ static void make_spec(Parts *parts, const Trial *trial, guint ranks)
     parts->model = make_model(trial->style, trial->kv_heads, trial->tied);
     parts->workload = (Workload){
         .global_batch = BATCH, .seq_len = SEQ, .recipe = trial->recipe, .optimizer = OPTIMIZER_SGD};
-    parts->sharding = (Sharding){.strategy = trial->strategy,
-                                 .form = trial->form,
-                                 .prefetch = 1,
-                                 .live_units = 2,
-                                 .keep_root = TRUE,
-                                 .keep_last = TRUE,
-                                 .accumulate_sharded = TRUE};
+    parts->sharding = sharding_default;
+    parts->sharding.strategy = trial->strategy;
+    parts->sharding.form = trial->form;
     parts->spec = (ProgramSpec){
         .model = parts->model,
         .workload = &parts->workload,
@@ -141,13 +137,11 @@ static gboolean same_training(const LayoutRun *run, const LayoutRun *one, const 
 /* Every rank makes the one-rank run for itself. */
 static void assert_same(const Trial *trial)
 {
-    const RuntimeOptions alone = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
     g_autoptr(GError) error = NULL;
-    g_autoptr(Runtime) self = runtime_open(&alone, &error);
+    g_autoptr(Runtime) self = case_runtime_alone();
     Parts parts, one_parts;
     gboolean volume_ok = TRUE;
 
-    g_assert_no_error(error);
     make_spec(&parts, trial, under_test.ranks);
     make_spec(&one_parts, trial, 1);
     {
@@ -238,16 +232,11 @@ static Suite *make_suite(void)
 
 int main(void)
 {
-    const LayoutText text = {.seed = 7, .bytes = 4096, .first = 32, .count = 95};
-    const RuntimeOptions options = {.transport = "mpi", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-
     mpi_suite_start();
-    under_test.runtime = runtime_open(&options, &error);
-    g_assert_no_error(error);
+    under_test.runtime = case_runtime("mpi", 0);
     under_test.rank = runtime_rank(under_test.runtime);
     under_test.ranks = runtime_size(under_test.runtime);
-    under_test.data = layout_data_new(&text, 257, SEQ);
+    under_test.data = layout_data_new(&layout_ascii, 257, SEQ);
     if (under_test.rank == 0 && !is_possible(2) && !is_possible(4))
         printf("SKIP: %u ranks make no tp of 2 or 4\n", under_test.ranks);
     const int failed = mpi_suite_run(under_test.runtime, make_suite());

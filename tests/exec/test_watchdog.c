@@ -2,6 +2,7 @@
  * the watchdog ends with STATUS. */
 #include "exec/base/process.h"
 #include "exec/run/watchdog.h"
+#include "tests/exec/runtime_case.h"
 #include "tests/handmade.h"
 #include "tests/suite.h"
 
@@ -19,11 +20,8 @@ typedef struct {
 
 static Job job_start(void)
 {
-    const RuntimeOptions options = {.transport = "self", .threads = 1, .device = DEVICE_CPU};
-    g_autoptr(GError) error = NULL;
-    Job job = {.runtime = runtime_open(&options, &error), .set = handmade_ring(1, ELEMENTS)};
+    Job job = {.runtime = case_runtime_alone(), .set = handmade_ring(1, ELEMENTS)};
 
-    ck_assert(job.runtime != NULL);
     job.watchdog = watchdog_start(job.runtime, job.set, LIMIT_S, STATUS);
     return job;
 }

@@ -2,6 +2,7 @@
  */
 #pragma once
 
+#include "reports/report/report.h"
 #include "reports/store/store.h"
 
 #include <check.h>
@@ -17,6 +18,15 @@ static inline void must(gboolean ok, const GError *error)
 {
     if (!ok)
         ck_abort_msg("%s", error != NULL ? error->message : "failed without a message");
+}
+
+static inline Report *must_load(const char *path)
+{
+    g_autoptr(GError) error = NULL;
+    Report *report = report_load(path, &error);
+
+    must(report != NULL, error);
+    return report;
 }
 
 /* A path in a new folder; freed by the caller, who removes the folder with scratch_remove(). */

@@ -2,10 +2,9 @@
  * if they had run; with what fsdp-report --calibrate makes of the file they are predicted. */
 #include "reports/feedback/feedback.h"
 #include "sim/base/error.h"
-#include "sim/search/price.h"
 #include "tests/mutate.h"
 #include "tests/reports/fabricate.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -41,20 +40,8 @@ static Topology *topology_of(DeviceKind device, gboolean is_truth)
 
 static Plan *plan_of(const Case *from)
 {
-    Plan *plan = plan_new();
+    Plan *plan = case_plan(from, topology_of(from->device, TRUE));
 
-    plan->model = case_model(&case_shape);
-    plan->topology = topology_of(from->device, TRUE);
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    plan->sequence_parallel = from->sequence_parallel;
-    plan->context = from->context;
-    if (schedule_has_rest(&from->schedule))
-        plan_set_recompute(plan, from->schedule.recompute, from->schedule.recompute_layers,
-                           from->layout.size[AXIS_PP]);
-    plan_set_target(plan);
     plan_price(plan);
     return plan;
 }
@@ -66,8 +53,7 @@ static double wait_s(const Loop *loop, guint rank, const Program *program, const
     const Group *group =
         !op_kind_is_communication(op->kind)
             ? NULL
-            : program_set_group(
-                  loop->set, g_array_index(program->groups, GroupRef, stream->group).purpose, rank);
+            : program_set_group(loop->set, program_stream_purpose(program, stream), rank);
 
     return group == NULL || group->ranks[group->size - 1] == rank ? 0 : 1e-3 * (rank + 1);
 }

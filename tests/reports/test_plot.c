@@ -12,15 +12,6 @@
 /* All that a shell, gnuplot, HTML or printf could trip over. */
 static const char hostile[] = "x <b>&\\\"`touch pwned`' $HOME @a_b ${y} %s\nü</script>";
 
-static Report *load(const char *path)
-{
-    g_autoptr(GError) error = NULL;
-    Report *report = report_load(path, &error);
-
-    must(report != NULL, error);
-    return report;
-}
-
 static void ignore_element(GMarkupParseContext *context G_GNUC_UNUSED,
                            const char *name G_GNUC_UNUSED, const char **names G_GNUC_UNUSED,
                            const char **values G_GNUC_UNUSED, gpointer data G_GNUC_UNUSED,
@@ -117,7 +108,7 @@ START_TEST(without_gnuplot_one_line_says_so_and_no_file_is_made)
     g_autoptr(GError) error = NULL;
 
     fabricate_store(path, 1, 3);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_setenv("PATH", folder, TRUE);
     ck_assert(!html_write(report, report_find(report, 0, NULL), page, FALSE, &error));
     ck_assert_int_eq(error_exit_status(error), 3);
@@ -161,7 +152,7 @@ START_TEST(one_run_or_many_have_their_pictures)
     g_autofree char *path = scratch_path("runs.db");
 
     fabricate_store(path, expected[_i].runs, 4);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autofree char *names = draw_all(report, report_find(report, 0, NULL));
 
     ck_assert_str_eq(names, expected[_i].names);
@@ -178,7 +169,7 @@ START_TEST(a_run_without_rows_has_no_pictures_but_a_page)
     const StoreRun row = {.ranks = 1};
 
     must(store_add_run(store, &row, &error) > 0, error);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autofree char *names = draw_all(report, report_find(report, 0, NULL));
 
     ck_assert_str_eq(names, "");
@@ -205,7 +196,7 @@ START_TEST(odd_values_are_drawn_or_left_out)
         fabricate_term(store, run, 0, "memory_bytes.total", values[i], "bytes");
         fabricate_op(store, run, "compute", "x", (double[]){0, 0});
     }
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     for (guint i = 0; i < report->runs->len; i++)
         g_free(draw_all(report, g_ptr_array_index(report->runs, i)));
     scratch_remove(path);
@@ -245,7 +236,7 @@ START_TEST(ops_between_stages_are_communication_and_copies_on_them_are_kernels)
 
     for (guint i = 0; i < G_N_ELEMENTS(ops); i++)
         fabricate_op(store, run, ops[i].stream, ops[i].name, (double[]){i, i + 1.0});
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autoptr(GPtrArray) pictures = picture_all(report, report_find(report, 0, NULL));
     ck_assert_uint_eq(pictures->len, 1);
     const Plot *plot = ((const Picture *)g_ptr_array_index(pictures, 0))->plot;
@@ -264,7 +255,7 @@ static char *write_page(const char *path, gboolean png)
     g_autofree char *folder = g_path_get_dirname(path);
     g_autofree char *file = g_build_filename(folder, "index.html", NULL);
     g_autoptr(GError) error = NULL;
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     char *page = NULL;
 
     must(html_write(report, report_find(report, 0, NULL), folder, png, &error), error);

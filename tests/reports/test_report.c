@@ -9,15 +9,6 @@
 
 #include <string.h>
 
-static Report *load(const char *path)
-{
-    g_autoptr(GError) error = NULL;
-    Report *report = report_load(path, &error);
-
-    must(report != NULL, error);
-    return report;
-}
-
 static const ReportRun *latest(const Report *report)
 {
     return report_find(report, 0, NULL);
@@ -159,7 +150,7 @@ START_TEST(a_plan_that_is_missing_or_odd_reads_as_unknown)
     gint64 id;
 
     store_free(store_with_plan(path, plans[_i], &id));
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     const ReportRun *run = latest(report);
     g_autofree char *text = report_text(report, run);
     g_autofree char *json = report_json(report, NULL);
@@ -230,7 +221,7 @@ START_TEST(the_rank_named_by_the_prediction_is_shown)
 
     add_term(store, id, 0, "memory_bytes.total", 300, 300);
     add_term(store, id, 1, "memory_bytes.total", 200, 210);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
 
     ck_assert_uint_eq(latest(report)->rank, 1);
     ck_assert_double_eq(report_measured(latest(report), "memory_bytes.total"), 210);
@@ -248,7 +239,7 @@ START_TEST(without_that_rank_the_largest_memory_total_is_shown)
     add_term(store, id, 0, "memory_bytes.total", 100, 100);
     add_term(store, id, 2, "memory_bytes.total", 300, 300);
     add_term(store, id, 3, "memory_bytes.total", 200, 200);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
 
     ck_assert_uint_eq(latest(report)->rank, 2);
     scratch_remove(path);
@@ -277,7 +268,7 @@ START_TEST(terms_are_in_the_order_of_the_prediction)
 
     for (guint i = 0; i < G_N_ELEMENTS(written); i++)
         add_term(store, id, 0, written[i], 1, 1);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     for (guint i = 0; i < G_N_ELEMENTS(expected); i++)
         ck_assert_str_eq(g_array_index(latest(report)->terms, StoreTerm, i).term, expected[i]);
     scratch_remove(path);
@@ -293,7 +284,7 @@ START_TEST(a_run_without_terms_shows_what_its_plan_predicts)
                                "{\"prediction\": {\"step_seconds\": 2.5, \"rank\": 3, "
                                "\"memory_bytes\": {\"total\": 1024, \"odd\": \"text\"}}}",
                                &id));
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     const ReportRun *run = latest(report);
     g_autofree char *text = report_text(report, run);
 
@@ -320,7 +311,7 @@ START_TEST(the_first_step_is_not_counted_and_the_median_is_the_middle)
 
         must(store_add_step(store, id, &step, &error), error);
     }
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     const ReportSteps steps = report_steps(latest(report));
 
     ck_assert_uint_eq(steps.count, 4);
@@ -345,7 +336,7 @@ START_TEST(the_worst_error_is_looked_for_on_all_ranks)
     add_term(store, id, 0, "communication_bytes.exchange", 0, 0);
     add_term(store, id, 1, "communication_bytes.exchange", 0, 8);
     add_term(store, id, 0, "step_seconds", 1, NAN);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autoptr(GArray) worst = report_worst(latest(report));
     const ReportWorst *got = (const ReportWorst *)(gconstpointer)worst->data;
 
@@ -372,7 +363,7 @@ START_TEST(ops_are_summed_by_the_last_word_of_their_name)
 
     for (guint i = 0; i < G_N_ELEMENTS(ops); i++)
         must(store_add_op(store, id, &ops[i], &error), error);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autoptr(GArray) sums = report_ops(latest(report));
     const ReportOps *got = (const ReportOps *)(gconstpointer)sums->data;
 
@@ -393,7 +384,7 @@ START_TEST(an_unknown_run_names_those_there_are)
     g_autoptr(GError) error = NULL;
 
     fabricate_store(path, 3, 2);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
 
     ck_assert_ptr_null(report_find(report, 9, &error));
     ck_assert_int_eq(error_exit_status(error), 2);
@@ -410,7 +401,7 @@ START_TEST(a_store_without_runs_says_so)
     g_autoptr(GError) error = NULL;
 
     fabricate_store(path, 0, 0);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autofree char *json = report_json(report, NULL);
 
     ck_assert_ptr_null(report_find(report, 0, &error));
@@ -428,7 +419,7 @@ START_TEST(only_runs_of_the_same_model_are_ranked_together)
     g_autoptr(Store) store = store_open(path, FALSE, &error);
     fabricate_run(store, "other", 5, 3);
 
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autoptr(GPtrArray) same = report_comparable(report, report_find(report, 1, NULL));
     g_autoptr(GPtrArray) groups = report_groups(report, latest(report));
 
@@ -452,7 +443,7 @@ START_TEST(json_has_runs_terms_steps_ops_and_the_ranking)
     g_autofree char *path = scratch_path("runs.db");
     g_autoptr(JsonParser) parser = json_parser_new();
     fabricate_store(path, 3, 5);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autofree char *json = report_json(report, NULL);
     g_autofree char *one = report_json(report, report_find(report, 2, NULL));
 
@@ -497,7 +488,7 @@ START_TEST(what_was_not_measured_is_null_in_json_and_a_dash_in_text)
     g_autofree char *path = scratch_path("runs.db");
     g_autoptr(JsonParser) parser = json_parser_new();
     fabricate_store(path, 1, 2);
-    g_autoptr(Report) report = load(path);
+    g_autoptr(Report) report = must_load(path);
     g_autofree char *json = report_json(report, NULL);
     g_autofree char *text = report_text(report, latest(report));
     const char *line = strstr(text, "memory_bytes.framework");

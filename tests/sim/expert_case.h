@@ -36,7 +36,7 @@ static inline SearchRequest request_for(const Model *model, const Topology *topo
         .context = CONTEXT_RING,
         .fixed = {[AXIS_PP] = 1, [AXIS_CP] = 1},
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 1000,
     };
 }

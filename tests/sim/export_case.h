@@ -43,12 +43,7 @@ static inline Plan *make_plan_with(Model *model, const Recipe *recipe)
     plan->workload = (Workload){
         .global_batch = 128, .seq_len = 4096, .recipe = recipe, .optimizer = OPTIMIZER_ADAMW};
     plan->layout = export_layout;
-    plan->sharding = (Sharding){.strategy = STRATEGY_FULL_SHARD,
-                                .prefetch = 1,
-                                .live_units = 2,
-                                .keep_root = TRUE,
-                                .keep_last = TRUE,
-                                .accumulate_sharded = TRUE};
+    plan->sharding = sharding_default;
     plan->schedule = (Schedule){.micro_batch = 2, .micro_batches = 4};
     return plan;
 }

@@ -9,15 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* @text with the first @from replaced. */
-static inline char *replaced(const char *text, const char *from, const char *to)
-{
-    g_auto(GStrv) parts = g_strsplit(text, from, 2);
-
-    ck_assert_msg(g_strv_length(parts) == 2, "%s", from);
-    return g_strjoinv(to, parts);
-}
-
 /* The result must print, parse back and print the same. */
 static inline void check_prints_back(const Topology *topology)
 {

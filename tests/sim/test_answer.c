@@ -25,7 +25,7 @@ static SearchRequest request_of(const Model *model, const Topology *topology)
         .recompute = -1,
         .schedule = -1,
         .context = -1,
-        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 3,
     };
 }

@@ -29,16 +29,6 @@ static void plain_clear(Plain *plain)
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Plain, plain_clear)
 
-/* "rmsnorm linear linear ..." */
-static char *kinds_of(const Segment *segment)
-{
-    g_autoptr(GString) text = g_string_new(NULL);
-
-    for (guint i = 0; i < segment->num_ops; i++)
-        g_string_append_printf(text, "%s%s", i == 0 ? "" : " ", op_kind_name(segment->ops[i].kind));
-    return g_string_free(g_steal_pointer(&text), FALSE);
-}
-
 static const struct {
     const char *segment, *kinds;
 } listed[] = {

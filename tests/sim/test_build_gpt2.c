@@ -49,15 +49,6 @@ static const Tensor *tensor_of(const Program *program, const char *name)
     return program_tensor(program, (guint)tensor);
 }
 
-static char *kinds_of(const Segment *segment)
-{
-    g_autoptr(GString) text = g_string_new(NULL);
-
-    for (guint i = 0; i < segment->num_ops; i++)
-        g_string_append_printf(text, "%s%s", i == 0 ? "" : " ", op_kind_name(segment->ops[i].kind));
-    return g_string_free(g_steal_pointer(&text), FALSE);
-}
-
 static const struct {
     guint tp;
     const char *segment, *kinds;

@@ -2,12 +2,6 @@
 #include "sim/search/price.h"
 #include "tests/sim/expert_case.h"
 
-static guint64 state_bytes(const Program *program)
-{
-    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
-           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
-}
-
 /* ---- parameters and state ---- */
 
 /* What one rank has of a unit, times the ranks that have other parts. */
@@ -52,7 +46,7 @@ START_TEST(state_is_what_is_worked_out_by_hand)
     const Case one = expert_case(model, 4, 1, 1, 2);
     g_autoptr(Program) program = case_build(&one);
 
-    ck_assert_uint_eq(state_bytes(program), 16 * (root + 4 * (sparse + experts)));
+    ck_assert_uint_eq(bytes_of_state(program), 16 * (root + 4 * (sparse + experts)));
 }
 END_TEST
 
@@ -70,7 +64,7 @@ START_TEST(experts_are_sharded_where_the_rest_of_their_blocks_is_whole)
     one.sharding.overrides[0] =
         (UnitOverride){REST_UNITS + 1, REST_UNITS + 4, STRATEGY_NO_SHARD, -1};
     g_autoptr(Program) program = case_build(&one);
-    ck_assert_uint_eq(state_bytes(program), 16 * (root + 4 * (sparse + experts)));
+    ck_assert_uint_eq(bytes_of_state(program), 16 * (root + 4 * (sparse + experts)));
     program_volume(program, bytes);
     ck_assert_uint_eq(bytes[VOLUME_ALL_GATHER], 2 * 2 * (3 * root + 4 * experts));
     ck_assert_uint_eq(bytes[VOLUME_REDUCE_SCATTER], 2 * (3 * root + 4 * experts));

@@ -75,7 +75,7 @@ static Plan *explained_plan_of(const Explained *of, const Model *model)
         .schedule = -1,
         .context = -1,
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .framework = of->framework == NULL ? NULL : framework_from_name(of->framework),
     };
 

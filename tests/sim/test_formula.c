@@ -139,12 +139,6 @@ static Plan plan_of(const Case *from)
     };
 }
 
-static guint64 state_of(const Program *program)
-{
-    return kind_bytes(program, TENSOR_PARAMETER) + kind_bytes(program, TENSOR_GRADIENT) +
-           kind_bytes(program, TENSOR_MASTER) + kind_bytes(program, TENSOR_MOMENT);
-}
-
 static void check_received(const Plan *plan, const Program *program, guint stage)
 {
     guint64 all[NUM_VOLUMES], sum[NUM_VOLUMES] = {0}, handed[NUM_VOLUMES];
@@ -154,13 +148,13 @@ static void check_received(const Plan *plan, const Program *program, guint stage
         const char *purpose = g_array_index(program->groups, GroupRef, g).purpose;
         guint64 some[NUM_VOLUMES];
 
-        formula_received(program, purpose, some);
+        program_purpose_volume(program, purpose, some);
         for (guint v = 0; v < NUM_VOLUMES; v++)
             sum[v] += some[v];
     }
     for (guint v = 0; v < NUM_VOLUMES; v++)
         ck_assert_uint_eq(sum[v], all[v]);
-    formula_received(program, "pp", handed);
+    program_purpose_volume(program, "pp", handed);
     ck_assert_uint_eq(handed[VOLUME_EXCHANGE], plan->layout.size[AXIS_PP] == 1
                                                    ? 0
                                                    : formula_handed_bytes(plan) *
@@ -193,9 +187,9 @@ START_TEST(state_and_exchanges_are_those_of_the_programs)
         for (guint s = 0; s < set->num_classes; s++) {
             const double formula = formula_state_bytes(&plan, set->classes[s]);
 
-            ck_assert_msg(fabs(formula - (double)state_of(set->classes[s])) < 1,
+            ck_assert_msg(fabs(formula - (double)bytes_of_state(set->classes[s])) < 1,
                           "%s: stage %u: %.1f, %" G_GUINT64_FORMAT, text, s, formula,
-                          state_of(set->classes[s]));
+                          bytes_of_state(set->classes[s]));
             check_received(&plan, set->classes[s], s);
         }
         staged += set->num_classes > 1;

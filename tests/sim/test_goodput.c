@@ -3,6 +3,7 @@
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 #include "sim/search/price.h"
+#include "tests/mutate.h"
 #include "tests/sim/spec_case.h"
 
 #include <math.h>
@@ -107,7 +108,7 @@ static SearchRequest request_on(const Model *model, const Topology *topology)
         .context = -1,
         .fixed = {1, 1, 0, 1, 1},
         .sequence_parallel = TRUE,
-        .sharding = {.prefetch = 1, .live_units = 2, .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 3,
     };
 }
@@ -221,8 +222,7 @@ START_TEST(unknown_keys_of_cost_and_reliability_are_refused)
     static const char *const wrong[][2] = {{"power_per_gpu", "power"}, {"node_mtbf", "node_mtfb"}};
 
     for (guint i = 0; i < G_N_ELEMENTS(wrong); i++) {
-        g_auto(GStrv) parts = g_strsplit(failing, wrong[i][0], 2);
-        g_autofree char *text = g_strjoinv(wrong[i][1], parts);
+        g_autofree char *text = replaced(failing, wrong[i][0], wrong[i][1]);
         g_autoptr(GError) error = NULL;
 
         ck_assert_ptr_null(topology_parse(text, "t", "topologies", &error));

@@ -1,7 +1,9 @@
 #include "sim/base/error.h"
 #include "sim/base/json.h"
+#include "sim/base/json_members.h"
 #include "tests/suite.h"
 
+#include <math.h>
 #include <string.h>
 
 /* What json-glib or its scanner accept, and JSON does not allow. */
@@ -140,6 +142,32 @@ START_TEST(each_type_refuses_the_others)
 }
 END_TEST
 
+START_TEST(members_are_built_as_they_read_and_what_is_not_known_is_null)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+
+    json_builder_begin_object(json);
+    json_member_integer(json, "id", -1);
+    json_member_object(json, "of");
+    json_member_uint(json, "bytes", 1ull << 40);
+    json_member_number(json, "seconds", 0.5);
+    json_member_number(json, "measured", NAN);
+    json_member_number(json, "ratio", INFINITY);
+    json_builder_end_object(json);
+    json_member_array(json, "runs");
+    json_builder_end_array(json);
+    json_member_bool(json, "done", TRUE);
+    json_member_string(json, "name", "a");
+    json_member_string(json, "unit", NULL);
+    json_builder_end_object(json);
+    g_autoptr(JsonNode) root = json_builder_get_root(json);
+    g_autofree char *text = json_to_string(root, FALSE);
+    ck_assert_str_eq(text, "{\"id\":-1,\"of\":{\"bytes\":1099511627776,\"seconds\":0.5,"
+                           "\"measured\":null,\"ratio\":null},\"runs\":[],\"done\":true,"
+                           "\"name\":\"a\",\"unit\":null}");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -153,6 +181,7 @@ int main(void)
     tcase_add_loop_test(tcase, wrong_values_are_refused_with_field_value_and_range, 0,
                         G_N_ELEMENTS(not_uint));
     tcase_add_test(tcase, each_type_refuses_the_others);
+    tcase_add_test(tcase, members_are_built_as_they_read_and_what_is_not_known_is_null);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -329,12 +329,10 @@ static const struct {
 
 START_TEST(absurd_and_missing_sizes_are_refused)
 {
-    g_auto(GStrv) parts = g_strsplit(small, changed[_i].from, 2);
-    g_autofree char *text = g_strjoinv(changed[_i].to, parts);
+    g_autofree char *text = replaced(small, changed[_i].from, changed[_i].to);
     g_autoptr(GError) error = NULL;
     g_autoptr(Model) model = model_parse(text, "test", NULL, &error);
 
-    ck_assert_uint_eq(g_strv_length(parts), 2);
     if (changed[_i].message == NULL) {
         ck_assert_ptr_nonnull(model);
         return;
@@ -373,8 +371,7 @@ END_TEST
 
 START_TEST(architectures_stand_in_for_a_missing_model_type)
 {
-    g_auto(GStrv) parts = g_strsplit(small, "\"model_type\": \"llama\", ", 2);
-    g_autofree char *text = g_strjoinv("", parts);
+    g_autofree char *text = replaced(small, "\"model_type\": \"llama\", ", "");
     g_autoptr(Model) model = model_parse(text, "test", NULL, NULL);
 
     ck_assert_ptr_nonnull(model);

@@ -1,7 +1,6 @@
 /* State in another tier: where it lies, what it moves, what it takes. */
-#include "sim/search/price.h"
 #include "sim/search/search.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 /* vocabulary 257, hidden 24, 3 layers on 3 ranks: 4136 elements of the root and 1584 of each block
  * (test_shard.c), 8888 together. */
@@ -342,15 +341,8 @@ END_TEST
 
 static Plan *price(const Case *from, Topology *topology)
 {
-    Plan *plan = plan_new();
+    Plan *plan = case_plan(from, topology);
 
-    plan->model = case_model(&case_shape);
-    plan->topology = topology;
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    plan_set_target(plan);
     plan_price(plan);
     return plan;
 }

@@ -1,28 +1,15 @@
 #include "sim/base/error.h"
 #include "sim/search/plan_json.h"
-#include "sim/search/price.h"
 #include "tests/mutate.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 /* A priced plan of a case, on CPUs or GPUs by its device. */
 static Plan *plan_of(const Case *from, guint gpu_megabytes)
 {
-    Plan *plan = plan_new();
-    const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
-                             from->model->layers, from->model->heads,  from->model->kv_heads,
-                             from->model->tied};
+    Plan *plan =
+        case_plan(from, from->device == DEVICE_CPU ? case_cpu_topology(8, 10)
+                                                   : case_gpu_topology(8, gpu_megabytes, 100000));
 
-    plan->model = case_model(&shape);
-    plan->topology = from->device == DEVICE_CPU ? case_cpu_topology(8, 10)
-                                                : case_gpu_topology(8, gpu_megabytes, 100000);
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    if (schedule_has_rest(&from->schedule))
-        plan_set_recompute(plan, from->schedule.recompute, from->schedule.recompute_layers,
-                           from->layout.size[AXIS_PP]);
-    plan_set_target(plan);
     plan_price(plan);
     return plan;
 }

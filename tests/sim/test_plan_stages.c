@@ -1,8 +1,7 @@
 /* The plan file of pipelines, sequences over ranks, and tensor parallelism. */
 #include "sim/base/error.h"
 #include "sim/search/plan_json.h"
-#include "sim/search/price.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 static const CaseShape six_layers = {
     .vocab = 257, .hidden = 24, .ffn = 40, .layers = 6, .heads = 4, .kv_heads = 2};
@@ -10,26 +9,10 @@ static const CaseShape six_layers = {
 /* A priced plan on GPUs, with every choice of the case. */
 static Plan *plan_of(const Case *from)
 {
-    const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
-                             from->model->layers, from->model->heads,  from->model->kv_heads,
-                             from->model->tied};
-    const guint chunks = schedule_chunks(&from->schedule, from->layout.size[AXIS_PP]);
-    Plan *plan = plan_new();
     g_autofree char *reason = NULL;
 
     ck_assert_msg(case_verdict(from, &reason) == VERDICT_OK, "%s", reason);
-    plan->model = case_model(&shape);
-    plan->topology = case_gpu_topology(8, 80000, 100000);
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    plan->sequence_parallel = from->sequence_parallel;
-    plan->context = from->context;
-    if (from->schedule.chunk_layers != NULL)
-        plan->schedule.chunk_layers = plan->chunk_layers =
-            g_memdup2(from->schedule.chunk_layers, chunks * sizeof *plan->chunk_layers);
-    plan_set_target(plan);
+    Plan *plan = case_plan(from, case_gpu_topology(8, 80000, 100000));
     plan_price(plan);
     return plan;
 }

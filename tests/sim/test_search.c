@@ -1,9 +1,8 @@
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
-#include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "tests/sim/least_recompute.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 #include <math.h>
 
@@ -22,12 +21,7 @@ static SearchRequest request_of(const Model *model, const Topology *topology, gu
         .recipe = topology->gpu.kind == DEVICE_CPU ? &recipe_fp32 : &recipe_zero,
         .strategy = -1,
         .recompute = -1,
-        .sharding = {.form = FORM_PER_PARAMETER,
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = TRUE,
-                     .keep_last = TRUE,
-                     .accumulate_sharded = TRUE},
+        .sharding = sharding_default,
         .top = 10,
     };
 }
@@ -36,21 +30,11 @@ static SearchRequest request_of(const Model *model, const Topology *topology, gu
 
 static void add_choice(const SearchRequest *request, GPtrArray *all, const Case *from)
 {
-    const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
-                             from->model->layers, from->model->heads,  from->model->kv_heads,
-                             from->model->tied};
     g_autofree char *topology = topology_print(request->topology);
 
     if (case_verdict(from, NULL) != VERDICT_OK)
         return;
-    Plan *plan = plan_new();
-    plan->model = case_model(&shape);
-    plan->topology = topology_parse(topology, "case", "", NULL);
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    plan_set_target(plan);
+    Plan *plan = case_plan(from, topology_parse(topology, "case", "", NULL));
     plan_price(plan);
     g_ptr_array_add(all, plan);
 }

@@ -1,13 +1,11 @@
-#include "sim/search/price.h"
 #include "sim/search/search.h"
 #include "tests/sim/least_recompute.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 /* Search over all axes against plain loops that price every choice. */
 
 typedef struct {
     const SearchRequest *request;
-    const CaseShape *shape;
     char *topology;
     GPtrArray *all; /* Plan */
     Case one;
@@ -19,17 +17,8 @@ static void add_choice(Everything *every)
 
     if (case_verdict(one, NULL) != VERDICT_OK)
         return;
-    Plan *plan = plan_new();
-    plan->model = case_model(every->shape);
-    plan->topology = topology_parse(every->topology, "case", "", NULL);
-    plan->workload = one->workload;
-    plan->layout = one->layout;
-    plan->sharding = one->sharding;
-    plan->schedule = one->schedule;
-    plan->sequence_parallel = one->sequence_parallel;
-    plan->context = one->context;
+    Plan *plan = case_plan(one, topology_parse(every->topology, "case", "", NULL));
     plan->framework = every->request->framework;
-    plan_set_target(plan);
     plan_price(plan);
     g_ptr_array_add(every->all, plan);
 }
@@ -58,7 +47,7 @@ static gboolean is_cut(guint layers, guint pp, guint virtual_stages)
 
 static void add_schedules(Everything *every, Strategy strategy)
 {
-    const guint pp = every->one.layout.size[AXIS_PP], layers = every->shape->layers;
+    const guint pp = every->one.layout.size[AXIS_PP], layers = every->one.model->layers;
 
     for (guint kind = 0; kind < NUM_SCHEDULES; kind++)
         for (guint v = 1; v <= MAX(layers / pp, 2); v++) {
@@ -99,8 +88,8 @@ static gboolean is_mesh(const Everything *every)
 
     return layout_world(layout) == request->gpus &&
            layout->size[AXIS_CP] == MAX(request->fixed[AXIS_CP], 1) &&
-           layout->size[AXIS_PP] <= every->shape->layers &&
-           layout->size[AXIS_TP] <= MIN(4, every->shape->heads);
+           layout->size[AXIS_PP] <= every->one.model->layers &&
+           layout->size[AXIS_TP] <= MIN(4, every->one.model->heads);
 }
 
 static void add_all(Everything *every)
@@ -173,16 +162,15 @@ static SearchRequest draw_request(GRand *random, const Model *model, const Topol
         .schedule = -1,
         .context = -1,
         .sequence_parallel = draw(random, 1) == 1,
-        .sharding = {.form = (Form)draw(random, 1),
-                     .prefetch = 1,
-                     .live_units = 2,
-                     .keep_root = draw(random, 1) == 1,
-                     .keep_last = draw(random, 1) == 1,
-                     .accumulate_sharded = draw(random, 1) == 1},
+        .sharding = sharding_default,
         .top = 1 + draw(random, 11),
         .sort = draw(random, 3) == 0 ? SORT_MEMORY : SORT_TIME,
     };
 
+    request.sharding.form = (Form)draw(random, 1);
+    request.sharding.keep_root = draw(random, 1) == 1;
+    request.sharding.keep_last = draw(random, 1) == 1;
+    request.sharding.accumulate_sharded = draw(random, 1) == 1;
     if (topology->gpu.kind == DEVICE_CUDA && draw(random, 1) == 1) {
         request.recipe = draw_recipe(random);
         request.optimizer = (Optimizer)draw(random, NUM_OPTIMIZERS - 1);
@@ -229,7 +217,7 @@ static void compare_search(GRand *random, const Framework *framework)
     SearchRequest request = draw_request(random, model, topology);
     request.framework = framework;
     g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-    Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
+    Everything every = {&request, text, all, case_of(model, 1, 1, 1)};
 
     every.one.workload = (Workload){request.global_batch, request.seq_len, request.recipe,
                                     request.optimizer, request.expert_imbalance};
@@ -281,11 +269,11 @@ START_TEST(as_few_layers_are_computed_again_as_fit)
             .virtual_stages = 1,
             .context = -1,
             .fixed = {3, 1, 1, 1, 1},
-            .sharding = {.prefetch = 1, .live_units = 2},
+            .sharding = sharding_default,
             .top = 8,
         };
         g_autoptr(GPtrArray) all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-        Everything every = {&request, &shape, text, all, case_of(model, 1, 1, 1)};
+        Everything every = {&request, text, all, case_of(model, 1, 1, 1)};
 
         every.one.workload = (Workload){.global_batch = 12,
                                         .seq_len = 256,

@@ -141,13 +141,11 @@ START_TEST(eight_bit_moments_take_a_byte_and_their_scales)
 }
 END_TEST
 
-static guint64 volume_of(const Case *one, Volume volume)
+static guint64 case_volume(const Case *one, Volume volume)
 {
     g_autoptr(Program) program = case_build(one);
-    guint64 bytes[NUM_VOLUMES];
 
-    program_volume(program, bytes);
-    return bytes[volume];
+    return volume_of(program, volume);
 }
 
 /* 3 ranks, 2 micro-batches: 2 x 1584 elements of a block arrive with each of 2 gathers, and 2 x
@@ -159,11 +157,11 @@ START_TEST(blocks_gathered_in_fp8_move_exactly_half)
     const guint64 root = 2 * 2 * 2 * 2 * 4136, blocks = 2 * 2 * 2 * 2 * 3 * 1584;
 
     one.workload.recipe = recipe_with_precision(&recipe_zero, DTYPE_FP8);
-    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_GATHER), root + blocks);
-    const guint64 reduced = volume_of(&one, VOLUME_REDUCE_SCATTER);
+    ck_assert_uint_eq(case_volume(&one, VOLUME_ALL_GATHER), root + blocks);
+    const guint64 reduced = case_volume(&one, VOLUME_REDUCE_SCATTER);
     one.sharding.gather_fp8 = TRUE;
-    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_GATHER), root + blocks / 2);
-    ck_assert_uint_eq(volume_of(&one, VOLUME_REDUCE_SCATTER), reduced);
+    ck_assert_uint_eq(case_volume(&one, VOLUME_ALL_GATHER), root + blocks / 2);
+    ck_assert_uint_eq(case_volume(&one, VOLUME_REDUCE_SCATTER), reduced);
     g_autoptr(Program) program = case_build(&one);
     const gint gathered = find_tensor(program, "block.gathered");
     ck_assert_uint_eq(tensor_copy_bytes(program_tensor(program, (guint)gathered)), 3 * 1584);
@@ -177,13 +175,13 @@ START_TEST(codes_are_exactly_half_of_the_matrices_in_bf16)
     g_autoptr(Model) model = case_model(&case_shape);
     Case one = case_with(model, STRATEGY_FULL_SHARD, 3, 2);
     const guint64 gathers = 2 * 2 * 3, norms = 2 * 8;
-    const guint64 whole = volume_of(&one, VOLUME_ALL_GATHER);
-    const guint64 reduced = volume_of(&one, VOLUME_ALL_REDUCE);
+    const guint64 whole = case_volume(&one, VOLUME_ALL_GATHER);
+    const guint64 reduced = case_volume(&one, VOLUME_ALL_REDUCE);
 
     ck_assert_uint_eq(model->hidden, 24);
     one.sharding.gather_fp8 = TRUE;
-    ck_assert_uint_eq(whole - volume_of(&one, VOLUME_ALL_GATHER), gathers * 2 * (1584 - norms));
-    ck_assert_uint_eq(volume_of(&one, VOLUME_ALL_REDUCE) - reduced,
+    ck_assert_uint_eq(whole - case_volume(&one, VOLUME_ALL_GATHER), gathers * 2 * (1584 - norms));
+    ck_assert_uint_eq(case_volume(&one, VOLUME_ALL_REDUCE) - reduced,
                       2 * 2 * ((4 * NUM_PARAM_ROLES + 2) / 3) * 4);
     g_autoptr(Program) program = case_build(&one);
     const gint gathered = find_tensor(program, "block.gathered");

@@ -1,7 +1,6 @@
 /* Steps of pipelines, and of sequences over ranks, on virtual clocks. */
 #include "sim/cost/simulate.h"
-#include "sim/search/price.h"
-#include "tests/sim/spec_case.h"
+#include "tests/sim/plan_case.h"
 
 #include <math.h>
 
@@ -179,18 +178,8 @@ END_TEST
 
 static Plan *priced_with_links(const Case *from, gboolean (*price)(Plan *), guint megabytes_per_s)
 {
-    const CaseShape shape = {from->model->vocab,  from->model->hidden, from->model->ffn,
-                             from->model->layers, from->model->heads,  from->model->kv_heads,
-                             from->model->tied};
-    Plan *plan = plan_new();
+    Plan *plan = case_plan(from, case_gpu_topology(8, 80000, megabytes_per_s));
 
-    plan->model = case_model(&shape);
-    plan->topology = case_gpu_topology(8, 80000, megabytes_per_s);
-    plan->workload = from->workload;
-    plan->layout = from->layout;
-    plan->sharding = from->sharding;
-    plan->schedule = from->schedule;
-    plan_set_target(plan);
     price(plan);
     return plan;
 }

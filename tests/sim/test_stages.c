@@ -378,14 +378,6 @@ END_TEST
 
 /* ---- volume ---- */
 
-static guint64 volume_of(const Program *program, Volume volume)
-{
-    guint64 bytes[NUM_VOLUMES];
-
-    program_volume(program, bytes);
-    return bytes[volume];
-}
-
 /* A stage receives (N, C) of each micro-batch from either neighbour, in each of its chunks; not
  * before the first chunk and not after the last. */
 START_TEST(each_boundary_moves_the_residual_stream_of_each_micro_batch_both_ways)
