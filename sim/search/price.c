@@ -432,9 +432,8 @@ static guint steady_from(const Plan *plan, guint *group)
     return pp == 1 ? ALONE : 2 * pp;
 }
 
-/* Whether the plan has more micro-batches than those that need to be looked at: @steady, and @group
- * more. */
-static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
+/* Whether the plan has more micro-batches than @steady, and @group more: all that differ. */
+static gboolean has_alike(const Plan *plan, guint *steady, guint *group)
 {
     const guint micro_batches = plan->schedule.micro_batches;
 
@@ -443,11 +442,17 @@ static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
            plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
 }
 
+/* And whether to look at those two numbers is less than to look at all. */
+static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
+{
+    return has_alike(plan, steady, group) && plan->schedule.micro_batches > 2 * *steady + *group;
+}
+
 guint price_most_micro_batches(const Plan *plan)
 {
     guint steady, group;
 
-    return is_steady(plan, &steady, &group) ? steady + group : plan->schedule.micro_batches;
+    return has_alike(plan, &steady, &group) ? steady + group : plan->schedule.micro_batches;
 }
 
 /* Of that many micro-batches, whether it fits or not. */

@@ -76,9 +76,10 @@ typedef struct {
  * of interest: of the others the prediction is not filled.  PRICE_TOO_LARGE leaves the reason in
  * plan->reasons.
  *
- * Of many micro-batches not every one is listed: those between the first and the last are alike, so
- * time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
- * through 2 pp and one or, interleaved, pp more).  The program's hash and sizes and, of memory, the
- * terms are then left: plan_price() the plans that are kept, where ops is 0.  Else nothing is left
- * to be priced. */
+ * Of many micro-batches not every one is looked at: those between the first and the last are alike,
+ * so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
+ * through 2 pp and one or, interleaved, pp more), if there are more than those together.  The
+ * program's hash and sizes and, of memory, the terms are then left: plan_price() the plans that are
+ * kept, where ops is 0.  Else nothing is left to be priced.
+ */
 PriceResult plan_price_below(Plan *plan, const PriceLimit *limit);
