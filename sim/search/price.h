@@ -77,9 +77,9 @@ typedef struct {
  * plan->reasons.
  *
  * Of many micro-batches not every one is looked at: those between the first and the last are alike,
- * so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with stages:
- * through 2 pp and one or, interleaved, pp more), if there are more than those together.  The
- * program's hash and sizes and, of memory, the terms are then left: plan_price() the plans that are
- * kept, where ops is 0.  Else nothing is left to be priced.
+ * so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with
+ * stages: through 2 pp and one or, interleaved, pp more), if there are more than those together.
+ * The program's hash and sizes and, of memory, the terms are then left: plan_price() the plans that
+ * are kept, where ops is 0.  Else nothing is left to be priced.
  */
 PriceResult plan_price_below(Plan *plan, const PriceLimit *limit);
