@@ -1,5 +1,6 @@
 #include "sim/answer_json.h"
 
+#include "sim/base/json_members.h"
 #include "sim/remarks.h"
 #include "sim/search/plan_json.h"
 #include "sim/search/price.h"
@@ -204,7 +205,7 @@ JsonNode *answer_check(const ProgramSet *set, guint64 ops, const GPtrArray *prob
 
 void answer_print(JsonNode *node)
 {
-    g_autofree char *text = json_to_string(node, TRUE);
+    g_autofree char *text = json_node_text(node, TRUE);
 
     g_print("%s\n", text);
 }

@@ -2,6 +2,7 @@
 #include "sim/backtest/backtest.h"
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/base/json_members.h"
 #include "sim/base/text_file.h"
 #include "sim/command_argument.h"
 #include "sim/commands.h"
@@ -75,7 +76,7 @@ static int run(const char *path, gboolean all, gboolean json, GError **error)
     g_autoptr(Backtest) backtest = backtest_run(records, topologies, all);
     if (json) {
         g_autoptr(JsonNode) node = backtest_node(backtest);
-        g_autofree char *printed = json_to_string(node, TRUE);
+        g_autofree char *printed = json_node_text(node, TRUE);
 
         g_print("%s\n", printed);
     } else {

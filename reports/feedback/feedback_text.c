@@ -78,5 +78,5 @@ char *feedback_json(const Feedback *feedback)
 
     g_autoptr(JsonNode) root = json_builder_get_root(json);
 
-    return json_to_string(root, TRUE);
+    return json_node_text(root, TRUE);
 }

@@ -2,6 +2,7 @@
 
 #include "reports/report/format.h"
 #include "sim/base/json_check.h"
+#include "sim/base/json_members.h"
 
 #include <math.h>
 
@@ -56,7 +57,7 @@ char *plan_text_value(JsonParser *plan, const char *path)
         return g_strdup(FORMAT_UNKNOWN);
     if (json_node_get_value_type(node) == G_TYPE_STRING)
         return g_strdup(json_node_get_string(node));
-    return json_to_string(node, FALSE);
+    return json_node_text(node, FALSE);
 }
 
 char *plan_text_recompute(JsonParser *plan)
@@ -72,7 +73,7 @@ char *plan_text_recompute(JsonParser *plan)
     gboolean equal = TRUE;
 
     for (guint i = 0; i < json_array_get_length(numbers); i++) {
-        g_autofree char *number = json_to_string(json_array_get_element(numbers, i), FALSE);
+        g_autofree char *number = json_node_text(json_array_get_element(numbers, i), FALSE);
 
         g_string_append_printf(text, "%c%s", i == 0 ? ':' : '/', number);
         if (i == 0)

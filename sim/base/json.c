@@ -2,6 +2,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_check.h"
+#include "sim/base/json_members.h"
 
 #include <json-glib/json-glib.h>
 #include <math.h>
@@ -136,7 +137,7 @@ static char *describe(JsonNode *node)
     if (JSON_NODE_HOLDS_ARRAY(node))
         return g_strdup("an array");
 
-    g_autofree char *value = json_to_string(node, FALSE);
+    g_autofree char *value = json_node_text(node, FALSE);
     const gboolean is_string = json_node_get_value_type(node) == G_TYPE_STRING;
     g_autofree char *start = g_utf8_substring(value, 0, MIN(g_utf8_strlen(value, -1), 60));
 
@@ -291,5 +292,5 @@ char *json_object_text(const JsonText *json, const char *field, GError **error)
         refuse(json, field, "an object", error);
         return NULL;
     }
-    return json_to_string(node, TRUE);
+    return json_node_text(node, TRUE);
 }

@@ -1,4 +1,4 @@
-/* Members of the JSON object that is being built. */
+/* Members of a JSON object that is being built, and its text. */
 #pragma once
 
 #include <json-glib/json-glib.h>
@@ -12,3 +12,6 @@ void json_member_string(JsonBuilder *json, const char *name, const char *value);
 /* Begin one; json_builder_end_object() and json_builder_end_array() end it. */
 void json_member_object(JsonBuilder *json, const char *name);
 void json_member_array(JsonBuilder *json, const char *name);
+
+/* @node as text, indented or in one line; the caller's. */
+char *json_node_text(JsonNode *node, gboolean indented);

@@ -2,6 +2,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/json_check.h"
+#include "sim/base/json_members.h"
 
 #include <json-glib/json-glib.h>
 #include <string.h>
@@ -350,7 +351,7 @@ static void flatten(Flat *flat, const char *path, JsonNode *node)
         add(flat, g_strdup(path), g_strdup(json_node_get_string(node)), 0);
         return;
     }
-    add(flat, g_strdup(path), json_to_string(node, FALSE), 0);
+    add(flat, g_strdup(path), json_node_text(node, FALSE), 0);
 }
 
 Flat *flat_parse_json(const char *text, const char *source, GError **error)

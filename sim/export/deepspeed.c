@@ -266,7 +266,7 @@ static gboolean check_keep(const Export *export, guint64 stage, GError **error)
 static void write_json(Export *export, JsonBuilder *json)
 {
     g_autoptr(JsonNode) root = json_builder_get_root(json);
-    g_autofree char *text = json_to_string(root, TRUE);
+    g_autofree char *text = json_node_text(root, TRUE);
 
     g_string_append_printf(export->text, "%s\n", text);
 }

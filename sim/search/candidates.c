@@ -154,7 +154,7 @@ static void add_schedules(Finder *finder, Strategy strategy)
         if (!offers_schedule(request, pp, kind))
             continue;
         finder->plan.schedule.kind = kind;
-        for (guint v = kind == SCHEDULE_INTERLEAVED ? 2 : 1; v <= most; v++)
+        for (guint v = 1; v <= most; v++)
             if (offers_virtual_stages(request, pp, kind, v))
                 add_virtual_stages(finder, strategy, v);
     }

@@ -34,22 +34,24 @@ gboolean offers_virtual_stages(const SearchRequest *request, guint pp, ScheduleK
                : virtual_stages == 1;
 }
 
-/* Sharding over one rank is what no_shard does with more copies: offered only when asked for.  So
- * is no_shard where ranks of dp_shard have experts of their own. */
+/* Sharding over one rank is what no_shard does with more copies: offered only when asked for. Ranks
+ * of cp share parameters too, and with ep experts lie on several ranks anyway: then all that shard
+ * are a choice, and no_shard, with ep, only when asked for. */
 gboolean offers_strategy(const SearchRequest *request, const Layout *layout, Strategy strategy)
 {
-    const guint shard = layout->size[AXIS_DP_SHARD];
     const gboolean replicated = layout->size[AXIS_DP_REPLICATE] > 1;
+    const gboolean spreads = layout_ep(layout) > 1;
     const Strategy named =
         strategy == STRATEGY_FULL_SHARD && replicated ? STRATEGY_HYBRID_SHARD : strategy;
 
-    if (strategy == STRATEGY_NO_SHARD && layout_ep(layout) > 1 && request->fixed_ep == 0)
+    if (strategy == STRATEGY_NO_SHARD && spreads && request->fixed_ep == 0)
         return FALSE;
     if (request->strategy >= 0)
         return named == (Strategy)request->strategy || strategy == (Strategy)request->strategy;
     if (strategy == STRATEGY_HYBRID_SHARD) /* enumerated as full_shard */
         return FALSE;
-    return (strategy == STRATEGY_NO_SHARD) == (shard == 1);
+    return strategy == STRATEGY_NO_SHARD ? layout->size[AXIS_DP_SHARD] == 1
+                                         : layout_shard_ranks(layout) > 1 || spreads;
 }
 
 /* How attention crosses ranks matters only where there are several. */
@@ -63,15 +65,10 @@ gboolean offers_axis(const SearchRequest *request, Axis axis, guint size)
     return request->fixed[axis] == 0 || request->fixed[axis] == size;
 }
 
-/* Wider than the fastest link joins is never worth it: two exchanges a half block over the next
- * one. */
 gboolean offers_tp(const SearchRequest *request, guint tp)
 {
-    const NetworkLevel *inner = &g_array_index(request->topology->networks, NetworkLevel, 0);
-
-    if (request->fixed[AXIS_TP] != 0)
-        return request->fixed[AXIS_TP] == tp;
-    return tp <= request->model->heads && (inner->span == 0 || tp <= inner->span);
+    return offers_axis(request, AXIS_TP, tp) &&
+           (request->fixed[AXIS_TP] != 0 || tp <= request->model->heads);
 }
 
 guint offers_most_tp(const SearchRequest *request)

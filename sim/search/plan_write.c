@@ -291,7 +291,7 @@ char *plan_print(const Plan *plan)
 {
     g_autoptr(JsonNode) node = plan_node(plan);
 
-    return json_to_string(node, TRUE);
+    return json_node_text(node, TRUE);
 }
 
 gboolean plan_save(const Plan *plan, const char *path, GError **error)

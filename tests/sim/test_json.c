@@ -168,6 +168,38 @@ START_TEST(members_are_built_as_they_read_and_what_is_not_known_is_null)
 }
 END_TEST
 
+/* json-glib alone would write 1e+30.0. */
+START_TEST(large_numbers_are_written_as_json_and_strings_as_they_are)
+{
+    g_autoptr(JsonBuilder) json = json_builder_new();
+    static const char *const names[] = {"a", "b", "c", "d", "e"};
+    static const double numbers[] = {1e30, -1e17, 99999999999999999999.0, 1e-7, 5};
+
+    json_builder_begin_object(json);
+    for (guint i = 0; i < G_N_ELEMENTS(numbers); i++)
+        json_member_number(json, names[i], numbers[i]);
+    json_member_string(json, "name", "1e+30.0, \\\"2e+30.0\\\"");
+    json_builder_end_object(json);
+    g_autoptr(JsonNode) root = json_builder_get_root(json);
+    for (guint indented = 0; indented < 2; indented++) {
+        g_autofree char *text = json_node_text(root, indented == 1);
+        g_autoptr(GError) error = NULL;
+        g_autoptr(JsonText) read = json_parse(text, "t", &error);
+        const char *name = NULL;
+
+        ck_assert_msg(read != NULL, "%s: %s", text, error == NULL ? "" : error->message);
+        for (guint i = 0; i < G_N_ELEMENTS(numbers); i++) {
+            double number = 0;
+
+            ck_assert(json_double(read, names[i], -1e31, 1e31, &number, NULL));
+            ck_assert_double_eq(number, numbers[i]);
+        }
+        ck_assert(json_string(read, "name", &name, NULL));
+        ck_assert_str_eq(name, "1e+30.0, \\\"2e+30.0\\\"");
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("json");
@@ -181,6 +213,7 @@ int main(void)
     tcase_add_loop_test(tcase, wrong_values_are_refused_with_field_value_and_range, 0,
                         G_N_ELEMENTS(not_uint));
     tcase_add_test(tcase, each_type_refuses_the_others);
+    tcase_add_test(tcase, large_numbers_are_written_as_json_and_strings_as_they_are);
     tcase_add_test(tcase, members_are_built_as_they_read_and_what_is_not_known_is_null);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

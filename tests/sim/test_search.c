@@ -246,6 +246,34 @@ START_TEST(the_list_is_as_long_as_asked_for_and_sorted)
 }
 END_TEST
 
+/* One sequence leaves no data axis: without it each rank would hold all state.  And where links are
+ * slow, ranks of two nodes may split a matrix all the same: it is for the bounds to say no. */
+START_TEST(ranks_that_share_a_sequence_share_parameters_too)
+{
+    static const CaseShape eight_heads = {
+        .vocab = 257, .hidden = 64, .ffn = 40, .layers = 3, .heads = 8, .kv_heads = 2};
+    g_autoptr(Model) model = case_model(&eight_heads);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 8);
+    guint sharded = 0, wide = 0;
+
+    request.seq_len = 4096;
+    request.global_batch = 1;
+    request.fixed[AXIS_PP] = 1;
+    request.top = 1000;
+    request.sort = SORT_MEMORY;
+    g_autoptr(SearchResult) result = search(&request);
+    for (guint i = 0; i < result->plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(result->plans, i);
+
+        sharded += plan->sharding.strategy != STRATEGY_NO_SHARD;
+        wide += plan->layout.size[AXIS_TP] > topology->gpus_per_node;
+    }
+    ck_assert_uint_gt(sharded, 0);
+    ck_assert_uint_gt(wide, 0);
+}
+END_TEST
+
 START_TEST(what_is_fixed_is_not_searched)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -520,6 +548,7 @@ int main(void)
     tcase_set_timeout(tcase, 200);
     tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
                         G_N_ELEMENTS(gpu_counts));
+    tcase_add_test(tcase, ranks_that_share_a_sequence_share_parameters_too);
     tcase_add_test(tcase, the_same_request_gives_the_same_plans);
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);
     tcase_add_test(tcase, the_list_is_as_long_as_asked_for_and_sorted);

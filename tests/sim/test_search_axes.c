@@ -71,8 +71,10 @@ static void add_mesh(Everything *every)
 
     for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
         for (guint context = 0; context < NUM_CONTEXT_KINDS; context++) {
-            if ((s == STRATEGY_NO_SHARD) != (layout->size[AXIS_DP_SHARD] == 1) ||
-                (layout->size[AXIS_CP] == 1 && context != CONTEXT_RING))
+            const gboolean offered = s == STRATEGY_NO_SHARD ? layout->size[AXIS_DP_SHARD] == 1
+                                                            : layout_shard_ranks(layout) > 1;
+
+            if (!offered || (layout->size[AXIS_CP] == 1 && context != CONTEXT_RING))
                 continue;
             every->one.context = (ContextKind)context;
             add_schedules(every, (Strategy)s);
@@ -89,7 +91,7 @@ static gboolean is_mesh(const Everything *every)
     return layout_world(layout) == request->gpus &&
            layout->size[AXIS_CP] == MAX(request->fixed[AXIS_CP], 1) &&
            layout->size[AXIS_PP] <= every->one.model->layers &&
-           layout->size[AXIS_TP] <= MIN(4, every->one.model->heads);
+           layout->size[AXIS_TP] <= every->one.model->heads;
 }
 
 static void add_all(Everything *every)
