@@ -70,8 +70,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
-         "time (default), memory, or cost: without --gpus on a half, a quarter, ... of the cluster "
-         "too",
+         "time (default), memory, pareto (none is both faster and smaller), or cost: without "
+         "--gpus "
+         "on a half, a quarter, ... of the cluster too",
          "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},
@@ -197,18 +198,22 @@ static gboolean read_strategy(SearchRequest *request, const PlanOptions *o, GErr
 
 static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError **error)
 {
-    static const char *const names[] = {
-        [SORT_TIME] = "time", [SORT_MEMORY] = "memory", [SORT_COST] = "cost"};
+    static const char *const names[] = {[SORT_TIME] = "time",
+                                        [SORT_MEMORY] = "memory",
+                                        [SORT_COST] = "cost",
+                                        [SORT_PARETO] = "pareto"};
     guint key = SORT_TIME;
 
     while (o->sort != NULL && key < G_N_ELEMENTS(names) && strcmp(o->sort, names[key]) != 0)
         key++;
     if (key == G_N_ELEMENTS(names))
-        return bad_option("sort", o->sort, "time, memory or cost", error);
+        return bad_option("sort", o->sort, "time, memory, pareto or cost", error);
     if (key == SORT_COST && request->topology->cost.price_per_gpu_hour == 0)
         return fail(error, ERROR_INPUT,
                     "--sort = cost: topology %s states no [cost] price_per_gpu_hour",
                     request->topology->name);
+    if (key == SORT_PARETO && o->top != G_MININT)
+        return fail(error, ERROR_INPUT, "--top = %d: --sort pareto lists the whole front", o->top);
     request->sort = (SortKey)key;
     return TRUE;
 }

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <string.h>
 
+const double SEARCH_FRONT_STEP = 0.02;
+
 guint search_seq_len(const SearchRequest *request)
 {
     return request->seq_len != 0 ? request->seq_len : MIN(request->model->max_seq, 8192);
@@ -61,8 +63,7 @@ static gboolean goes_after(const SearchRequest *request, const Plan *listed, con
     return listed->prediction.tokens_per_second >= plan->prediction.tokens_per_second;
 }
 
-/* Keeps the best `top` in order; takes.  Plans borrow model and topology until they are listed. */
-static void keep_plan(const Search *search, Plan *plan)
+static void insert_plan(const Search *search, Plan *plan)
 {
     GPtrArray *plans = search->result->plans;
     guint at = 0;
@@ -70,6 +71,68 @@ static void keep_plan(const Search *search, Plan *plan)
     while (at < plans->len && goes_after(search->request, g_ptr_array_index(plans, at), plan))
         at++;
     g_ptr_array_insert(plans, (gint)at, plan);
+}
+
+/* Whether a plan is listed that is no slower and no larger than so much, but for @step of each. */
+static gboolean is_beaten(const Search *search, double seconds, double bytes, double step)
+{
+    const GPtrArray *plans = search->result->plans;
+
+    for (guint i = 0; i < plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(plans, i);
+
+        if (plan_key(search->request, plan) <= seconds * (1 + step) &&
+            (double)plan->prediction.memory_total <= bytes * (1 + step))
+            return TRUE;
+    }
+    return FALSE;
+}
+
+/* Whether the front is as good without; but the fastest is not missed, by however little. */
+static gboolean is_left_out(const Search *search, double seconds, double bytes)
+{
+    return is_beaten(search, seconds, bytes, SEARCH_FRONT_STEP) &&
+           is_beaten(search, seconds, G_MAXDOUBLE, 0);
+}
+
+/* Those that are neither faster nor smaller than @by leave the front. */
+static void drop_beaten(const Search *search, const Plan *by)
+{
+    GPtrArray *plans = search->result->plans;
+
+    for (guint i = plans->len; i-- > 0;) {
+        const Plan *plan = g_ptr_array_index(plans, i);
+
+        if (plan != by && plan_key(search->request, plan) >= plan_key(search->request, by) &&
+            plan->prediction.memory_total >= by->prediction.memory_total)
+            plan_free_borrowed(g_ptr_array_steal_index(plans, i));
+    }
+}
+
+static gboolean keep_in_front(const Search *search, Plan *plan)
+{
+    const double seconds = plan_key(search->request, plan);
+    const double bytes = (double)plan->prediction.memory_total;
+
+    if (is_beaten(search, seconds, bytes, 0) || is_left_out(search, seconds, bytes))
+        return FALSE;
+    insert_plan(search, plan);
+    drop_beaten(search, plan);
+    return TRUE;
+}
+
+/* Keeps the best `top` in order, or the front; takes.  Plans borrow model and topology until they
+ * are listed. */
+static void keep_plan(const Search *search, Plan *plan)
+{
+    GPtrArray *plans = search->result->plans;
+
+    if (search->request->sort == SORT_PARETO) {
+        if (!keep_in_front(search, plan))
+            plan_free_borrowed(plan);
+        return;
+    }
+    insert_plan(search, plan);
     if (plans->len > search->request->top)
         plan_free_borrowed(g_ptr_array_steal_index(plans, plans->len - 1));
 }
@@ -79,20 +142,23 @@ static double worst_key(const Search *search)
 {
     const GPtrArray *plans = search->result->plans;
 
-    if (plans->len < search->request->top)
+    if (plans->len < search->request->top || search->request->sort == SORT_PARETO)
         return INFINITY;
     return plan_key(search->request, g_ptr_array_index(plans, plans->len - 1));
 }
 
-/* Neither this candidate nor any after it can be among the best.  Where nothing overlaps bound and
- * step are one sum, added up in two orders: the last digits don't count. */
+/* Neither this candidate nor (but for the front) any after it can be among the best.  Where nothing
+ * overlaps bound and step are one sum, added up in two orders: the last digits don't count. */
 static gboolean is_excluded(gconstpointer data, const Candidate *candidate)
 {
     const Search *search = data;
     const double worst = worst_key(search);
 
+    const double bytes = (double)(candidate->floor_bytes + search->framework_bytes);
+    if (search->request->sort == SORT_PARETO)
+        return is_left_out(search, candidate->bound_s, bytes);
     if (search->request->sort == SORT_MEMORY)
-        return (double)(candidate->floor_bytes + search->framework_bytes) > worst;
+        return bytes > worst;
     return candidate->bound_s * (1 - 1e-9) > worst;
 }
 
@@ -291,6 +357,39 @@ static void price_by_memory(Search *search)
     queue_clear(&queue);
 }
 
+/* Those that are beaten already are not looked at closer. */
+static void leave_beaten(Search *search, GArray *candidates)
+{
+    guint kept = 0;
+
+    for (guint i = 0; i < candidates->len; i++)
+        if (!is_excluded(search, &g_array_index(candidates, Candidate, i)))
+            g_array_index(candidates, Candidate, kept++) = g_array_index(candidates, Candidate, i);
+    reject_rest(search, candidates->len - kept);
+    g_array_set_size(candidates, kept);
+}
+
+/* All of them, in the order of bounds: what is slow may be small. */
+static void price_front(Search *search)
+{
+    enum { AT_ONCE = 256 };
+    g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    Queue queue;
+
+    queue_init(&queue, search->request, search->found, candidate_by_bound);
+    do {
+        queue_fill(&queue, AT_ONCE, NULL, NULL);
+        queue_take(&queue, AT_ONCE, ready);
+        leave_beaten(search, ready);
+        walk_ready(search, ready, 0);
+        for (leave_beaten(search, ready); ready->len > 0; leave_beaten(search, ready))
+            g_array_remove_range(ready, 0, price_batch(search, ready, INFINITY));
+        g_array_append_vals(ready, search->more->data, search->more->len);
+        g_array_set_size(search->more, 0);
+    } while (ready->len > 0 || queue_first(&queue) != NULL);
+    queue_clear(&queue);
+}
+
 /* ---- the list ---- */
 
 /* Gives a plan a model and a topology of its own. */
@@ -415,6 +514,8 @@ SearchResult *search(const SearchRequest *request)
     search.found = found;
     if (request->sort == SORT_MEMORY)
         price_by_memory(&search);
+    else if (request->sort == SORT_PARETO)
+        price_front(&search);
     else
         price_by_time(&search);
     result->candidates += found->legal;

@@ -6,8 +6,12 @@
 
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
 
-/* On one number of GPUs the fastest token is the cheapest. */
-typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST } SortKey;
+/* On one number of GPUs the fastest token is the cheapest.  SORT_PARETO: all plans, the fastest
+ * first, than which none is both faster and smaller; what is better than one of them by less than
+ * SEARCH_FRONT_STEP in time and memory is left out, but for the fastest. */
+typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST, SORT_PARETO, NUM_SORTS } SortKey;
+
+extern const double SEARCH_FRONT_STEP;
 
 /* What to search, or (with a layout) to estimate.  Zero and -1 mean: chosen, or the default. */
 typedef struct {
@@ -47,7 +51,7 @@ typedef struct {
     guint64 rejected[NUM_VERDICTS];
     char *example[NUM_VERDICTS]; /* one reason of each kind, or NULL */
     double seconds;
-    GPtrArray *plans; /* Plan, best first, at most request->top */
+    GPtrArray *plans; /* Plan, best first, at most request->top, but for SORT_PARETO */
     Plan *closest;    /* when nothing fits: the one that exceeds memory least; else NULL */
 } SearchResult;
 

@@ -498,7 +498,8 @@ void unit_choice_refine(const SearchRequest *request, const Candidates *found, G
     Refine all = {.request = request, .plans = plans, .summarisers = summarisers};
 
     if (!request->searches_units || request->strategy >= 0 || request->sort == SORT_MEMORY ||
-        request->sharding.num_overrides > 0 || framework_is_foreign(request->framework))
+        request->sort == SORT_PARETO || request->sharding.num_overrides > 0 ||
+        framework_is_foreign(request->framework))
         return;
     for (guint w = 0; plans->len > 0 && w < parallel_workers(AT_ONCE); w++) {
         const SimulateContext context = plan_context(g_ptr_array_index(plans, 0));

@@ -155,6 +155,55 @@ START_TEST(search_finds_what_pricing_everything_finds)
 }
 END_TEST
 
+static gboolean is_no_worse(const Plan *plan, const Plan *than, double step)
+{
+    return plan->prediction.step_seconds <= than->prediction.step_seconds * (1 + step) &&
+           (double)plan->prediction.memory_total <=
+               (double)than->prediction.memory_total * (1 + step);
+}
+
+/* By at least one of the list. */
+static gboolean is_reached(const Plan *plan, const GPtrArray *listed, double step)
+{
+    for (guint i = 0; i < listed->len; i++)
+        if (g_ptr_array_index(listed, i) != plan &&
+            is_no_worse(g_ptr_array_index(listed, i), plan, step))
+            return TRUE;
+    return FALSE;
+}
+
+/* Nothing that fits is better than all of the list by more than its step; the fastest of all is
+ * there, and nothing that another beats. */
+START_TEST(the_front_leaves_out_only_what_is_beaten)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_cpu_topology(8, 1u << _i);
+    SearchRequest request = request_of(model, topology, 4);
+
+    /* what a process holds beside its arena would hide all differences */
+    topology->measured.framework_bytes = topology->measured.framework_alone_bytes = 1;
+    request.global_batch = 8;
+    request.fixed[AXIS_PP] = request.fixed[AXIS_CP] = 1;
+    g_autoptr(GPtrArray) all = price_everything(&request);
+    request.sort = SORT_PARETO;
+    g_autoptr(SearchResult) result = search(&request);
+    const GPtrArray *front = result->plans;
+
+    ck_assert_uint_gt(front->len, 2);
+    for (guint i = 0; i < all->len; i++) {
+        const Plan *plan = g_ptr_array_index(all, i), *fastest = g_ptr_array_index(front, 0);
+
+        if (plan->reasons->len > 0)
+            continue;
+        ck_assert(is_reached(plan, front, SEARCH_FRONT_STEP + 1e-9));
+        ck_assert_double_ge(plan->prediction.step_seconds,
+                            fastest->prediction.step_seconds * (1 - 1e-9));
+    }
+    for (guint i = 0; i < front->len; i++)
+        ck_assert(!is_reached(g_ptr_array_index(front, i), front, -1e-9));
+}
+END_TEST
+
 START_TEST(the_same_request_gives_the_same_plans)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -548,6 +597,7 @@ int main(void)
     tcase_set_timeout(tcase, 200);
     tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
                         G_N_ELEMENTS(gpu_counts));
+    tcase_add_loop_test(tcase, the_front_leaves_out_only_what_is_beaten, 0, 6);
     tcase_add_test(tcase, ranks_that_share_a_sequence_share_parameters_too);
     tcase_add_test(tcase, the_same_request_gives_the_same_plans);
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);
