@@ -356,7 +356,7 @@ Config *config_parse(const char *text, const char *source, GError **error)
     const Reader reader = {flat, config};
     config->framework = framework->framework;
     if (!check_all_trained(flat, error) || !check_one_run(flat, framework, error) ||
-        !framework->read(&reader, error))
+        !framework->read(&reader, error) || !flat_check_names(flat, error))
         return NULL;
     if (config->strategy == STRATEGY_NO_SHARD && config->axis[AXIS_DP_SHARD] == 0) {
         config->axis[AXIS_DP_REPLICATE] = 0; /* all data ranks are replicas */

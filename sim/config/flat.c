@@ -3,6 +3,7 @@
 #include "sim/base/error.h"
 #include "sim/base/json_check.h"
 #include "sim/base/json_members.h"
+#include "sim/base/nearest.h"
 
 #include <json-glib/json-glib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static Flat *flat_new(const char *source)
     flat->source = g_strdup(source);
     flat->entries = g_array_new(FALSE, FALSE, sizeof(FlatEntry));
     g_array_set_clear_func(flat->entries, entry_clear);
+    flat->asked = g_ptr_array_new_with_free_func(g_free);
     return flat;
 }
 
@@ -33,6 +35,7 @@ void flat_free(Flat *flat)
         return;
     g_free(flat->source);
     g_array_unref(flat->entries);
+    g_ptr_array_unref(flat->asked);
     g_free(flat);
 }
 
@@ -76,10 +79,24 @@ static gboolean ends_in(const char *path, const char *name)
     return all > own && path[all - own - 1] == '.' && strcmp(path + all - own, name) == 0;
 }
 
+static const char *last_name(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+
+    return dot == NULL ? path : dot + 1;
+}
+
+static gboolean was_asked(const Flat *flat, const char *name)
+{
+    return g_ptr_array_find_with_equal_func(flat->asked, name, g_str_equal, NULL);
+}
+
 const FlatEntry *flat_find(const Flat *flat, const char *name)
 {
     const FlatEntry *found = find_path(flat, name);
 
+    if (!was_asked(flat, last_name(name)))
+        g_ptr_array_add(flat->asked, g_strdup(last_name(name)));
     for (guint i = flat->entries->len; found == NULL && i-- > 0;)
         if (ends_in(g_array_index(flat->entries, FlatEntry, i).path, name))
             found = &g_array_index(flat->entries, FlatEntry, i);
@@ -92,6 +109,46 @@ gboolean flat_refuse(const Flat *flat, const FlatEntry *entry, const char *allow
 
     return fail(error, ERROR_INPUT, "%s:%s%s = %s: must be %s", flat->source, where, entry->path,
                 entry->value, allowed);
+}
+
+static gboolean is_there(const Flat *flat, const char *name)
+{
+    for (guint i = 0; i < flat->entries->len; i++)
+        if (strcmp(last_name(g_array_index(flat->entries, FlatEntry, i).path), name) == 0)
+            return TRUE;
+    return FALSE;
+}
+
+/* Which name is meant; NULL: none.  A name with a blank is somebody's text. */
+static const char *misspelt(const Flat *flat, const char *name)
+{
+    enum { SHORTEST = 14, LETTERS = 2 };
+
+    if (strchr(name, ' ') != NULL)
+        return NULL;
+    for (guint i = 0; strlen(name) >= SHORTEST && i < flat->asked->len; i++) {
+        const char *asked = g_ptr_array_index(flat->asked, i);
+
+        if (strlen(asked) >= SHORTEST && edit_distance(name, asked) <= LETTERS &&
+            !is_there(flat, asked))
+            return asked;
+    }
+    return NULL;
+}
+
+gboolean flat_check_names(const Flat *flat, GError **error)
+{
+    for (guint i = 0; i < flat->entries->len; i++) {
+        const FlatEntry *entry = &g_array_index(flat->entries, FlatEntry, i);
+        const char *name = last_name(entry->path);
+        const char *meant = was_asked(flat, name) ? NULL : misspelt(flat, name);
+
+        if (meant == NULL)
+            continue;
+        g_autofree char *allowed = g_strdup_printf("called %s, if that is meant", meant);
+        return flat_refuse(flat, entry, allowed, error);
+    }
+    return TRUE;
 }
 
 static gboolean refuse_line(const Flat *flat, guint line, const char *what, GError **error)

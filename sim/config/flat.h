@@ -11,7 +11,8 @@ typedef struct {
 
 typedef struct {
     char *source;
-    GArray *entries; /* FlatEntry, as in the text */
+    GArray *entries;  /* FlatEntry, as in the text */
+    GPtrArray *asked; /* const char *: what flat_find() was asked for */
 } Flat;
 
 /* ERROR_INPUT, "source:line: ...", on what can't be read. */
@@ -34,6 +35,10 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(Flat, flat_free)
 /* The entry whose path is @name, or else the last one whose path ends in ".@name"; NULL when there
  * is none, or it says nothing: null, ~, auto, empty. */
 const FlatEntry *flat_find(const Flat *flat, const char *name);
+
+/* FALSE, with the entry, where one is asked for by no name but resembles one that was asked for in
+ * vain: it is misspelt.  Short names resemble each other anyway. */
+gboolean flat_check_names(const Flat *flat, GError **error);
 
 /* Sets "source:line: path = value: ..." and returns FALSE. */
 gboolean flat_refuse(const Flat *flat, const FlatEntry *entry, const char *allowed, GError **error);
