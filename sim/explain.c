@@ -87,6 +87,17 @@ static void print_recompute(const Plan *plan)
 
 /* ---- other choices ---- */
 
+/* As was asked for: where a strategy makes what the plan has of the default, the default. */
+static gboolean accumulates_sharded(const Plan *plan)
+{
+    Sharding sharding = plan->sharding;
+
+    sharding.accumulate_sharded = TRUE;
+    sharding_normalise(&sharding, &plan->layout, &plan->schedule);
+    return sharding.accumulate_sharded == plan->sharding.accumulate_sharded ||
+           plan->sharding.accumulate_sharded;
+}
+
 /* Units are free again. */
 static SearchRequest request_of(const Plan *plan, const Topology *topology)
 {
@@ -111,6 +122,7 @@ static SearchRequest request_of(const Plan *plan, const Topology *topology)
     };
 
     request.sharding.num_overrides = 0;
+    request.sharding.accumulate_sharded = accumulates_sharded(plan);
     return request;
 }
 

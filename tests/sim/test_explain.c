@@ -7,6 +7,7 @@
 #include "tests/sim/spec_case.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- what explain prints ---- */
 
@@ -480,6 +481,49 @@ START_TEST(a_model_that_fits_when_sharded_may_not_fit_while_it_is_loaded)
 }
 END_TEST
 
+/* shard_optimizer turns accumulation over to whole gradients, for itself: others that are compared
+ * with such a plan keep theirs, and so a search's first plan has no faster one beside it. */
+START_TEST(what_is_compared_is_what_a_search_compares)
+{
+    const CaseShape one_stage = {
+        .vocab = 257, .hidden = 24, .ffn = 40, .layers = 1, .heads = 4, .kv_heads = 2};
+    g_autoptr(Model) model = case_model(&one_stage);
+    g_autoptr(Topology) topology = case_gpu_topology(2, 80000, 20000);
+    SearchRequest request = {.model = model,
+                             .topology = topology,
+                             .gpus = 8,
+                             .global_batch = 16,
+                             .seq_len = 64,
+                             .recipe = &recipe_zero,
+                             .strategy = STRATEGY_SHARD_OPTIMIZER,
+                             .recompute = -1,
+                             .schedule = -1,
+                             .context = -1,
+                             .sequence_parallel = TRUE,
+                             .sharding = sharding_default,
+                             .searches_units = TRUE,
+                             .top = 6};
+    g_autoptr(SearchResult) first = search(&request);
+    const Plan *plan = g_ptr_array_index(first->plans, 0);
+
+    ck_assert(!plan->sharding.accumulate_sharded);
+    g_autoptr(JsonNode) answer = explained(plan);
+    JsonArray *others = json_object_get_array_member(json_node_get_object(answer), "others");
+    guint compared = 0;
+    for (guint i = 0; i < json_array_get_length(others); i++) {
+        JsonObject *sharding =
+            json_object_get_object_member(json_array_get_object_element(others, i), "sharding");
+        const char *strategy = json_object_get_string_member(sharding, "strategy");
+
+        if (strcmp(strategy, "shard_grad_op") != 0 && strcmp(strategy, "full_shard") != 0)
+            continue;
+        ck_assert_str_eq(json_object_get_string_member(sharding, "accumulate"), "sharded");
+        compared++;
+    }
+    ck_assert_uint_gt(compared, 0);
+}
+END_TEST
+
 /* ---- check ---- */
 
 START_TEST(check_says_whether_it_is_proven_and_what_is_wrong)
@@ -516,6 +560,7 @@ int main(void)
                         G_N_ELEMENTS(explained_plans));
     tcase_add_loop_test(tcase, every_member_is_in_the_document, 0, G_N_ELEMENTS(explained_plans));
     tcase_add_test(tcase, a_group_that_moves_nothing_is_not_told);
+    tcase_add_test(tcase, what_is_compared_is_what_a_search_compares);
     tcase_add_test(tcase, what_a_process_needs_beside_its_tensors_says_where_it_is_from);
     tcase_add_test(tcase, a_model_that_fits_when_sharded_may_not_fit_while_it_is_loaded);
     tcase_add_test(tcase, check_says_whether_it_is_proven_and_what_is_wrong);
