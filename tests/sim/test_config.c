@@ -432,17 +432,6 @@ START_TEST(what_can_not_be_taken_is_refused_with_file_line_field_value)
          "a.toml:2: parallelism.tensor_parallel_degree = many: must be a whole number from 1"},
         {"a.toml", "[parallelism]\ntensor_parallel_degree = 0\n",
          "a.toml:2: parallelism.tensor_parallel_degree = 0: must be a whole number from 1"},
-        {"a.toml", "[parallelism]\ndata_parallel_shard_degree = 8\ntensor_paralel_degree = 8\n",
-         "a.toml:3: parallelism.tensor_paralel_degree = 8: must be called tensor_parallel_degree, "
-         "if that is meant"},
-        {"a.sh", "--micro-batch-size 1 --tensor-model-paralell-size 8\n",
-         "a.sh:1: tensor_model_paralell_size = 8: must be called tensor_model_parallel_size, if "
-         "that is meant"},
-        {"a.json",
-         "{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpus\": 1, "
-         "\"zero_optimization\": {\"stage\": 3}}",
-         "a.json:train_micro_batch_size_per_gpus = 1: must be called "
-         "train_micro_batch_size_per_gpu, if that is meant"},
         {"a.toml",
          "[parallelism]\npipeline_parallel_degree = 2\ntensor_parallel_degree = 1\n"
          "pipeline_parallel_schedule = \"ZBVZeroBubble\"\n",

@@ -64,6 +64,44 @@ START_TEST(deep_nesting_ends_no_program)
 }
 END_TEST
 
+START_TEST(a_misspelt_key_is_refused_with_the_one_that_is_meant)
+{
+    static const struct {
+        const char *source, *text, *message;
+    } cases[] = {
+        {"a.toml", "[parallelism]\ndata_parallel_shard_degree = 8\ntensor_paralel_degree = 8\n",
+         "a.toml:3: parallelism.tensor_paralel_degree = 8: must be called tensor_parallel_degree, "
+         "if that is meant"},
+        {"a.sh", "--micro-batch-size 1 --tensor-model-paralell-size 8\n",
+         "a.sh:1: tensor_model_paralell_size = 8: must be called tensor_model_parallel_size, if "
+         "that is meant"},
+        {"a.json",
+         "{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpus\": 1, "
+         "\"zero_optimization\": {\"stage\": 3}}",
+         "a.json:train_micro_batch_size_per_gpus = 1: must be called "
+         "train_micro_batch_size_per_gpu, if that is meant"}};
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Config) config = config_parse(cases[_i].text, cases[_i].source, &error);
+
+    ck_assert_ptr_null(config);
+    ck_assert_str_eq(error->message, cases[_i].message);
+}
+END_TEST
+
+/* What is short, or somebody's text, resembles much. */
+START_TEST(keys_that_only_resemble_others_are_no_mistake)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Config) config = config_parse(
+        "{\"train_batch_size\": 8, \"expert_parallel\": {\"autoep_size\": 4}, "
+        "\"zero_optimization\": {\"stage\": 3}, "
+        "\"names\": {\"gradient_accumulation_steps \": \"--gradient_accumulation_steps\"}}",
+        "a.json", &error);
+
+    ck_assert_msg(config != NULL, "%s", error == NULL ? "" : error->message);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("config_text");
@@ -71,6 +109,8 @@ int main(void)
 
     tcase_add_loop_test(tcase, a_pipeline_layout_is_unrolled, 0, 8);
     tcase_add_loop_test(tcase, deep_nesting_ends_no_program, 0, 8);
+    tcase_add_loop_test(tcase, a_misspelt_key_is_refused_with_the_one_that_is_meant, 0, 3);
+    tcase_add_test(tcase, keys_that_only_resemble_others_are_no_mistake);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
