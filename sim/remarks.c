@@ -30,17 +30,6 @@ char *remark_framework(const Framework *framework)
                                            : NULL;
 }
 
-static MemoryTerm largest_term(const Plan *plan)
-{
-    const guint64 *bytes = plan->prediction.memory_bytes;
-    guint most = 0;
-
-    for (guint t = 1; t < NUM_MEMORY_TERMS; t++)
-        if (bytes[t] > bytes[most])
-            most = t;
-    return (MemoryTerm)most;
-}
-
 /* Of one micro-batch on a rank. */
 static guint64 rank_tokens(const Plan *plan)
 {
@@ -81,7 +70,7 @@ char *remark_largest(const Plan *plan)
 {
     if (plan->prediction.memory_total <= plan->prediction.memory_limit)
         return NULL;
-    switch (largest_term(plan)) {
+    switch (prediction_largest_term(&plan->prediction)) {
     case TERM_LOGITS:
         return remark_logits(plan);
     case TERM_ACTIVATIONS:

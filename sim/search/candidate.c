@@ -2,6 +2,29 @@
 #include "sim/base/parallel.h"
 #include "sim/search/choice_group.h"
 
+static gint by_order(const Candidate *left, const Candidate *right)
+{
+    return left->order < right->order ? -1 : left->order > right->order;
+}
+
+gint candidate_by_bound(gconstpointer a, gconstpointer b)
+{
+    const Candidate *left = a, *right = b;
+
+    if (left->bound_s != right->bound_s)
+        return left->bound_s < right->bound_s ? -1 : 1;
+    return by_order(left, right);
+}
+
+gint candidate_by_floor(gconstpointer a, gconstpointer b)
+{
+    const Candidate *left = a, *right = b;
+
+    if (left->floor_bytes != right->floor_bytes)
+        return left->floor_bytes < right->floor_bytes ? -1 : 1;
+    return by_order(left, right);
+}
+
 void candidate_choose(const SearchRequest *request, const Candidate *candidate, Plan *plan)
 {
     plan->model = (Model *)request->model;

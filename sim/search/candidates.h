@@ -22,6 +22,10 @@ typedef struct {
     const guint16 *recompute_layers; /* by stage at least; NULL: not yet known */
 } Candidate;
 
+/* By bound, by floor; equal ones in the order of enumeration. */
+gint candidate_by_bound(gconstpointer a, gconstpointer b);
+gint candidate_by_floor(gconstpointer a, gconstpointer b);
+
 /* Choices that differ in data-parallel axes and strategy only. */
 typedef struct {
     Candidate least;  /* one of them, with bound and floor that hold for all: summarise_least() */

@@ -298,16 +298,6 @@ void candidates_expand(Candidates *candidates, const SearchRequest *request,
     candidates->rejected[VERDICT_MEMORY] += expand(candidates, request, groups, num, listed);
 }
 
-static gint by_floor(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = &((const ChoiceGroup *)a)->least,
-                    *right = &((const ChoiceGroup *)b)->least;
-
-    if (left->floor_bytes != right->floor_bytes)
-        return left->floor_bytes < right->floor_bytes ? -1 : 1;
-    return left->order < right->order ? -1 : left->order > right->order;
-}
-
 /* Those of groups that are too large as a whole have been counted. */
 const Candidate *candidates_least(Candidates *candidates, const SearchRequest *request)
 {
@@ -315,7 +305,7 @@ const Candidate *candidates_least(Candidates *candidates, const SearchRequest *r
     g_autoptr(GArray) none = g_array_new(FALSE, FALSE, sizeof(Candidate));
     const GArray *large = candidates->large;
 
-    g_array_sort(candidates->large, by_floor);
+    g_array_sort(candidates->large, candidate_by_floor);
     for (guint i = 0; i < large->len; i += AT_ONCE) {
         const ChoiceGroup *groups = &g_array_index(large, ChoiceGroup, i);
 

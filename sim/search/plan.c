@@ -15,6 +15,17 @@ Plan *plan_new(void)
     return plan;
 }
 
+MemoryTerm prediction_largest_term(const Prediction *prediction)
+{
+    const guint64 *bytes = prediction->memory_bytes;
+    guint most = 0;
+
+    for (guint t = 1; t < NUM_MEMORY_TERMS; t++)
+        if (bytes[t] > bytes[most])
+            most = t;
+    return (MemoryTerm)most;
+}
+
 void plan_free(Plan *plan)
 {
     if (plan == NULL)

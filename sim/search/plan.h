@@ -20,6 +20,8 @@ typedef struct {
     char moment[64];                           /* the segment that runs when memory peaks */
 } Prediction;
 
+MemoryTerm prediction_largest_term(const Prediction *prediction);
+
 /* Of the ranks of one pipeline stage. */
 typedef struct {
     double time_seconds[NUM_OP_CLASSES]; /* as the prediction's */

@@ -251,17 +251,13 @@ static void predict_memory(Plan *plan, const Priced *priced)
 static void add_memory_reason(Plan *plan)
 {
     const Prediction *p = &plan->prediction;
-    guint largest = 0;
-
-    for (guint t = 1; t < NUM_MEMORY_TERMS; t++)
-        if (p->memory_bytes[t] > p->memory_bytes[largest])
-            largest = t;
+    const MemoryTerm largest = prediction_largest_term(p);
     g_autofree char *total = bytes_text(p->memory_total);
     g_autofree char *limit = bytes_text(p->memory_limit);
     g_autofree char *term = bytes_text(p->memory_bytes[largest]);
     g_ptr_array_add(plan->reasons,
                     g_strdup_printf("memory: a rank needs %s of %s; the largest term is %s, %s",
-                                    total, limit, memory_term_name((MemoryTerm)largest), term));
+                                    total, limit, memory_term_name(largest), term));
 }
 
 /* What the ranks that share a tier keep there together is more than it has: the reason is added. */

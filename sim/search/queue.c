@@ -1,28 +1,5 @@
 #include "sim/search/queue.h"
 
-static gint by_order(const Candidate *left, const Candidate *right)
-{
-    return left->order < right->order ? -1 : left->order > right->order;
-}
-
-gint candidate_by_bound(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = a, *right = b;
-
-    if (left->bound_s != right->bound_s)
-        return left->bound_s < right->bound_s ? -1 : 1;
-    return by_order(left, right);
-}
-
-gint candidate_by_floor(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = a, *right = b;
-
-    if (left->floor_bytes != right->floor_bytes)
-        return left->floor_bytes < right->floor_bytes ? -1 : 1;
-    return by_order(left, right);
-}
-
 static gint compare_queued(gconstpointer a, gconstpointer b, gpointer queue)
 {
     return ((Queue *)queue)->compare(a, b);

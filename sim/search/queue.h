@@ -12,10 +12,6 @@ typedef struct {
     GSequence *listed;    /* Candidate */
 } Queue;
 
-/* By bound, by floor; equal ones in the order of enumeration. */
-gint candidate_by_bound(gconstpointer a, gconstpointer b);
-gint candidate_by_floor(gconstpointer a, gconstpointer b);
-
 void queue_init(Queue *queue, const SearchRequest *request, Candidates *found,
                 GCompareFunc compare);
 void queue_clear(Queue *queue);

@@ -37,15 +37,6 @@ static void price(gpointer data, guint i, guint worker)
     plan_price_quickly(ranked->plans[i]);
 }
 
-static gint by_bound(gconstpointer a, gconstpointer b)
-{
-    const Candidate *left = a, *right = b;
-
-    if (left->bound_s != right->bound_s)
-        return left->bound_s < right->bound_s ? -1 : 1;
-    return left->order < right->order ? -1 : left->order > right->order;
-}
-
 /* Those that fit: which of them is the fastest, how close bounds are, whether both have one
  * order. */
 static void print_ranked(const Ranked *ranked, guint num)
@@ -110,7 +101,7 @@ static void bench_workload(guint i)
     g_autoptr(Candidates) found = candidates_find(&request, request.gpus);
     g_autoptr(GArray) listed = list_all(found, &request);
 
-    g_array_sort(listed, by_bound);
+    g_array_sort(listed, candidate_by_bound);
     for (guint c = 0; c < listed->len;) /* with lists of layers it is another plan */
         if (g_array_index(listed, Candidate, c).partly)
             g_array_remove_index(listed, c);
@@ -119,7 +110,7 @@ static void bench_workload(guint i)
     const guint walked = MIN(listed->len, 8 * TOP), num = MIN(walked, TOP);
     candidates_walk(found, &request, &g_array_index(listed, Candidate, 0), walked);
     g_array_set_size(listed, walked);
-    g_array_sort(listed, by_bound);
+    g_array_sort(listed, candidate_by_bound);
     Ranked ranked = {.request = &request, .candidates = &g_array_index(listed, Candidate, 0)};
     printf("%s, %u of %s, batch %u x %u\n  ", workloads[i].model, workloads[i].gpus,
            workloads[i].topology, workloads[i].batch, workloads[i].seq_len);

@@ -1,6 +1,7 @@
 /* Small models and choices for the tests of sim/, and what one must expect of them, by hand. */
 #pragma once
 
+#include "sim/base/data_dirs.h"
 #include "sim/cost/simulate.h"
 #include "sim/layout/legality.h"
 #include "sim/program/compile.h"
@@ -384,6 +385,17 @@ static inline guint64 hand_shard(const HandUnit *unit, guint ranks, Form form)
     for (guint i = 0; i < unit->num; i++)
         elements += (unit->rows[i] + ranks - 1) / ranks * unit->cols[i];
     return elements;
+}
+
+/* One of models/. */
+static inline Model *case_shipped_model(const char *name)
+{
+    g_autofree char *models = data_dir("models");
+    g_autoptr(GError) error = NULL;
+    Model *model = model_load(name, models, &error);
+
+    ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
+    return model;
 }
 
 /* Psi, and what a rank holds of all units (padding included). */

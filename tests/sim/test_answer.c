@@ -1,18 +1,7 @@
 #include "sim/answer_json.h"
-#include "sim/base/data_dirs.h"
 #include "sim/remarks.h"
 #include "sim/search/price.h"
 #include "tests/sim/spec_case.h"
-
-static Model *model_named(const char *name)
-{
-    g_autofree char *models = data_dir("models");
-    g_autoptr(GError) error = NULL;
-    Model *model = model_load(name, models, &error);
-
-    ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
-    return model;
-}
 
 static SearchRequest request_of(const Model *model, const Topology *topology)
 {
@@ -87,7 +76,7 @@ START_TEST(an_answer_says_of_a_plan_what_its_text_says)
          {"routing is taken to be balanced: each expert has as many tokens", NULL}},
     };
     g_autoptr(Topology) topology = case_gpu_topology(4, 900000, 100000);
-    g_autoptr(Model) model = model_named(plans[_i].model);
+    g_autoptr(Model) model = case_shipped_model(plans[_i].model);
     SearchRequest request = request_of(model, topology);
     g_autoptr(GError) error = NULL;
 
@@ -189,7 +178,8 @@ END_TEST
 
 START_TEST(an_answer_of_a_model_says_its_shape_and_what_can_be_done_with_it)
 {
-    g_autoptr(Model) dense = model_named("gpt2"), experts = model_named("mixtral-8x7b");
+    g_autoptr(Model) dense = case_shipped_model("gpt2"),
+                     experts = case_shipped_model("mixtral-8x7b");
     g_autoptr(JsonNode) small = answer_model(dense), large = answer_model(experts);
     JsonObject *gpt2 = json_node_get_object(small), *mixtral = json_node_get_object(large);
 

@@ -23,16 +23,6 @@ static char *printed(void (*print)(const SearchAnswer *), const SearchAnswer *an
     return g_string_free(g_steal_pointer(&captured), FALSE);
 }
 
-static Model *model_named(const char *name)
-{
-    g_autofree char *models = data_dir("models");
-    g_autoptr(GError) error = NULL;
-    Model *model = model_load(name, models, &error);
-
-    ck_assert_msg(model != NULL, "%s", error == NULL ? "" : error->message);
-    return model;
-}
-
 static SearchRequest request_of(const Model *model, const Topology *topology)
 {
     return (SearchRequest){
@@ -64,7 +54,7 @@ static void fill(const SearchResult *result, guint i)
 /* All strategies take as long where communication is hidden. */
 START_TEST(a_plan_as_fast_as_one_at_risk_is_named_where_it_is_not)
 {
-    g_autoptr(Model) model = model_named("llama-3.2-1b");
+    g_autoptr(Model) model = case_shipped_model("llama-3.2-1b");
     g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 1000000);
     const SearchRequest request = request_of(model, topology);
     g_autoptr(SearchResult) result = search(&request);
@@ -89,7 +79,7 @@ END_TEST
 
 START_TEST(a_batch_that_is_faster_is_printed_with_the_option_that_takes_it)
 {
-    g_autoptr(Model) model = model_named("tiny-1m");
+    g_autoptr(Model) model = case_shipped_model("tiny-1m");
     g_autoptr(Topology) topology = case_gpu_topology(3, 80000, 1000000);
     SearchRequest request = request_of(model, topology);
 
@@ -123,7 +113,7 @@ static const struct {
 START_TEST(what_would_help_follows_from_the_machine)
 {
     g_autofree char *topologies = data_dir("topologies");
-    g_autoptr(Model) model = model_named("gpt-3-175b");
+    g_autoptr(Model) model = case_shipped_model("gpt-3-175b");
     g_autoptr(Topology) topology = topology_load(hosts[_i].topology, topologies, NULL);
     SearchRequest request = request_of(model, topology);
 
