@@ -596,7 +596,7 @@ double framework_passes(const Framework *framework, const Op *op, gboolean pads)
         return norm_passes(framework, op);
     case OP_SWIGLU:
     case OP_SWIGLU_BACKWARD:
-        if (framework->fuses_experts && op->num_operands > 3)
+        if (framework->fuses_experts && op->sizes.top_k != 0)
             return 0;
         G_GNUC_FALLTHROUGH;
     case OP_GELU:

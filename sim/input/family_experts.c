@@ -35,7 +35,7 @@ static const Module qwen_experts[] = {
     SHARED(PARAM_SHARED_GATE, "mlp.shared_expert.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
     SHARED(PARAM_SHARED_UP, "mlp.shared_expert.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
     SHARED(PARAM_SHARED_DOWN, "mlp.shared_expert.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
-    SHARED(PARAM_OTHER, "mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN),
+    SHARED(PARAM_SHARED_SCALE, "mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN),
     END_OF_LIST,
 };
 

@@ -59,6 +59,8 @@ typedef enum {
     PARAM_SHARED_UP_BIAS,
     PARAM_SHARED_DOWN,
     PARAM_SHARED_DOWN_BIAS,
+    PARAM_SHARED_SCALE, /* (1, hidden): how much of what they give a token takes */
+    PARAM_SHARED_SCALE_BIAS,
     /* experts: the matrices of all that are held, under each other */
     PARAM_EXPERT_GATE,
     PARAM_EXPERT_GATE_BIAS,

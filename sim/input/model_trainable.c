@@ -28,6 +28,15 @@ static const struct {
     {FEATURE_EXPERTS, "mixture of experts", FALSE},
 };
 
+/* The same of parameters that no feature tells of. */
+static const struct {
+    UnitKind unit;
+    ParamRole role;
+    const char *what;
+} untrained_params[] = {
+    {UNIT_SPARSE, PARAM_SHARED_SCALE, "a gate of what shared experts give"},
+};
+
 static void append(GString *list, const char *what)
 {
     g_string_append_printf(list, "%s%s", list->len > 0 ? ", " : "", what);
@@ -83,6 +92,9 @@ char *model_untrainable(const Model *model)
     for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
         if ((model->features & untrained[i].feature) != 0)
             append(list, untrained[i].what);
+    for (guint i = 0; i < G_N_ELEMENTS(untrained_params); i++)
+        if (model_param_index(model, untrained_params[i].unit, untrained_params[i].role) >= 0)
+            append(list, untrained_params[i].what);
     append_odd_norms(list, model);
     if (norms == FEATURE_LAYER_NORM)
         append(list, "LayerNorm without a bias");

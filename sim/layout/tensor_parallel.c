@@ -89,7 +89,8 @@ PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
         return SUM_OVER_KV;
     if (is_expert(role)) /* summed over all ranks that hold it, where it is reduced */
         return SUM_NONE;
-    if (role == PARAM_Q_NORM || role == PARAM_K_NORM) /* of other heads on every rank */
+    if (role == PARAM_Q_NORM || role == PARAM_K_NORM || /* of other heads on every rank */
+        role == PARAM_SHARED_SCALE)                     /* of other columns of the MLP */
         return SUM_OVER_TP;
     if (splits[role] != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)
         return SUM_NONE;

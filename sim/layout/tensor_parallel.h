@@ -23,8 +23,8 @@ guint tensor_copies(const Model *model, ParamRole role, guint tp);
 TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint tp);
 
 /* Over which ranks the gradient of a parameter with copies is still to be summed: those that hold
- * the same keys and values see different queries, the norms of queries and keys different heads;
- * with tokens split (@sequence), norms and positions see different tokens.  Biases that are added
+ * the same keys and values see different queries, the norms of queries and keys different heads,
+ * the shared experts' scale different columns of what it scales; with tokens split (@sequence), norms and positions see different tokens.  Biases that are added
  * to a sum over ranks see all tokens everywhere. */
 typedef enum { SUM_NONE, SUM_OVER_KV, SUM_OVER_TP } PartialSum;
 

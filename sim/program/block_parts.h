@@ -21,6 +21,12 @@ typedef struct {
     guint given, stats;
 } OutputNorm;
 
+/* How much of what the shared experts give a token takes: it scales their h, as a row's weight does
+ * those of the others. */
+typedef struct {
+    guint logits, scale, dscale, dlogits; /* (N), the scale and its gradient fp32 */
+} SharedScale;
+
 /* In a block with experts the MLP is that of the shared ones, if there are any, and the experts are
  * segments of a unit of their own: forward behind the block's, backward before it.
  *
@@ -38,6 +44,7 @@ typedef struct {
     guint dgiven;     /* (N / tp, C): the same before an output norm, where it is then gathered */
     TpTensors tp;
     OutputNorm attended, fed;
+    SharedScale shared;
     ExpertTensors experts;
 } BlockTensors;
 
@@ -49,6 +56,12 @@ static inline gboolean block_is_gated(const Builder *builder)
 static inline gboolean block_is_latent(const Builder *builder)
 {
     return (builder->local.features & FEATURE_LATENT) != 0;
+}
+
+/* Of the shared experts, in blocks with experts. */
+static inline gboolean block_has_shared_scale(const Builder *builder)
+{
+    return builder->param[PARAM_SHARED_SCALE] >= 0;
 }
 
 /* Both halves read x and add to it. */

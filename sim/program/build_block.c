@@ -3,6 +3,12 @@
  * is 0: layouts could not be compared with it. */
 #include "sim/program/block_parts.h"
 
+/* What it scales, by rows, is that of experts. */
+static gboolean has_scale(const Emit *to, const BlockTensors *t)
+{
+    return t->is_sparse && block_has_shared_scale(to->builder);
+}
+
 /* h of gate and up, or of up alone. */
 static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
@@ -13,6 +19,8 @@ static void activate(const Emit *to, const BlockTensors *t, guint h)
         emit_reads(op, t->gate);
     emit_reads(op, t->up);
     emit_writes(op, h);
+    if (has_scale(to, t))
+        emit_reads(op, t->shared.scale);
 }
 
 /* gate and up become their gradients. */
@@ -25,7 +33,48 @@ static void activate_backward(const Emit *to, const BlockTensors *t)
     if (block_is_gated(to->builder))
         emit_updates(op, t->gate);
     emit_updates(op, t->up);
+    if (has_scale(to, t)) {
+        emit_reads(op, t->shared.scale);
+        emit_writes(op, t->shared.dscale);
+    }
 }
+
+/* ---- the shared experts' scale ---- */
+
+static Linear scale_weight(const Builder *builder)
+{
+    return (Linear){PARAM_SHARED_SCALE, builder->local.hidden, 1, 0, 0};
+}
+
+static void emit_scale(const Emit *to, const BlockTensors *t, guint input)
+{
+    const Linear weight = scale_weight(to->builder);
+
+    if (!has_scale(to, t))
+        return;
+    emit_linear(to, &weight, input, t->shared.logits, ACCESS_WRITE);
+    Op *op = emit_op(to, OP_SIGMOID);
+    emit_reads(op, t->shared.logits);
+    emit_writes(op, t->shared.scale);
+}
+
+/* With tp > 1 all of it is of this rank's columns of the MLP: partial sums. */
+static void emit_scale_backward(const Emit *to, const Emit *weights, const BlockTensors *t,
+                                guint input)
+{
+    const Linear weight = scale_weight(to->builder);
+
+    if (!has_scale(to, t))
+        return;
+    Op *op = emit_op(to, OP_SIGMOID_BACKWARD);
+    emit_reads(op, t->shared.dscale);
+    emit_reads(op, t->shared.scale);
+    emit_writes(op, t->shared.dlogits);
+    emit_linear_backward_weight(weights, &weight, t->shared.dlogits, input);
+    emit_linear_backward_input(to, &weight, t->shared.dlogits, t->dnormed, ACCESS_UPDATE);
+}
+
+/* ---- halves ---- */
 
 typedef struct {
     Linear o, gate, up, down;
@@ -170,6 +219,7 @@ static void feed_forward(const Emit *to, const BlockTensors *t, guint input)
     if (block_is_gated(to->builder))
         emit_linear(to, &w.gate, input, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, input, t->up, ACCESS_WRITE);
+    emit_scale(to, t, input);
     activate(to, t, t->h);
 }
 
@@ -306,6 +356,7 @@ static void gate_up_backward(const Emit *to, const Emit *weights, const BlockTen
     if (gated)
         emit_linear_backward_input(to, &w.gate, t->gate, t->dnormed, ACCESS_WRITE);
     emit_linear_backward_input(to, &w.up, t->up, t->dnormed, gated ? ACCESS_UPDATE : ACCESS_WRITE);
+    emit_scale_backward(to, weights, t, input);
 }
 
 /* From what the first half added to what attention gave. */

@@ -233,6 +233,7 @@ static Op *activation_op(const Emit *to, OpKind kind)
 
     op->sizes.rows = expert_rows(to->builder);
     op->sizes.in = op->sizes.out = to->builder->local.experts.ffn;
+    op->sizes.top_k = to->builder->local.experts.top_k; /* tells it from that of shared ones */
     return op;
 }
 

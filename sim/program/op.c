@@ -52,6 +52,8 @@ static const struct {
     [OP_ALL_TO_ALL] = {"all_to_all", OP_CLASS_COMMUNICATION},
     [OP_LATENT_JOIN] = {"latent_join", OP_CLASS_MEMORY_BOUND},
     [OP_LATENT_JOIN_BACKWARD] = {"latent_join_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_SIGMOID] = {"sigmoid", OP_CLASS_MEMORY_BOUND},
+    [OP_SIGMOID_BACKWARD] = {"sigmoid_backward", OP_CLASS_MEMORY_BOUND},
 };
 
 guint64 op_key_blocks(const Op *op)

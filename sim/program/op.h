@@ -123,6 +123,8 @@ typedef enum {
                        its part of up and the one rotated part of all heads; I = sizes.in, D' =
                        sizes.value_dim */
     OP_LATENT_JOIN_BACKWARD, /* r dk  r dv  w dup  w drotated: the sum over heads */
+    OP_SIGMOID,              /* r x(N)  w y fp32(N):  y = 1 / (1 + e^-x) */
+    OP_SIGMOID_BACKWARD,     /* r dy fp32(N)  r y fp32(N)  w dx(N):  dx = dy y (1 - y) */
     NUM_OPS
 } OpKind;
 

@@ -95,6 +95,10 @@ static const struct {
              "\"d_model\": 32, \"max_seq_len\": 4096, \"attn_config\": {\"kv_n_heads\": 2}, "
              "\"ffn_config\": {\"ffn_hidden_size\": 40, \"moe_num_experts\": 4, \"moe_top_k\": 2, "
              "\"ffn_act_fn\": {\"name\": \"silu\"}}}"},
+    /* shared ones with a gate of their own, in every second block */
+    {"qwen2_moe", "{\"model_type\": \"qwen2_moe\", " EXPERT_SIZES
+                  "\"num_key_value_heads\": 2, \"num_experts\": 4, \"decoder_sparse_step\": 2, "
+                  "\"moe_intermediate_size\": 16, \"shared_expert_intermediate_size\": 40}"},
 };
 
 static inline Model *plannable_model(const char *name, const char *config)

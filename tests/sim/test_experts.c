@@ -1,4 +1,5 @@
 /* Mixtures of experts and latent attention: parameters, state, volume, work and memory by hand. */
+#include "sim/layout/tensor_parallel.h"
 #include "sim/search/price.h"
 #include "tests/sim/expert_case.h"
 
@@ -218,6 +219,23 @@ START_TEST(latent_attention_and_experts_save_what_is_worked_out_by_hand)
 }
 END_TEST
 
+/* Qwen2-MoE's case, a token: 4 heads of 8, 2 of keys and values, a shared MLP of 40, 2 of 4 experts
+ * of 16; fp32: lse 4, rstd of 2 norms, the scale of what the shared ones give; of the router as
+ * above.  The scale's gradient is summed over tp, whose ranks have parts of that MLP. */
+START_TEST(a_gate_of_shared_experts_saves_a_value_a_token)
+{
+    const guint64 values = 32 + 16 + 16 + 32 + 32 + 2 * 40 + 4 + 2 * (32 + 2 * 16);
+    g_autoptr(Model) model = expert_model(QWEN_SHARED);
+    Case one = expert_case(model, 2, 1, 1, 2);
+    g_autoptr(Program) program = case_build(&one);
+
+    ck_assert_uint_eq(space_copy_bytes(program, "sparse_saved"),
+                      16 * (2 * values + 4 * (4 + 2 + 1 + 2 + 2 + 2)));
+    for (guint sequence = 0; sequence <= 1; sequence++)
+        ck_assert_int_eq(tensor_gradient_sum(PARAM_SHARED_SCALE, sequence != 0), SUM_OVER_TP);
+}
+END_TEST
+
 /* By hand, of 16 tokens in DeepSeek's case: down to 20 and to 16 + 4, up to 4 heads of 12 and of
  * 8 + 6, out of 4 x 6. */
 START_TEST(latent_projections_cost_their_matrices)
@@ -256,6 +274,8 @@ START_TEST(ops_of_experts_move_what_is_worked_out_by_hand)
         {OP_GROUPED_LINEAR, 4, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5)},
         {OP_SWIGLU, 4, 2 * 3 * 16 * 3 + 4 * 16},
         {OP_ALL_TO_ALL, 2, 0},
+        {OP_SIGMOID, 2, 2 * 16 + 4 * 16},
+        {OP_SIGMOID_BACKWARD, 3, 4 * 16 + 4 * 16 + 2 * 16},
     };
 
     for (guint i = 0; i < G_N_ELEMENTS(worked); i++) {
@@ -576,6 +596,7 @@ int main(void)
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_test(tcase, experts_have_room_for_whole_tiles);
     tcase_add_test(tcase, latent_attention_and_experts_save_what_is_worked_out_by_hand);
+    tcase_add_test(tcase, a_gate_of_shared_experts_saves_a_value_a_token);
     tcase_add_test(tcase, latent_projections_cost_their_matrices);
     tcase_add_test(tcase, ops_of_experts_move_what_is_worked_out_by_hand);
     tcase_add_test(tcase, what_weights_need_of_experts_is_worked_out_by_hand);

@@ -385,6 +385,7 @@ static const struct {
     {"opt-350m", "norms after the sum"},
     {"phi-2", "a bias of the head"},
     {"phi-3-medium", "rope_scaling of another type than llama3"},
+    {"qwen1.5-moe", "a gate of what shared experts give"},
     {"qwen3-0.6b", "norms of queries and keys"},
 };
 
