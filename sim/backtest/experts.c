@@ -8,14 +8,12 @@ typedef struct {
     guint experts, top_k, ffn, shared_ffn;
     guint dense, dense_ffn; /* first blocks, that have none, and their MLP */
     guint heads, kv_heads, head_dim;
-    guint q_rank, kv_rank;    /* latent attention; parts of a head are as DeepSeek has them */
-    guint window, full_every; /* of every block but each such one */
+    guint q_rank, kv_rank; /* latent attention; parts of a head are as DeepSeek has them */
 } ExpertShape;
 
 /* DeepSeek-V3: arXiv 2412.19437, sec. 4.2.  Kimi K2: arXiv 2507.20534, table 2.  Qwen3: arXiv
- * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1 and sec. 2.2 (its sinks and biases are
- * left out).  Mixtral: arXiv 2401.04088, table 1, and the configuration of 8x22B.  Grok-1:
- * github.com/xai-org/grok-1, run.py. */
+ * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1.  Mixtral: arXiv 2401.04088, table 1, and
+ * the configuration of 8x22B.  Grok-1: github.com/xai-org/grok-1, run.py. */
 static const ExpertShape shapes[] = {
     {"deepseekv3", "deepseek_v3", 256, 8, 2048, 2048, .dense = 3, .dense_ffn = 18432, .heads = 128,
      .q_rank = 1536, .kv_rank = 512},
@@ -23,10 +21,8 @@ static const ExpertShape shapes[] = {
      .q_rank = 1536, .kv_rank = 512},
     {"qwen330b", "qwen3_moe", 128, 8, 768, .heads = 32, .kv_heads = 4, .head_dim = 128},
     {"qwen3235b", "qwen3_moe", 128, 8, 1536, .heads = 64, .kv_heads = 4, .head_dim = 128},
-    {"gptoss120b", "mixtral", 128, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64,
-     .window = 128, .full_every = 2},
-    {"gptoss20b", "mixtral", 32, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64, .window = 128,
-     .full_every = 2},
+    {"gptoss120b", "gpt_oss", 128, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64},
+    {"gptoss20b", "gpt_oss", 32, 4, 2880, .heads = 64, .kv_heads = 8, .head_dim = 64},
     {"mixtral8x22b", "mixtral", 8, 2, 16384, .heads = 48, .kv_heads = 8, .head_dim = 128},
     {"mixtral8x7b", "mixtral", 8, 2, 14336, .heads = 32, .kv_heads = 8, .head_dim = 128},
     {"grok1", "mixtral", 8, 2, 32768, .heads = 48, .kv_heads = 8, .head_dim = 128},
@@ -59,7 +55,8 @@ char *experts_config_text(const Record *record, guint vocab)
 
     if (shape == NULL)
         return NULL;
-    const gboolean mixtral = strcmp(shape->type, "mixtral") == 0;
+    const gboolean local =
+        strcmp(shape->type, "mixtral") == 0 || strcmp(shape->type, "gpt_oss") == 0;
     GString *text = g_string_new(NULL);
     g_string_append_printf(
         text,
@@ -67,10 +64,10 @@ char *experts_config_text(const Record *record, guint vocab)
         "\"vocab_size\": %u, \"max_position_embeddings\": %u, \"tie_word_embeddings\": false, "
         "\"hidden_act\": \"silu\", \"num_attention_heads\": %u, \"intermediate_size\": %u, ",
         shape->type, record->layers, record->hidden, vocab, record->seq_len, shape->heads,
-        mixtral || shape->dense_ffn == 0 ? shape->ffn : shape->dense_ffn);
+        local || shape->dense_ffn == 0 ? shape->ffn : shape->dense_ffn);
     g_string_append_printf(
         text, "\"%s\": %u, \"num_experts_per_tok\": %u, \"moe_intermediate_size\": %u, ",
-        mixtral               ? "num_local_experts"
+        local                 ? "num_local_experts"
         : shape->kv_rank != 0 ? "n_routed_experts"
                               : "num_experts",
         shape->experts, shape->top_k, shape->ffn);
@@ -85,14 +82,4 @@ char *experts_config_text(const Record *record, guint vocab)
         g_string_append_printf(text, "\"num_key_value_heads\": %u, \"head_dim\": %u}",
                                shape->kv_heads, shape->head_dim);
     return g_string_free(text, FALSE);
-}
-
-void experts_set_windows(const Record *record, Model *model)
-{
-    const ExpertShape *shape = find_shape(record->model);
-
-    if (shape == NULL || shape->window == 0)
-        return;
-    model->sliding_window = shape->window;
-    model->full_every = shape->full_every;
 }

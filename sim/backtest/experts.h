@@ -8,8 +8,5 @@
  * @vocab words; the caller's.  NULL where no such model is known. */
 char *experts_config_text(const Record *record, guint vocab);
 
-/* Windows that the configuration's family does not have: gpt-oss is planned as Mixtral's blocks. */
-void experts_set_windows(const Record *record, Model *model);
-
 /* Letters and digits of a model's name, in lower case: the caller's. */
 char *experts_plain_name(const char *name);

@@ -124,8 +124,6 @@ Model *shape_model(const Record *record, guint tp, const char **reason)
     *reason = "a shape that is not a model's";
     if (model == NULL || !model_check_plannable(model, &error))
         return NULL;
-    if (shape_has_experts(record))
-        experts_set_windows(record, model);
     if (is_packed(record))
         model->sliding_window = PACKED_TOKENS / 2;
     return g_steal_pointer(&model);

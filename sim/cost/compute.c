@@ -133,9 +133,10 @@ static void add_linear(Works *works, const Op *op, const Topology *topology,
     };
 
     add_gemm(works, &shape, 1 + more);
-    if (op->kind == OP_LINEAR_BACKWARD_WEIGHT || op->kind == OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
-        add_gradient(works, &shape, topology, context);
-    if (op->kind == OP_LINEAR_BACKWARD_WEIGHT && op->num_operands > 4)
+    if (op->kind != OP_LINEAR_BACKWARD_WEIGHT && op->kind != OP_GROUPED_LINEAR_BACKWARD_WEIGHT)
+        return;
+    add_gradient(works, &shape, topology, context);
+    if (op->num_operands > 4)
         add_memory(works, &sums, 1);
 }
 

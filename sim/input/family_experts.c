@@ -77,20 +77,20 @@ static const Module deepseek_attention[] = {
 };
 
 static const Module gpt_oss_sinks[] = {
-    VECTOR(PARAM_OTHER, "self_attn.sinks", DIM_HEADS, .exact = TRUE),
+    VECTOR(PARAM_SINKS, "self_attn.sinks", DIM_HEADS, .exact = TRUE),
     END_OF_LIST,
 };
 
 static const Module gpt_oss_experts[] = {
-    MATRIX(PARAM_OTHER, "mlp.router", DIM_EXPERTS, DIM_HIDDEN, .bias = FEATURE_EXPERTS),
-    MATRIX(PARAM_OTHER, "mlp.experts.gate_up_proj", DIM_HIDDEN, DIM_EXPERT_GATE_UP,
+    MATRIX(PARAM_ROUTER, "mlp.router", DIM_EXPERTS, DIM_HIDDEN, .bias = FEATURE_EXPERTS),
+    MATRIX(PARAM_EXPERT_GATE_UP, "mlp.experts.gate_up_proj", DIM_EXPERT_GATE_UP, DIM_HIDDEN,
+           .times = STACKED_EXPERTS, .exact = TRUE, .transposed = TRUE),
+    VECTOR(PARAM_EXPERT_GATE_UP_BIAS, "mlp.experts.gate_up_proj_bias", DIM_EXPERT_GATE_UP,
            .times = STACKED_EXPERTS, .exact = TRUE),
-    VECTOR(PARAM_OTHER, "mlp.experts.gate_up_proj_bias", DIM_EXPERT_GATE_UP,
+    MATRIX(PARAM_EXPERT_DOWN, "mlp.experts.down_proj", DIM_HIDDEN, DIM_EXPERT_FFN,
+           .times = STACKED_EXPERTS, .exact = TRUE, .transposed = TRUE),
+    VECTOR(PARAM_EXPERT_DOWN_BIAS, "mlp.experts.down_proj_bias", DIM_HIDDEN,
            .times = STACKED_EXPERTS, .exact = TRUE),
-    MATRIX(PARAM_OTHER, "mlp.experts.down_proj", DIM_EXPERT_FFN, DIM_HIDDEN,
-           .times = STACKED_EXPERTS, .exact = TRUE),
-    VECTOR(PARAM_OTHER, "mlp.experts.down_proj_bias", DIM_HIDDEN, .times = STACKED_EXPERTS,
-           .exact = TRUE),
     END_OF_LIST,
 };
 

@@ -29,6 +29,7 @@ typedef enum {
     PARAM_K_BIAS,
     PARAM_V,
     PARAM_V_BIAS,
+    PARAM_SINKS,  /* (heads): logits of a key that all queries see, whose value is 0 */
     PARAM_Q_NORM, /* of each head, or of all heads at once */
     PARAM_K_NORM,
     PARAM_Q_DOWN, /* latent attention: to q_rank; PARAM_Q is what comes from there */

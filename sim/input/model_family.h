@@ -45,7 +45,12 @@ typedef enum {
 } Times;
 
 /* Roles of the file's fused matrices. */
-enum { PARAM_QKV = NUM_PARAM_ROLES, PARAM_GATE_UP };
+enum {
+    PARAM_QKV = NUM_PARAM_ROLES,
+    PARAM_GATE_UP,
+    PARAM_EXPERT_GATE_UP,
+    PARAM_EXPERT_GATE_UP_BIAS,
+};
 
 /* A weight and perhaps its bias.  Lists end with one that has no name. */
 typedef struct {

@@ -292,6 +292,10 @@ static const Part parts[] = {
     {PARAM_QKV, PARAM_V, "v_proj", DIM_KV},
     {PARAM_GATE_UP, PARAM_GATE, "gate_proj", DIM_FFN},
     {PARAM_GATE_UP, PARAM_UP, "up_proj", DIM_FFN},
+    {PARAM_EXPERT_GATE_UP, PARAM_EXPERT_GATE, "gate_proj", DIM_EXPERT_FFN},
+    {PARAM_EXPERT_GATE_UP, PARAM_EXPERT_UP, "up_proj", DIM_EXPERT_FFN},
+    {PARAM_EXPERT_GATE_UP_BIAS, PARAM_EXPERT_GATE_BIAS, "gate_proj_bias", DIM_EXPERT_FFN},
+    {PARAM_EXPERT_GATE_UP_BIAS, PARAM_EXPERT_UP_BIAS, "up_proj_bias", DIM_EXPERT_FFN},
 };
 
 /* Experts that are held are one matrix: without their numbers. */
@@ -314,7 +318,7 @@ static void add_param(GArray *params, const Model *model, const Module *module, 
     const guint64 copies = module->times == ONE ? 1 : model->experts.held;
     g_autofree char *name = part_name(module, part);
     ParamShape shape = {
-        .name = g_strconcat(name, ".weight", NULL),
+        .name = g_strconcat(name, module->exact ? "" : ".weight", NULL),
         .rows = model_dim(model, part->rows) * copies,
         .cols = vector ? 1 : model_dim(model, module->cols),
         .dims = vector ? 1 : 2,

@@ -34,7 +34,9 @@ static const struct {
     ParamRole role;
     const char *what;
 } untrained_params[] = {
+    {UNIT_SPARSE, PARAM_SINKS, "attention sinks"},
     {UNIT_SPARSE, PARAM_SHARED_SCALE, "a gate of what shared experts give"},
+    {UNIT_EXPERTS, PARAM_EXPERT_DOWN_BIAS, "biases of experts"},
 };
 
 static void append(GString *list, const char *what)

@@ -95,6 +95,11 @@ static void reads_positions(const Emit *to, Op *op, const Keys *keys)
     op_add_operand(op, builder->key_positions, ACCESS_READ, keys->index, WHOLE_TENSOR);
 }
 
+static gboolean has_sinks(const Builder *builder)
+{
+    return builder->param[PARAM_SINKS] >= 0;
+}
+
 static void emit_attention_over(const Emit *to, const AttentionTensors *t, const Keys *keys,
                                 guint o)
 {
@@ -108,6 +113,10 @@ static void emit_attention_over(const Emit *to, const AttentionTensors *t, const
     op_add_operand(op, t->lse, keys->access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
     reads_positions(to, op, keys);
+    if (has_sinks(to->builder) && keys->access == ACCESS_WRITE) { /* once for all blocks of keys */
+        op->sizes.sinks = op->sizes.heads;
+        emit_reads_weight(to, op, PARAM_SINKS);
+    }
 }
 
 /* Where the gradients of one block of keys go. */
@@ -293,6 +302,18 @@ void emit_attention(const Emit *to, const AttentionTensors *t)
     emit_attention_over(to, t, &keys, t->o);
 }
 
+static void sinks_backward(const Emit *to, const AttentionTensors *t)
+{
+    if (!has_sinks(to->builder))
+        return;
+    Op *op = emit_op(to, OP_SINKS_BACKWARD);
+    emit_reads(op, t->dattention);
+    emit_reads(op, t->o);
+    emit_reads(op, t->lse);
+    emit_reads_weight(to, op, PARAM_SINKS);
+    emit_accumulates_gradient(to, op, PARAM_SINKS);
+}
+
 void emit_attention_backward(const Emit *to, const AttentionTensors *t)
 {
     const Keys keys = {t->k, t->v, 1, 0, ACCESS_WRITE};
@@ -304,4 +325,5 @@ void emit_attention_backward(const Emit *to, const AttentionTensors *t)
         ring_backward(to, t);
     else
         gathered_backward(to, t);
+    sinks_backward(to, t);
 }

@@ -9,6 +9,8 @@
  * along and is multiplied in with the activation, so that what the experts give need not be kept
  * for its gradient.
  *
+ * A bias of what they give is taken by the row's weight too.
+ *
  * Saved per block and micro-batch: logits, weights and choices of the router, the experts' rows,
  * gate and up, and the rows' weights. */
 #include "sim/program/emit.h"
@@ -73,6 +75,11 @@ static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
     t->dreturned = alone ? t->drows : add_routed(builder, "dreturned", NO_SPACE);
 }
 
+static gboolean has_down_bias(const Builder *builder)
+{
+    return builder->param[PARAM_EXPERT_DOWN_BIAS] >= 0;
+}
+
 /* @kept: what the weights' backward reads too, which may come later; then it finds h as it was, and
  * the gradients of what the router and the experts gave. */
 void build_experts(Builder *builder, ExpertTensors *t, guint saved, guint kept)
@@ -87,7 +94,8 @@ void build_experts(Builder *builder, ExpertTensors *t, guint saved, guint kept)
         .weights = emit_activation_fp32(builder, "route_weights", saved, routes),
         .routes = emit_tensor(builder, "routes", DTYPE_INT32, saved, routes),
         .rows = add_rows(builder, "expert_rows", kept, hidden),
-        .row_weights = emit_activation_fp32(builder, "row_weights", saved, rows),
+        .row_weights = emit_activation_fp32(builder, "row_weights",
+                                            has_down_bias(builder) ? kept : saved, rows),
         .gate = add_rows(builder, "expert_gate", kept, ffn),
         .up = add_rows(builder, "expert_up", kept, ffn),
         .h = add_rows(builder, "expert_h", NO_SPACE, ffn),
@@ -255,7 +263,32 @@ static void activate_backward(const Emit *to, const ExpertTensors *t)
     emit_updates(op, t->gate);
     emit_updates(op, t->up);
     emit_reads(op, t->row_weights);
-    emit_writes(op, t->drow_weights);
+    if (has_down_bias(to->builder)) /* which wrote its part of it */
+        emit_updates(op, t->drow_weights);
+    else
+        emit_writes(op, t->drow_weights);
+}
+
+static void down(const Emit *to, const ExpertTensors *t, const Linear *weight)
+{
+    Op *op = emit_linear(to, weight, t->h, t->y, ACCESS_WRITE);
+
+    if (has_down_bias(to->builder))
+        emit_reads(op, t->row_weights);
+}
+
+static void down_backward(const Emit *to, const Emit *weights, const ExpertTensors *t,
+                          const Linear *weight)
+{
+    Op *of_weight = emit_linear_backward_weight(weights, weight, t->dy, t->h_again);
+
+    if (has_down_bias(to->builder))
+        emit_reads(of_weight, t->row_weights);
+    Op *of_input = emit_linear_backward_input(to, weight, t->dy, t->dh, ACCESS_WRITE);
+    if (!has_down_bias(to->builder))
+        return;
+    emit_reads_weight(to, of_input, PARAM_EXPERT_DOWN_BIAS);
+    emit_writes(of_input, t->drow_weights);
 }
 
 /* The sum of each token's rows: y = or y +=. */
@@ -277,7 +310,7 @@ void emit_experts(const Emit *to, const ExpertTensors *t)
     emit_linear(to, &w.gate, t->rows, t->gate, ACCESS_WRITE);
     emit_linear(to, &w.up, t->rows, t->up, ACCESS_WRITE);
     activate(to, t, t->h);
-    emit_linear(to, &w.down, t->h, t->y, ACCESS_WRITE);
+    down(to, t, &w.down);
     copy_rows(to, t->y, t->given);
     exchange_rows(to, t->given, t->returned);
     unpermute(to, t->returned, t->routes, next);
@@ -292,8 +325,7 @@ void emit_experts_backward(const Emit *to, const Emit *weights, const ExpertTens
     exchange_rows(to, t->dsent, t->dreceived);
     copy_rows(to, t->dreceived, t->dy);
     activate(to, t, t->h_again);
-    emit_linear_backward_weight(weights, &w.down, t->dy, t->h_again);
-    emit_linear_backward_input(to, &w.down, t->dy, t->dh, ACCESS_WRITE);
+    down_backward(to, weights, t, &w.down);
     activate_backward(to, t);
     exchange_weights(to, t->drow_weights, t->dweights);
     emit_linear_backward_weight(weights, &w.gate, t->gate, t->rows);

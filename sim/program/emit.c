@@ -371,17 +371,18 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y)
     emit_reads_weight(to, op, weight->param + 1);
 }
 
-void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
-                                Access access)
+Op *emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
+                               Access access)
 {
     const Factor factors[2] = {activation_factor(to, dy), weight_factor(to, weight)};
     Op *op = emit_product(to, OP_LINEAR_BACKWARD_INPUT, weight, factors);
 
     op_add_operand(op, dx, access, 0, WHOLE_TENSOR);
     emit_uses_scratch(to, op);
+    return op;
 }
 
-void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
+Op *emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x)
 {
     const Factor factors[2] = {activation_factor(to, dy), activation_factor(to, x)};
     Op *op = emit_product(to, OP_LINEAR_BACKWARD_WEIGHT, weight, factors);
@@ -390,6 +391,7 @@ void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy,
     emit_uses_scratch(to, op);
     if (has_bias(to, weight))
         emit_accumulates_gradient(to, op, weight->param + 1);
+    return op;
 }
 
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k)

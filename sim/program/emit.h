@@ -147,9 +147,9 @@ void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole para
 /* The bias is added here, except to a partial sum of a tp group: emit_sum_bias() adds it, once, to
  * what was reduced.  Its gradient, of all tokens, is that of the weight's op everywhere. */
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
-void emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
-                                Access access);
-void emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
+Op *emit_linear_backward_input(const Emit *to, const Linear *weight, guint dy, guint dx,
+                               Access access);
+Op *emit_linear_backward_weight(const Emit *to, const Linear *weight, guint dy, guint x);
 void emit_sum_bias(const Emit *to, const Linear *weight, guint y);
 
 /* Nothing where the model's positions are others. */

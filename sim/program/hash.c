@@ -111,6 +111,8 @@ static void add_op(Text *text, const Op *op)
     if (s->value_dim != 0 || s->groups != 0 || s->top_k != 0)
         add(text, " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT, s->value_dim,
             s->groups, s->top_k);
+    if (s->sinks != 0)
+        add(text, " sinks %" G_GUINT64_FORMAT, s->sinks);
     if (op->params != PARAMS_ALL || op->reduction != REDUCE_SUM)
         add(text, " of %d by %d", op->params, op->reduction);
     if (s->seen != 0)

@@ -52,16 +52,25 @@ static const struct {
     [OP_ALL_TO_ALL] = {"all_to_all", OP_CLASS_COMMUNICATION},
     [OP_LATENT_JOIN] = {"latent_join", OP_CLASS_MEMORY_BOUND},
     [OP_LATENT_JOIN_BACKWARD] = {"latent_join_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_SINKS_BACKWARD] = {"sinks_backward", OP_CLASS_MEMORY_BOUND},
     [OP_SIGMOID] = {"sigmoid", OP_CLASS_MEMORY_BOUND},
     [OP_SIGMOID_BACKWARD] = {"sigmoid_backward", OP_CLASS_MEMORY_BOUND},
 };
 
+guint op_attention_operands(const Op *op)
+{
+    g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
+    return op->num_operands - (op->sizes.sinks > 0 ? 1 : 0);
+}
+
+gboolean op_has_positions(const Op *op)
+{
+    return op_attention_operands(op) > op_attention_scratch(op->kind) + 1;
+}
+
 guint64 op_key_blocks(const Op *op)
 {
-    const guint without = op->kind == OP_ATTENTION ? 6 : 10;
-
-    g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
-    return op->num_operands > without ? op->sizes.chunk : 1;
+    return op_has_positions(op) ? op->sizes.chunk : 1;
 }
 
 gboolean op_norm_adds(const Op *op)

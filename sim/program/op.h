@@ -34,14 +34,16 @@ typedef enum {
     OP_ROPE,      /* u q(N,H*D)  u k(N,K*D)  r table fp32(T,D): cos in [0,D/2), sin in [D/2,D);
                      pairs (i, i + D/2), as Hugging Face's rotate_half */
     OP_ATTENTION, /* r q(N,H*D)  r k(M,K*D)  r v(M,K*D)  w|u o(N,H*D)  w|u lse fp32(batch,H,T)
-                     scratch  [r q_positions int32(T)  r k_positions int32(blocks*T)]:  scale
+                     scratch  [r q_positions int32(T)  r k_positions int32(blocks*T)]
+                     [r sinks(H)]:  scale
                      1/sqrt(D), query head h reads kv head h / (H/K).  Without positions causal,
                      M = N.  With them k and v are (blocks, batch, T, K*D), M = blocks * N,
                      sizes.chunk = blocks, and key j of block b is seen by query i where
                      k_positions[b*T + j] <= q_positions[i]; positions are a few ascending runs, and
                      what they hide costs next to nothing.  Updated, o and lse (both) become those
                      over these keys and the ones before.  A query that sees no key leaves them, or
-                     has o = 0, lse = -inf where they are written.  o has dtype_out */
+                     has o = 0, lse = -inf where they are written.  o has dtype_out.  Priced only:
+                     a sink is one more score, of no key; it is in lse, and adds nothing to o */
     OP_SWIGLU,    /* r gate(N,F)  r up(N,F)  w h(N,F)  [r weights fp32(N)]:
                      h = gate * sigmoid(gate) * up, times the row's weight where there are weights */
     OP_GELU,      /* r x(N,F)  w h(N,F):  h = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
@@ -61,7 +63,8 @@ typedef enum {
     OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
                                   scratch */
     OP_LAYERNORM_BACKWARD,     /* r dy(N,C)  r x(N,C)  r w(C)  r stats fp32(N,2)  w|u dx(N,C)
-                                  a dw(C)  a db(C)  scratch */
+                                  a dw(C)  a db(C)  scratch.  Priced only, of both: dx written where
+                                  dy is */
     OP_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(O,I)  w|u dx(N,I)  scratch:  dx (+)= dy W */
     OP_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(O,I)  scratch  [a db(O)]:
                                   dW (+)= dy^T x, db (+)= column sums of dy */
@@ -71,7 +74,7 @@ typedef enum {
                               OP_ATTENTION; o and lse are over all keys, these ones or more.  dq,
                               dk, dv have dtype_out */
     OP_SWIGLU_BACKWARD,    /* r dh(N,F)  u gate -> dgate  u up -> dup, in place
-                              [r weights fp32(N)  w dweights fp32(N)] */
+                              [r weights fp32(N)  w|u dweights fp32(N)] */
     OP_GELU_BACKWARD,      /* r dh(N,F)  u x -> dx, in place */
     /* between micro-batches and steps */
     OP_COUNT_VALID,  /* r labels int32(N)  a valid scalar:  labels != -1 */
@@ -114,17 +117,22 @@ typedef enum {
     OP_ROUTE_BACKWARD, /* r dweights fp32(N,k)  r weights  r experts  r logits  w dlogits(N,E) */
     OP_PERMUTE,        /* r x(N,C)  r experts int32(N,k)  w rows(N*k,C): by expert */
     OP_UNPERMUTE,      /* r rows(N*k,C)  r experts int32(N,k)  w|u y(N,C): a token's rows' sum */
-    OP_GROUPED_LINEAR, /* r x(N,I)  r W(E*O,I)  w|u y(N,O)  scratch: each expert's rows by its own
-                        */
-    OP_GROUPED_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(E*O,I)  w|u dx(N,I)  scratch */
-    OP_GROUPED_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(E*O,I)  scratch */
+    OP_GROUPED_LINEAR, /* r x(N,I)  r W(E*O,I)  w|u y(N,O)  scratch  [r b(E*O)  [r weights
+                          fp32(N)]]: each expert's rows by its own, and its bias, times the row's
+                          weight where there are weights */
+    OP_GROUPED_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(E*O,I)  w|u dx(N,I)  scratch
+                                          [r b(E*O)  w dweights fp32(N)]: dweights = dy b */
+    OP_GROUPED_LINEAR_BACKWARD_WEIGHT, /* r dy(N,O)  r x(N,I)  a dW(E*O,I)  scratch
+                                          [a db(E*O)  [r weights fp32(N)]] */
     OP_ALL_TO_ALL,  /* r sent  w received: each member's nth part of sizes.elements to the nth */
     OP_LATENT_JOIN, /* r up(N,H*(D-I+D'))  r rotated(N,I)  w k(N,H*D)  w v(N,H*D'): a head's key is
                        its part of up and the one rotated part of all heads; I = sizes.in, D' =
                        sizes.value_dim */
     OP_LATENT_JOIN_BACKWARD, /* r dk  r dv  w dup  w drotated: the sum over heads */
-    OP_SIGMOID,              /* r x(N)  w y fp32(N):  y = 1 / (1 + e^-x) */
-    OP_SIGMOID_BACKWARD,     /* r dy fp32(N)  r y fp32(N)  w dx(N):  dx = dy y (1 - y) */
+    OP_SINKS_BACKWARD,   /* r do(N,H*D)  r o(N,H*D)  r lse fp32(batch,H,T)  r sinks(H)  a dsinks(H):
+                            minus the sum over all rows of e^(sink - lse) do . o */
+    OP_SIGMOID,          /* r x(N)  w y fp32(N):  y = 1 / (1 + e^-x) */
+    OP_SIGMOID_BACKWARD, /* r dy fp32(N)  r y fp32(N)  w dx(N):  dx = dy y (1 - y) */
     NUM_OPS
 } OpKind;
 
@@ -173,6 +181,7 @@ typedef struct {
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
     guint64 value_dim;     /* attention: of values, where it is not head_dim; else 0 */
     guint64 groups, top_k; /* experts; 0 elsewhere */
+    guint64 sinks;         /* attention: heads with a sink, where it has that operand; else 0 */
     guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys;
                          adamw: elements of a moment that share a scale, 0 where moments are fp32;
                          amax: units of the model */
@@ -231,7 +240,10 @@ typedef enum {
     NUM_OP_CLASSES
 } OpClass;
 
-/* Attention: blocks of keys and values, each as long as the queries; 1 without positions. */
+/* Attention: how many operands it has but for that of sinks, which stands last; whether positions
+ * are among them; blocks of keys and values, each as long as the queries, 1 without positions. */
+guint op_attention_operands(const Op *op);
+gboolean op_has_positions(const Op *op);
 guint64 op_key_blocks(const Op *op);
 
 const char *op_kind_name(OpKind kind);         /* "linear_backward_weight", ... */

@@ -82,10 +82,12 @@ typedef enum {
     SHAPE_SEQ,      /* (T) */
     SHAPE_BLOCKS,   /* (blocks * T) */
     SHAPE_LSE,      /* (batch, H, T) */
+    SHAPE_HEADS,    /* (H) */
     SHAPE_TABLE,    /* (T, D) */
     SHAPE_ROUTES,   /* (N, k) */
     SHAPE_ROUTED,   /* (N * k, C) */
     SHAPE_EXPERTS,  /* (E * O, I) */
+    SHAPE_BIASES,   /* (E * O) */
     SHAPE_UP,       /* (N, H * (D - I + D')) */
     SHAPE_ROTATED,  /* (N, I) */
     SHAPE_ELEMENTS,
@@ -178,11 +180,14 @@ static const guint16 operand_kinds[NUM_OPS][MAX_OPERANDS] = {
     [OP_ROUTE_BACKWARD] = {ROUTE_WEIGHTS, ROUTE_WEIGHTS, ROUTES, INPUT, INPUT},
     [OP_PERMUTE] = {INPUT, ROUTES, ROUTED},
     [OP_UNPERMUTE] = {ROUTED, ROUTES, INPUT},
-    [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, RESULT},
-    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT_RESULT},
-    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, OF(SHAPE_EXPERTS, TYPE_OUT)},
+    [OP_GROUPED_LINEAR] = {INPUT, EXPERTS, RESULT, SCRATCH, OF(SHAPE_BIASES, TYPE_OUT), RSTD},
+    [OP_GROUPED_LINEAR_BACKWARD_INPUT] = {OUTPUT, EXPERTS, INPUT_RESULT, SCRATCH,
+                                          OF(SHAPE_BIASES, TYPE_OUT), RSTD},
+    [OP_GROUPED_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, OF(SHAPE_EXPERTS, TYPE_OUT), SCRATCH,
+                                           OF(SHAPE_BIASES, TYPE_OUT), RSTD},
     [OP_LATENT_JOIN] = {OF(SHAPE_UP, TYPE_OP), OF(SHAPE_ROTATED, TYPE_OP), QUERY, GIVEN},
     [OP_LATENT_JOIN_BACKWARD] = {QUERY, GIVEN, OF(SHAPE_UP, TYPE_OP), OF(SHAPE_ROTATED, TYPE_OP)},
+    [OP_SINKS_BACKWARD] = {GIVEN, GIVEN, LSE, OF(SHAPE_HEADS, TYPE_OP), OF(SHAPE_HEADS, TYPE_OUT)},
     [OP_SIGMOID] = {OF(SHAPE_ROWS, TYPE_OP), RSTD},
     [OP_SIGMOID_BACKWARD] = {RSTD, RSTD, OF(SHAPE_ROWS, TYPE_OP)},
 };
@@ -231,6 +236,8 @@ static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
         return s->rows * s->top_k * s->in;
     case SHAPE_EXPERTS:
         return s->groups * s->out * s->in;
+    case SHAPE_BIASES:
+        return s->groups * s->out;
     case SHAPE_UP:
         return tokens * s->heads * (s->head_dim - s->in + op_value_dim(op));
     case SHAPE_ROTATED:
@@ -241,6 +248,8 @@ static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)
         return op_key_blocks(op) * s->seq;
     case SHAPE_LSE:
         return tokens * s->heads;
+    case SHAPE_HEADS:
+        return s->heads;
     case SHAPE_TABLE:
         return s->seq * s->head_dim;
     case SHAPE_ELEMENTS:
@@ -285,16 +294,22 @@ static double embed_gradient_bytes(const Op *op)
     return ((double)s->in * (double)s->out + (double)s->rows * (double)s->out) * size;
 }
 
+static guint counted_operands(const Op *op)
+{
+    return op_class(op->kind) == OP_CLASS_ATTENTION ? op_attention_operands(op) : op->num_operands;
+}
+
 /* Each operand once: read or written, an update both (but dequantising, which fills what gathers
  * left out).  An accumulation counts as its first call (a write).  Left out: what a kernel reads
- * twice, and scratch.  Communication moves what op_volume_bytes() says: 0 here.  Derived here. */
+ * twice, scratch, and a number a head of sinks.  Communication moves what op_volume_bytes()
+ * says: 0 here.  Derived here. */
 double op_memory_bytes(const Op *op, guint64 unit_elements)
 {
     double bytes = embed_gradient_bytes(op);
 
     if (op_kind_is_communication(op->kind))
         return 0;
-    for (guint i = 0; i < op->num_operands; i++) {
+    for (guint i = 0; i < counted_operands(op); i++) {
         const guint operand = operand_kinds[op->kind][i];
         const guint64 elements = shape_elements(op, (Shape)(operand >> TYPE_BITS), unit_elements);
         const DType dtype = element_dtype(op, (ElementType)(operand & (OF(1, 0) - 1)));

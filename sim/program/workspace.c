@@ -95,13 +95,12 @@ static guint64 cpu_workspace_bytes(const Op *op, guint threads)
 
 /* ---- scratch of the CUDA kernels ---- */
 
-/* Smallest and largest position (int32) of each tile of queries and, for each block, of keys; none
- * where the op has no more than @operands. */
-static guint64 tile_range_bytes(const Op *op, guint operands)
+/* Smallest and largest position (int32) of each tile of queries and, for each block, of keys. */
+static guint64 tile_range_bytes(const Op *op)
 {
     const guint64 tiles = (op->sizes.seq + CUDA_ATTENTION_TILE - 1) / CUDA_ATTENTION_TILE;
 
-    return op->num_operands > operands ? 8 * (op->sizes.chunk + 1) * tiles : 0;
+    return op_has_positions(op) ? 8 * (op->sizes.chunk + 1) * tiles : 0;
 }
 
 guint64 op_library_aligned(guint64 bytes)
@@ -117,7 +116,7 @@ guint op_attention_scratch(OpKind kind)
 gboolean op_library_attention(const Op *op)
 {
     return (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD) &&
-           op->num_operands <= op_attention_scratch(op->kind) + 1 && op->dtype == DTYPE_BF16 &&
+           !op_has_positions(op) && op->dtype == DTYPE_BF16 &&
            op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
 }
 
@@ -182,9 +181,9 @@ static guint64 cuda_workspace_bytes(const Op *op)
     case OP_HEAD_STATS:
         return CUDA_GEMM_WORKSPACE_BYTES + MIN(s->rows, s->chunk) * (s->out * (4 + 2) + 8);
     case OP_ATTENTION:
-        return MAX(tile_range_bytes(op, 6), library_attention_bytes(op));
+        return MAX(tile_range_bytes(op), library_attention_bytes(op));
     case OP_ATTENTION_BACKWARD:
-        return MAX(8 * tokens * s->heads + tile_range_bytes(op, 10), library_attention_bytes(op));
+        return MAX(8 * tokens * s->heads + tile_range_bytes(op), library_attention_bytes(op));
     case OP_RMSNORM_BACKWARD:
         return 4 * CUDA_NORM_PARTIALS * s->in;
     case OP_LAYERNORM_BACKWARD:

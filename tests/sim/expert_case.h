@@ -5,7 +5,7 @@
 #include "tests/sim/family_case.h"
 
 /* Of expert_cases. */
-enum { MIXTRAL, QWEN, EVERY_SECOND, LATENT, DEEPSEEK, LATENT_ALONE, DBRX, QWEN_SHARED };
+enum { MIXTRAL, QWEN, EVERY_SECOND, LATENT, DEEPSEEK, LATENT_ALONE, DBRX, QWEN_SHARED, GPT_OSS };
 
 /* @tp, cp and ep beside dp_shard; recipe zero on a CPU. */
 static inline Case expert_case(Model *model, guint shard, guint cp, guint tp, guint ep)

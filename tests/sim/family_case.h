@@ -99,6 +99,9 @@ static const struct {
     {"qwen2_moe", "{\"model_type\": \"qwen2_moe\", " EXPERT_SIZES
                   "\"num_key_value_heads\": 2, \"num_experts\": 4, \"decoder_sparse_step\": 2, "
                   "\"moe_intermediate_size\": 16, \"shared_expert_intermediate_size\": 40}"},
+    /* sinks, and a bias of every matrix */
+    {"gpt_oss", "{\"model_type\": \"gpt_oss\", " EXPERT_SIZES
+                "\"num_key_value_heads\": 2, \"head_dim\": 8, \"num_local_experts\": 4}"},
 };
 
 static inline Model *plannable_model(const char *name, const char *config)

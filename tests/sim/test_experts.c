@@ -236,6 +236,57 @@ START_TEST(a_gate_of_shared_experts_saves_a_value_a_token)
 }
 END_TEST
 
+/* gpt-oss' case, a token: Mixtral's with experts of 48.  With the weights' backward apart that
+ * reads the rows' weights too: a bias of what experts give is taken by them. */
+START_TEST(biases_of_experts_keep_the_weights_of_rows)
+{
+    const guint64 values = 32 + 16 + 16 + 32 + 32 + 4 + 2 * (32 + 2 * 48);
+    g_autoptr(Model) model = expert_model(GPT_OSS);
+    Case one = expert_case(model, 2, 1, 1, 2);
+    g_autoptr(Program) whole = case_build(&one);
+
+    ck_assert_uint_eq(space_copy_bytes(whole, "sparse_saved"),
+                      16 * (2 * values + 4 * (4 + 2 + 2 + 2 + 2)));
+    one.layout.size[AXIS_PP] = 2;
+    one.schedule.kind = SCHEDULE_ZB_H1;
+    sharding_normalise(&one.sharding, &one.layout, &one.schedule);
+    g_autoptr(Program) split = case_build(&one);
+    ck_assert_uint_eq(space_copy_bytes(split, "sparse_kept"),
+                      16 * (2 * (32 + 2 * (32 + 2 * 48)) + 4 * 2));
+}
+END_TEST
+
+/* Scores of sinks are the same for each block of keys that a ring brings: one step takes them, and
+ * they neither hide positions nor look like them. */
+START_TEST(sinks_are_taken_once)
+{
+    g_autoptr(Model) model = expert_model(GPT_OSS);
+
+    for (guint cp = 1; cp <= 4; cp *= 2) {
+        const Case one = expert_case(model, 1, cp, 1, 1);
+        g_autoptr(Program) program = case_build(&one);
+        guint with[2] = {0, 0}, all[2] = {0, 0}, gradients = 0;
+
+        for (guint s = 0; s < program->segments->len; s++)
+            for (guint i = 0; i < program_segment(program, s)->num_ops; i++) {
+                const Op *op = &program_segment(program, s)->ops[i];
+
+                gradients += op->kind == OP_SINKS_BACKWARD ? 1 : 0;
+                if (op_class(op->kind) != OP_CLASS_ATTENTION)
+                    continue;
+                all[op->kind == OP_ATTENTION ? 0 : 1]++;
+                with[op->kind == OP_ATTENTION ? 0 : 1] += op->sizes.sinks == 4 ? 1 : 0;
+                ck_assert_int_eq(op_has_positions(op), cp > 1);
+            }
+        ck_assert_uint_eq(all[0], cp);
+        ck_assert_uint_eq(all[1], cp);
+        ck_assert_uint_eq(with[0], 1);
+        ck_assert_uint_eq(with[1], 0);
+        ck_assert_uint_eq(gradients, 1);
+    }
+}
+END_TEST
+
 /* By hand, of 16 tokens in DeepSeek's case: down to 20 and to 16 + 4, up to 4 heads of 12 and of
  * 8 + 6, out of 4 x 6. */
 START_TEST(latent_projections_cost_their_matrices)
@@ -259,10 +310,18 @@ START_TEST(latent_projections_cost_their_matrices)
 }
 END_TEST
 
-/* A row for each choice; 2 experts of 5 x 3. */
+/* A row for each choice; 2 experts of 5 x 3; 8 tokens of 3 heads of 7. */
 START_TEST(ops_of_experts_move_what_is_worked_out_by_hand)
 {
-    const OpSizes sizes = {.rows = 16, .in = 3, .out = 5, .groups = 2, .top_k = 4};
+    const OpSizes sizes = {.rows = 16,
+                           .batch = 2,
+                           .seq = 4,
+                           .heads = 3,
+                           .head_dim = 7,
+                           .in = 3,
+                           .out = 5,
+                           .groups = 2,
+                           .top_k = 4};
     const struct {
         OpKind kind;
         guint operands;
@@ -274,6 +333,10 @@ START_TEST(ops_of_experts_move_what_is_worked_out_by_hand)
         {OP_GROUPED_LINEAR, 4, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5)},
         {OP_SWIGLU, 4, 2 * 3 * 16 * 3 + 4 * 16},
         {OP_ALL_TO_ALL, 2, 0},
+        {OP_GROUPED_LINEAR, 6, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5 + 2 * 5) + 4 * 16}, /* a bias */
+        {OP_GROUPED_LINEAR_BACKWARD_INPUT, 6, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5 + 2 * 5) + 4 * 16},
+        {OP_GROUPED_LINEAR_BACKWARD_WEIGHT, 6, 2 * (16 * 3 + 2 * 5 * 3 + 16 * 5 + 2 * 5) + 4 * 16},
+        {OP_SINKS_BACKWARD, 5, 2 * 2 * 24 * 7 + 4 * 24 + 2 * 2 * 3},
         {OP_SIGMOID, 2, 2 * 16 + 4 * 16},
         {OP_SIGMOID_BACKWARD, 3, 4 * 16 + 4 * 16 + 2 * 16},
     };
@@ -597,6 +660,8 @@ int main(void)
     tcase_add_test(tcase, experts_have_room_for_whole_tiles);
     tcase_add_test(tcase, latent_attention_and_experts_save_what_is_worked_out_by_hand);
     tcase_add_test(tcase, a_gate_of_shared_experts_saves_a_value_a_token);
+    tcase_add_test(tcase, biases_of_experts_keep_the_weights_of_rows);
+    tcase_add_test(tcase, sinks_are_taken_once);
     tcase_add_test(tcase, latent_projections_cost_their_matrices);
     tcase_add_test(tcase, ops_of_experts_move_what_is_worked_out_by_hand);
     tcase_add_test(tcase, what_weights_need_of_experts_is_worked_out_by_hand);

@@ -382,6 +382,7 @@ static const struct {
     {"gpt-j-6b", "rotary embedding of neighbouring pairs"},
     {"olmo-1b", "norms without parameters"},
     {"olmo-2-7b", "norms of what attention and MLP give"},
+    {"gpt-oss-20b", "attention sinks, biases of experts"},
     {"opt-350m", "norms after the sum"},
     {"phi-2", "a bias of the head"},
     {"phi-3-medium", "rope_scaling of another type than llama3"},
