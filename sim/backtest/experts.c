@@ -12,8 +12,8 @@ typedef struct {
 } ExpertShape;
 
 /* DeepSeek-V3: arXiv 2412.19437, sec. 4.2.  Kimi K2: arXiv 2507.20534, table 2.  Qwen3: arXiv
- * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1.  Mixtral: arXiv 2401.04088, table 1, and
- * the configuration of 8x22B.  Grok-1: github.com/xai-org/grok-1, run.py. */
+ * 2505.09388, table 2.  gpt-oss: arXiv 2508.10925, table 1.  Mixtral: arXiv 2401.04088, table 1,
+ * and the configuration of 8x22B.  Grok-1: github.com/xai-org/grok-1, run.py. */
 static const ExpertShape shapes[] = {
     {"deepseekv3", "deepseek_v3", 256, 8, 2048, 2048, .dense = 3, .dense_ffn = 18432, .heads = 128,
      .q_rank = 1536, .kv_rank = 512},

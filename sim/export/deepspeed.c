@@ -78,13 +78,28 @@ static guint64 block_elements(const Plan *plan)
     return largest;
 }
 
+/* Of the root, what is used behind the blocks. */
+static guint64 end_elements(const Model *model)
+{
+    g_autoptr(GArray) params = model_unit_params(model, UNIT_ROOT);
+    guint64 elements = 0;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *param = &g_array_index(params, ParamShape, i);
+
+        if ((param->role >= PARAM_PROJECT_OUT && param->role <= PARAM_HEAD_BIAS) ||
+            (param->role == PARAM_EMBEDDING && model->tied))
+            elements += param->rows * param->cols;
+    }
+    return elements;
+}
+
 /* How many elements may come before a parameter's next use for it to stay gathered.  Between the
  * last block's forward and backward lie the final norm and the head, twice; between the forward and
  * backward of a recomputed block that block, twice. */
 static guint64 reuse_distance(const Plan *plan, guint64 block)
 {
-    const guint norm = (plan->model->features & FEATURE_NORM_BIAS) != 0 ? 2 : 1;
-    const guint64 end = (guint64)plan->model->hidden * (norm + (guint64)plan->model->vocab);
+    const guint64 end = end_elements(plan->model);
     const guint64 kept =
         (plan->sharding.keep_root ? 2 * end : 0) + (plan->sharding.keep_last ? 2 * block : 0);
 

@@ -50,9 +50,9 @@ static const Module gptj_block[] = {
 static const Module opt_before[] = {
     EMBEDDING("model.decoder.embed_tokens"),
     MATRIX(PARAM_POSITIONS, "model.decoder.embed_positions", DIM_POSITIONS, DIM_HIDDEN),
-    MATRIX(PARAM_OTHER, "model.decoder.project_out", DIM_EMBEDDING, DIM_HIDDEN,
+    MATRIX(PARAM_PROJECT_OUT, "model.decoder.project_out", DIM_EMBEDDING, DIM_HIDDEN,
            .when = FEATURE_EMBED_PROJECTED),
-    MATRIX(PARAM_OTHER, "model.decoder.project_in", DIM_HIDDEN, DIM_EMBEDDING,
+    MATRIX(PARAM_PROJECT_IN, "model.decoder.project_in", DIM_HIDDEN, DIM_EMBEDDING,
            .when = FEATURE_EMBED_PROJECTED),
     VECTOR(PARAM_FINAL_NORM, "model.decoder.final_layer_norm", DIM_HIDDEN,
            .unless = FEATURE_POST_NORM, .bias = FEATURE_NORM_BIAS),
@@ -64,15 +64,20 @@ static const Module opt_after[] = {
     END_OF_LIST,
 };
 
+/* Of 350M alone after the sum. */
+#define OPT_NORMS(before, after, name)                                                             \
+    VECTOR(before, name, DIM_HIDDEN, .unless = FEATURE_POST_NORM, .bias = FEATURE_NORM_BIAS),      \
+        VECTOR(after, name, DIM_HIDDEN, .when = FEATURE_POST_NORM, .bias = FEATURE_NORM_BIAS)
+
 static const Module opt_block[] = {
     MATRIX(PARAM_K, "self_attn.k_proj", DIM_KV, DIM_HIDDEN, .bias = FEATURE_QKV_BIAS),
     MATRIX(PARAM_V, "self_attn.v_proj", DIM_KV, DIM_HIDDEN, .bias = FEATURE_QKV_BIAS),
     MATRIX(PARAM_Q, "self_attn.q_proj", DIM_QUERY, DIM_HIDDEN, .bias = FEATURE_QKV_BIAS),
     MATRIX(PARAM_O, "self_attn.out_proj", DIM_HIDDEN, DIM_QUERY, .bias = FEATURE_O_BIAS),
-    NORM(PARAM_INPUT_NORM, "self_attn_layer_norm"),
+    OPT_NORMS(PARAM_INPUT_NORM, PARAM_ATTENTION_NORM, "self_attn_layer_norm"),
     MATRIX(PARAM_UP, "fc1", DIM_FFN, DIM_HIDDEN, .bias = FEATURE_MLP_BIAS),
     MATRIX(PARAM_DOWN, "fc2", DIM_HIDDEN, DIM_FFN, .bias = FEATURE_MLP_BIAS),
-    NORM(PARAM_POST_NORM, "final_layer_norm"),
+    OPT_NORMS(PARAM_POST_NORM, PARAM_MLP_NORM, "final_layer_norm"),
     END_OF_LIST,
 };
 

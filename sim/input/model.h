@@ -16,6 +16,10 @@ typedef enum {
     PARAM_POSITIONS,  /* (positions, hidden), learned */
     PARAM_EMBED_NORM, /* of what the embedding gives */
     PARAM_EMBED_NORM_BIAS,
+    PARAM_PROJECT_IN, /* (hidden, embedding), where an embedding has another width */
+    PARAM_PROJECT_IN_BIAS,
+    PARAM_PROJECT_OUT, /* (embedding, hidden), before the head */
+    PARAM_PROJECT_OUT_BIAS,
     PARAM_FINAL_NORM,
     PARAM_FINAL_NORM_BIAS,
     PARAM_HEAD, /* absent when tied */
@@ -42,8 +46,9 @@ typedef enum {
     PARAM_KV_UP_BIAS,
     PARAM_O,
     PARAM_O_BIAS,
-    PARAM_ATTENTION_NORM, /* of what attention gives */
-    PARAM_POST_NORM,      /* before the MLP */
+    PARAM_ATTENTION_NORM, /* of what attention gives, or of its sum with x */
+    PARAM_ATTENTION_NORM_BIAS,
+    PARAM_POST_NORM, /* before the MLP */
     PARAM_POST_NORM_BIAS,
     PARAM_GATE,
     PARAM_GATE_BIAS,
@@ -51,8 +56,9 @@ typedef enum {
     PARAM_UP_BIAS,
     PARAM_DOWN,
     PARAM_DOWN_BIAS,
-    PARAM_MLP_NORM, /* of what the MLP gives */
-    PARAM_ROUTER,   /* (experts, hidden) */
+    PARAM_MLP_NORM, /* of what the MLP gives, or of its sum with x */
+    PARAM_MLP_NORM_BIAS,
+    PARAM_ROUTER, /* (experts, hidden) */
     PARAM_ROUTER_BIAS,
     PARAM_SHARED_GATE, /* of the shared experts, which are one MLP */
     PARAM_SHARED_GATE_BIAS,
@@ -81,7 +87,7 @@ enum {
     FEATURE_BARE_NORM = 1 << 2,    /* norms have no parameters at all */
     FEATURE_NORM_OFFSET = 1 << 3,  /* norms multiply by 1 + weight */
     FEATURE_OUTPUT_NORMS = 1 << 4, /* norms on what attention and MLP give */
-    FEATURE_POST_NORM = 1 << 5,    /* norms after the sum; no final norm */
+    FEATURE_POST_NORM = 1 << 5,    /* norms after the sum, not before; no final norm */
     FEATURE_QK_NORM = 1 << 6,      /* norms of queries and keys */
     FEATURE_QKV_BIAS = 1 << 7,
     FEATURE_O_BIAS = 1 << 8,

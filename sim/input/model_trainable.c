@@ -2,30 +2,29 @@
 #include "sim/base/error.h"
 #include "sim/input/model.h"
 
-/* What the kernels lack.  Programs have all but what is @unplanned: as another op of the same sizes
- * or for nothing, as it is folded into one. */
+/* What the kernels lack.  Programs have it: as another op of the same sizes, or for nothing, as it
+ * is folded into one. */
 static const struct {
     guint32 feature;
     const char *what;
-    gboolean unplanned;
 } untrained[] = {
-    {FEATURE_BARE_NORM, "norms without parameters", FALSE},
-    {FEATURE_NORM_OFFSET, "norms that multiply by 1 + weight", FALSE},
-    {FEATURE_OUTPUT_NORMS, "norms of what attention and MLP give", FALSE},
-    {FEATURE_POST_NORM, "norms after the sum", TRUE},
-    {FEATURE_QK_NORM, "norms of queries and keys", FALSE},
-    {FEATURE_HEAD_BIAS, "a bias of the head", FALSE},
-    {FEATURE_PARTIAL_ROPE, "rotary embedding of a part of each head", FALSE},
-    {FEATURE_ROPE_PAIRS, "rotary embedding of neighbouring pairs", FALSE},
-    {FEATURE_ROPE_SCALED, "rope_scaling of another type than llama3", FALSE},
-    {FEATURE_ALIBI, "ALiBi", FALSE},
-    {FEATURE_PARALLEL, "attention and MLP in parallel", FALSE},
-    {FEATURE_EMBED_SCALED, "a scaled embedding", FALSE},
-    {FEATURE_EMBED_NORM, "a norm of the embedding", FALSE},
-    {FEATURE_EMBED_PROJECTED, "an embedding of another width", TRUE},
-    {FEATURE_LOGITS_CHANGED, "capped or scaled logits", FALSE},
-    {FEATURE_LATENT, "latent attention", FALSE},
-    {FEATURE_EXPERTS, "mixture of experts", FALSE},
+    {FEATURE_BARE_NORM, "norms without parameters"},
+    {FEATURE_NORM_OFFSET, "norms that multiply by 1 + weight"},
+    {FEATURE_OUTPUT_NORMS, "norms of what attention and MLP give"},
+    {FEATURE_POST_NORM, "norms after the sum"},
+    {FEATURE_QK_NORM, "norms of queries and keys"},
+    {FEATURE_HEAD_BIAS, "a bias of the head"},
+    {FEATURE_PARTIAL_ROPE, "rotary embedding of a part of each head"},
+    {FEATURE_ROPE_PAIRS, "rotary embedding of neighbouring pairs"},
+    {FEATURE_ROPE_SCALED, "rope_scaling of another type than llama3"},
+    {FEATURE_ALIBI, "ALiBi"},
+    {FEATURE_PARALLEL, "attention and MLP in parallel"},
+    {FEATURE_EMBED_SCALED, "a scaled embedding"},
+    {FEATURE_EMBED_NORM, "a norm of the embedding"},
+    {FEATURE_EMBED_PROJECTED, "an embedding of another width"},
+    {FEATURE_LOGITS_CHANGED, "capped or scaled logits"},
+    {FEATURE_LATENT, "latent attention"},
+    {FEATURE_EXPERTS, "mixture of experts"},
 };
 
 /* The same of parameters that no feature tells of. */
@@ -76,9 +75,6 @@ char *model_unplannable(const Model *model)
 {
     g_autoptr(GString) list = g_string_new(NULL);
 
-    for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
-        if (untrained[i].unplanned && (model->features & untrained[i].feature) != 0)
-            append(list, untrained[i].what);
     append_odd_norms(list, model);
     if (list->len == 0)
         append_unread(list, model);

@@ -24,8 +24,9 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
 
 /* Over which ranks the gradient of a parameter with copies is still to be summed: those that hold
  * the same keys and values see different queries, the norms of queries and keys different heads,
- * the shared experts' scale different columns of what it scales; with tokens split (@sequence), norms and positions see different tokens.  Biases that are added
- * to a sum over ranks see all tokens everywhere. */
+ * the shared experts' scale different columns of what it scales; with tokens split (@sequence),
+ * norms and positions see different tokens.  Biases that are added to a sum over ranks see all
+ * tokens everywhere. */
 typedef enum { SUM_NONE, SUM_OVER_KV, SUM_OVER_TP } PartialSum;
 
 PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence);

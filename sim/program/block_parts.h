@@ -15,7 +15,8 @@ typedef struct {
     guint partial; /* (N, C): partial sums of this rank's part of a matrix */
 } TpTensors;
 
-/* Where what a half gives is normed before it is added. */
+/* Where what a half gives is normed before it is added, or its sum with x: @given is the norm's
+ * input. */
 typedef struct {
     ParamRole param;
     guint given, stats;
@@ -70,9 +71,21 @@ static inline gboolean block_is_parallel(const Builder *builder)
     return (builder->local.features & FEATURE_PARALLEL) != 0;
 }
 
-static inline gboolean block_has_output_norms(const Builder *builder)
+/* What a half gives is normed before it is added. */
+static inline gboolean block_norms_given(const Builder *builder)
 {
     return (builder->local.features & FEATURE_OUTPUT_NORMS) != 0;
+}
+
+/* The sum with what a half gives is normed, and goes on as that; no norm comes before a half. */
+static inline gboolean block_norms_sums(const Builder *builder)
+{
+    return (builder->local.features & FEATURE_POST_NORM) != 0;
+}
+
+static inline gboolean block_has_output_norms(const Builder *builder)
+{
+    return block_norms_given(builder) || block_norms_sums(builder);
 }
 
 /* In parallel one norm may serve both halves. */

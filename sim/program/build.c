@@ -13,8 +13,9 @@ static gboolean has_root_param(const Builder *builder, ParamRole role)
     case PARAM_POSITIONS:
     case PARAM_EMBED_NORM:
     case PARAM_EMBED_NORM_BIAS:
+    case PARAM_PROJECT_IN:
         return builder->has_embedding;
-    default: /* the final norm, the head */
+    default: /* the final norm, the head and what comes before it */
         return builder->has_head;
     }
 }

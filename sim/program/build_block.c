@@ -120,7 +120,7 @@ static guint given_normed(const Emit *to, const BlockTensors *t, const ResidualS
  * (N, C) with the copy and the norm; five if the norm added, which would round twice. */
 static gint given_by_half(const Emit *to, const BlockTensors *t, const ResidualSum *sum)
 {
-    if (block_has_output_norms(to->builder))
+    if (block_norms_given(to->builder))
         return (gint)given_normed(to, t, sum);
     if (to->builder->tp == 1) {
         emit_copy(to, sum->x, sum->y, sum->y_shift);
@@ -141,6 +141,25 @@ static void add_to_residual(const Emit *to, const BlockTensors *t, const Residua
 
     if (given != NO_TENSOR)
         emit_sum(to, sum->x, (guint)given, sum->y, sum->y_shift);
+}
+
+/* y := norm(x + input W^T), in the order of the equation. */
+static void add_and_norm(const Emit *to, const BlockTensors *t, const ResidualSum *sum, guint y)
+{
+    const OutputNorm *norm = sum->norm;
+
+    if (to->builder->tp == 1) {
+        emit_copy(to, sum->x, norm->given, 0);
+        emit_linear(to, sum->weight, sum->input, norm->given, ACCESS_UPDATE);
+        emit_norm(to, norm->given, norm->param, y, norm->stats);
+        return;
+    }
+    emit_linear(to, sum->weight, sum->input, t->tp.partial, ACCESS_WRITE);
+    const guint given = emit_reduce_partial(to, t->tp.partial, t->tp.given);
+    const AddedNorm added = {sum->x, given, norm->given, y, norm->stats};
+
+    emit_sum_bias(to, sum->weight, given);
+    emit_added_norm(to, &added, norm->param);
 }
 
 /* The next copy of x := x + what both halves give: one reduction for both. */
@@ -173,8 +192,11 @@ static Norm input_norm(const Emit *to, const BlockTensors *t)
     return (Norm){to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
 }
 
-static Norm post_norm(const BlockTensors *t)
+/* What makes the MLP's input of x: where sums are normed that is what mid is. */
+static Norm post_norm(const Emit *to, const BlockTensors *t)
 {
+    if (block_norms_sums(to->builder))
+        return (Norm){t->attended.given, t->attended.stats, t->attended.param};
     return (Norm){t->mid, t->rstd2, PARAM_POST_NORM};
 }
 
@@ -250,11 +272,22 @@ static void sparse_half(const Emit *to, const BlockTensors *t, guint local, cons
     add_to_residual(to, t, fed);
 }
 
+/* The same halves with norms of sums.  What goes on is copied: computed again, the norm must not
+ * write where another block's input may lie by then. */
+static void norm_sums(const Emit *to, const BlockTensors *t, const ResidualSum *attended,
+                      const ResidualSum *fed)
+{
+    add_and_norm(to, t, attended, t->mid);
+    feed_forward(to, t, whole(to, t, t->mid));
+    add_and_norm(to, t, fed, t->tp.local);
+    emit_copy(to, t->tp.local, fed->y, fed->y_shift);
+}
+
 static void block_forward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(to, t);
     const guint x = to->builder->residual;
-    const Norm post = post_norm(t);
+    const Norm post = post_norm(to, t);
     const ResidualSum attended = {&w.o, t->attention.o, x, t->mid, 0, &t->attended};
     const ResidualSum fed = {&w.down, t->h, t->mid, x, 1, &t->fed}; /* the next copy */
     guint read = attention_input(to, t);
@@ -265,6 +298,10 @@ static void block_forward(const Emit *to, const BlockTensors *t)
             read = whole(to, t, normed_local(to, t, &post));
         feed_forward(to, t, read);
         add_both(to, t, &w);
+        return;
+    }
+    if (block_norms_sums(to->builder)) {
+        norm_sums(to, t, &attended, &fed);
         return;
     }
     const guint local = added_normed(to, t, &attended, &post);
@@ -301,7 +338,7 @@ static void local_norm_backward(const Emit *to, const Norm *norm, guint dy)
     const guint dx = to->builder->residual_gradient;
     const NormBackward backward = {dy, norm->x, norm->rstd, dx, ACCESS_UPDATE};
 
-    if (emit_has_norm(to->builder, norm->param))
+    if (emit_has_norm(to->builder, norm->param) && !block_norms_sums(to->builder))
         emit_norm_backward(to, &backward, norm->param);
     else
         emit_add(to, dy, dx, 0);
@@ -314,14 +351,15 @@ static void norm_backward(const Emit *to, const BlockTensors *t, const Norm *nor
 }
 
 /* The residual stream's gradient as the matrices of a half read it: before its output norm, of all
- * tokens, and where backward for weights comes later a copy, as the stream itself goes on. */
+ * tokens, and where backward for weights comes later a copy, as the stream itself goes on.  Through
+ * a norm of sums the stream itself passes, in place. */
 static void take_gradient(const Emit *to, const BlockTensors *t, const OutputNorm *norm, guint dy)
 {
     const gboolean sequence = to->builder->sequence;
     guint dx = to->builder->residual_gradient;
 
     if (block_has_output_norms(to->builder)) {
-        const guint dgiven = sequence ? t->dgiven : dy;
+        const guint dgiven = block_norms_sums(to->builder) ? dx : sequence ? t->dgiven : dy;
         const NormBackward backward = {dx, norm->given, norm->stats, dgiven, ACCESS_WRITE};
 
         emit_norm_backward(to, &backward, norm->param);
@@ -371,7 +409,7 @@ static void output_backward(const Emit *to, const Emit *weights, const BlockTens
 /* Of the second half: dx holds the gradient of the block's output on entry, of mid on exit. */
 static void feed_forward_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
-    const Norm post = post_norm(t);
+    const Norm post = post_norm(to, t);
 
     take_gradient(to, t, &t->fed, t->dfed);
     down_backward(to, weights, t);
@@ -382,7 +420,7 @@ static void feed_forward_backward(const Emit *to, const Emit *weights, const Blo
 /* The same with experts, whose own backward has left the gradients of the rows that it was sent. */
 static void sparse_half_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
-    const Norm post = post_norm(t);
+    const Norm post = post_norm(to, t);
     const guint dx = t->experts.dx;
 
     if (t->ffn > 0) {
@@ -430,7 +468,7 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
 /* All that reads the block's gradient comes before the first norm adds to it. */
 static void parallel_backward(const Emit *to, const Emit *weights, const BlockTensors *t)
 {
-    const Norm input = input_norm(to, t), post = post_norm(t);
+    const Norm input = input_norm(to, t), post = post_norm(to, t);
     const gboolean two = block_has_second_input(to->builder);
     guint read;
 

@@ -3,7 +3,7 @@
  * one. The normed inputs and what SwiGLU or GELU gives are computed again in the backward pass:
  * they cost one memory-bound pass each and would take 2 C + F per token and block.  Where the
  * halves are parallel there is no mid, and no rstd2 where one norm serves both; norms of what a
- * half gives save that. */
+ * half gives save that, those of sums the sums: mid is made again. */
 #include "sim/program/block_parts.h"
 
 /* Of the blocks whose tensors are added. */
@@ -21,7 +21,7 @@ static TpTensors add_tp_tensors(Builder *builder, guint whole)
         tp.partial = emit_activation(builder, "partial", NO_SPACE, builder->local.hidden);
     if (builder->sequence)
         tp.local = emit_local_activation(builder, "local", NO_SPACE);
-    if (builder->sequence || block_has_output_norms(builder))
+    if (builder->sequence || block_norms_given(builder))
         tp.given = emit_local_activation(builder, "given", NO_SPACE);
     return tp;
 }
@@ -47,7 +47,7 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
         tensors->dmid = block_is_parallel(builder)
                             ? tensors->dfed
                             : emit_activation(builder, "dmid", weights, hidden);
-    } else if (builder->sequence || block_has_output_norms(builder)) {
+    } else if (builder->sequence || block_norms_given(builder)) {
         tensors->dfed = tensors->dmid = emit_activation(builder, "dgathered", NO_SPACE, hidden);
     }
 }
@@ -62,7 +62,7 @@ static void add_output_norms(Builder *builder, BlockTensors *tensors, guint save
                      emit_norm_stats(builder, "attended_rstd", saved, PARAM_ATTENTION_NORM)};
     tensors->fed = (OutputNorm){PARAM_MLP_NORM, emit_local_activation(builder, "fed", saved),
                                 emit_norm_stats(builder, "fed_rstd", saved, PARAM_MLP_NORM)};
-    if (builder->sequence)
+    if (builder->sequence && block_norms_given(builder))
         tensors->dgiven = emit_local_activation(builder, "dgiven", NO_SPACE);
 }
 
@@ -119,6 +119,14 @@ static guint add_stats(Builder *builder, const char *name, guint space, ParamRol
     return emit_has_norm(builder, param) ? emit_norm_stats(builder, name, space, param) : 0;
 }
 
+/* What the second half adds to. */
+static guint add_mid(Builder *builder, guint saved)
+{
+    if (block_is_parallel(builder))
+        return builder->residual;
+    return emit_local_activation(builder, "mid", block_norms_sums(builder) ? NO_SPACE : saved);
+}
+
 BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
 {
     builder->lot = lot;
@@ -133,8 +141,7 @@ BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
         .ffn = ffn,
         .rstd1 = add_stats(builder, "rstd1", saved, PARAM_INPUT_NORM),
         .attention = add_attention_tensors(builder),
-        .mid = block_is_parallel(builder) ? builder->residual
-                                          : emit_local_activation(builder, "mid", saved),
+        .mid = add_mid(builder, saved),
         .rstd2 = block_has_second_input(builder)
                      ? add_stats(builder, "rstd2", saved, PARAM_POST_NORM)
                      : 0,

@@ -309,13 +309,16 @@ static Factor weight_factor(const Emit *to, const Linear *weight)
 {
     const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
     const gint param = to->builder->param[weight->param];
-    const gboolean sparse = weight->param >= PARAM_ROUTER; /* where a dense block has others */
+    const char *of = weight->param < PARAM_INPUT_NORM ? "root."
+                     : weight->param >= PARAM_ROUTER
+                         ? "sparse." /* where a dense block has others */
+                         : "";
     const Factor source = {to->weights, param};
 
     if (!rounds_factors(to) || to->builder->spec->sharding->gather_fp8)
         return source;
-    g_autofree char *name = g_strdup_printf("weight.%s%d.fp8", sparse ? "sparse." : "",
-                                            sparse ? (gint)weight->param : param);
+    g_autofree char *name =
+        g_strdup_printf("weight.%s%d.fp8", of, *of != '\0' ? (gint)weight->param : param);
     return round_factor(to, source, name, elements);
 }
 

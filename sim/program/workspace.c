@@ -116,8 +116,8 @@ guint op_attention_scratch(OpKind kind)
 gboolean op_library_attention(const Op *op)
 {
     return (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_BACKWARD) &&
-           !op_has_positions(op) && op->dtype == DTYPE_BF16 &&
-           op->dtype_out == DTYPE_BF16 && op_value_dim(op) == op->sizes.head_dim;
+           !op_has_positions(op) && op->dtype == DTYPE_BF16 && op->dtype_out == DTYPE_BF16 &&
+           op_value_dim(op) == op->sizes.head_dim;
 }
 
 const char *op_attention_row(OpKind kind, gboolean by_library)

@@ -116,12 +116,14 @@ guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strat
     return calls + (guint64)(num - num_kept) * gathers * stage->micro_batches;
 }
 
-/* For the embedding, and for the head; where the embedding is normed, for its backward pass too. */
+/* For the embedding, and for the head; where the embedding is normed or projected, for its backward
+ * pass too. */
 guint64 stage_root_gathers(const Stage *stage)
 {
     const Model *model = stage->spec->model;
     const gboolean kept = sharding_unit_kept(stage->spec->sharding, ROOT_UNIT, model->layers);
-    const guint normed = (model->features & FEATURE_EMBED_NORM) != 0 ? 1 : 0;
+    const guint32 again = FEATURE_EMBED_NORM | FEATURE_EMBED_PROJECTED;
+    const guint normed = (model->features & again) != 0 ? 1 : 0;
     const Strategy strategy = stage->shape->root_strategy;
     const guint64 micro_batches = stage->micro_batches;
 

@@ -60,6 +60,18 @@ static const struct {
      4 * 32 + 128, 4 + 2},
     {"phi", "{\"model_type\": \"phi\", " FAMILY_SIZES "\"tie_word_embeddings\": false}",
      4 * 32 + 48, 4 + 2},
+    /* both sums in place of mid; an embedding of another width, with and without a final norm */
+    {"opt-350m",
+     "{\"model_type\": \"opt\", " FAMILY_SIZES "\"ffn_dim\": 48, \"word_embed_proj_dim\": 20, "
+     "\"do_layer_norm_before\": false}",
+     4 * 32 + 2 * 32 + 48, 4 + 2 * 2},
+    {"opt, projected",
+     "{\"model_type\": \"opt\", " FAMILY_SIZES "\"ffn_dim\": 48, \"word_embed_proj_dim\": 20, "
+     "\"tie_word_embeddings\": false}",
+     4 * 32 + 32 + 48, 4 + 2 * 2},
+    {"opt, normed sums",
+     "{\"model_type\": \"opt\", " FAMILY_SIZES "\"ffn_dim\": 48, \"do_layer_norm_before\": false}",
+     4 * 32 + 2 * 32 + 48, 4 + 2 * 2},
 };
 
 /* With experts, or latent attention; all blocks with experts, or some. */

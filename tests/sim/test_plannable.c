@@ -1,8 +1,8 @@
 /* Programs of models that no kernel runs yet. */
 #include "tests/sim/family_case.h"
 
-/* All parameters of the ranks of a tp group, each once. */
-static double program_parameters(const Program *program, guint tp)
+/* All parameters of the ranks of a tp group, each once, and of all that share experts. */
+static double program_parameters(const Program *program, guint tp, guint ep)
 {
     double elements = 0;
 
@@ -10,8 +10,9 @@ static double program_parameters(const Program *program, guint tp)
         const UnitClass *unit = program_unit(program, u);
 
         for (guint p = 0; p < unit->map->num_params; p++)
-            elements += (double)(unit->map->params[p].rows * unit->map->params[p].cols) *
-                        unit->count * tp / unit->map->params[p].copies;
+            elements +=
+                (double)(unit->map->params[p].rows * unit->map->params[p].cols) * unit->count *
+                (unit->kind == UNIT_EXPERTS ? ep : (double)tp / unit->map->params[p].copies);
     }
     return elements;
 }
@@ -37,7 +38,7 @@ START_TEST(a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_h
     g_autoptr(Program) program = case_build(&one);
     const guint64 tokens = 2 * 8;
 
-    ck_assert_double_eq(program_parameters(program, 1), (double)model_parameters(model));
+    ck_assert_double_eq(program_parameters(program, 1, 1), (double)model_parameters(model));
     ck_assert_uint_eq(saved_bytes(program),
                       tokens * (2 * families[_i].values + 4 * families[_i].statistics));
 }
@@ -60,7 +61,31 @@ START_TEST(tensor_parallel_ranks_hold_the_model_together)
         one.sequence_parallel = sequence == 1;
         g_autoptr(Program) program = case_build(&one);
 
-        ck_assert_double_eq(program_parameters(program, 2), (double)model_parameters(model));
+        ck_assert_double_eq(program_parameters(program, 2, 1), (double)model_parameters(model));
+    }
+}
+END_TEST
+
+/* Of any layout, stages included: both copies of an embedding that is tied over them are one. */
+START_TEST(ranks_of_random_layouts_hold_the_model_together)
+{
+    const guint index = (guint)_i, num = G_N_ELEMENTS(families);
+    g_autoptr(Model) model = index < num ? family_model(index) : expert_model(index - num);
+    g_autoptr(GRand) random = g_rand_new_with_seed(381 + index);
+
+    for (guint i = 0; i < 12; i++) {
+        const Case one = case_random_4d(random, model);
+        const ProgramSpec spec = case_spec(&one);
+        g_autofree char *text = case_text(&one);
+        double elements = 0;
+
+        for (guint stage = 0; stage < spec.layout.size[AXIS_PP]; stage++) {
+            g_autoptr(Program) program = program_build(&spec, stage);
+
+            elements +=
+                program_parameters(program, spec.layout.size[AXIS_TP], layout_ep(&spec.layout));
+        }
+        ck_assert_msg(elements == (double)model_parameters(model), "%s: %.0f", text, elements);
     }
 }
 END_TEST
@@ -207,6 +232,52 @@ START_TEST(rotation_touches_what_is_rotated)
 }
 END_TEST
 
+/* Of the op on the embedding's or the head's matrix: half of 256 words, on each of two ranks. */
+static guint64 embed_columns(const Program *program, const char *segment, OpKind kind)
+{
+    const Segment *of = program_segment(program, (guint)find_segment(program, segment));
+
+    for (guint i = 0; i < of->num_ops; i++) {
+        const OpSizes *s = &of->ops[i].sizes;
+
+        if (of->ops[i].kind == kind && (s->in == 128 || s->out == 128))
+            return s->in == 128 ? s->out : s->in;
+    }
+    ck_abort_msg("no %s in %s", op_kind_name(kind), segment);
+}
+
+/* An embedding of 20 for a stream of 32: words are looked up and predicted in 20, of 256 words; the
+ * stream keeps 32.  Gathers of tokens and sums over tp are of 20 there: over 2 ranks with 16
+ * tokens, half of 16 x 20 values, in all 2 + 2 reductions (the look-up again for backward) and 2
+ * gathers. */
+START_TEST(a_projected_embedding_is_looked_up_and_predicted_in_its_own_width)
+{
+    g_autoptr(Model) model = family_model(14);
+    Case one = case_of(model, 1, 1, 1);
+    guint64 bytes[NUM_VOLUMES], whole[NUM_VOLUMES];
+
+    ck_assert_uint_eq(model->embedding, 20);
+    one.layout.size[AXIS_TP] = 2;
+    one.sequence_parallel = TRUE;
+    g_autoptr(Program) program = case_build(&one);
+    ck_assert_uint_eq(embed_columns(program, "embed.forward", OP_EMBED), 20);
+    ck_assert_uint_eq(embed_columns(program, "embed.backward", OP_EMBED_BACKWARD), 20);
+    ck_assert_uint_eq(embed_columns(program, "head", OP_HEAD_LOSS), 20);
+    program_volume(program, bytes);
+
+    g_autoptr(Model) wide = family_model(16); /* the same in 32, with no projection */
+    one = case_of(wide, 1, 1, 1);
+    one.layout.size[AXIS_TP] = 2;
+    one.sequence_parallel = TRUE;
+    g_autoptr(Program) other = case_build(&one);
+    program_volume(other, whole);
+    const guint64 narrow = 16 * 20 / 2 * 2, full = 16 * 32 / 2 * 2; /* bytes of bf16 */
+    ck_assert_uint_eq(whole[VOLUME_ALL_GATHER] - bytes[VOLUME_ALL_GATHER], 2 * (full - narrow));
+    ck_assert_uint_eq(whole[VOLUME_REDUCE_SCATTER] - bytes[VOLUME_REDUCE_SCATTER],
+                      2 * full - 3 * narrow);
+}
+END_TEST
+
 /* Halves in parallel leave one sum to reduce, not two; their gradients too where one norm serves
  * both. */
 START_TEST(parallel_halves_are_reduced_at_once)
@@ -245,12 +316,15 @@ int main(void)
     tcase_add_loop_test(
         tcase, a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand, 0, num);
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
+    tcase_add_loop_test(tcase, ranks_of_random_layouts_hold_the_model_together, 0,
+                        num + (int)G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, windows_leave_the_pairs_inside_them, 0, 2);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);
     tcase_add_loop_test(tcase, each_tensor_of_a_ring_is_written_and_read, 0,
                         num + (int)G_N_ELEMENTS(expert_cases));
     tcase_add_test(tcase, rotation_touches_what_is_rotated);
+    tcase_add_test(tcase, a_projected_embedding_is_looked_up_and_predicted_in_its_own_width);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
