@@ -262,9 +262,10 @@ static gboolean write_experts(Export *export, GError **error)
                            experts->count, experts->top_k, experts->ffn);
     write_sparse_blocks(export);
     if (has(model, FEATURE_SHARED_EXPERTS))
-        g_string_append_printf(export->text,
-                               "--moe-shared-expert-intermediate-size %" G_GUINT64_FORMAT "\n",
-                               experts->shared_ffn);
+        g_string_append_printf(
+            export->text, "--moe-shared-expert-intermediate-size %" G_GUINT64_FORMAT "\n%s",
+            experts->shared_ffn,
+            has(model, FEATURE_SHARED_SCALE) ? "--moe-shared-expert-gate\n" : "");
     return write_routing(export, &routing, error);
 }
 

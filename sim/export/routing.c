@@ -13,6 +13,7 @@ static const struct {
     gboolean fixed; /* the file can't say otherwise */
 } families[] = {
     {"mixtral", {.normalised = TRUE, .scale = 1}, TRUE},
+    {"qwen2_moe", {.scale = 1}, FALSE},
     {"qwen3_moe", {.scale = 1}, FALSE},
     {"deepseek_v2", {.scale = 1, .group_best = 1}, FALSE},
     {"deepseek_v3",

@@ -35,7 +35,8 @@ static const Module qwen_experts[] = {
     SHARED(PARAM_SHARED_GATE, "mlp.shared_expert.gate_proj", DIM_SHARED_FFN, DIM_HIDDEN),
     SHARED(PARAM_SHARED_UP, "mlp.shared_expert.up_proj", DIM_SHARED_FFN, DIM_HIDDEN),
     SHARED(PARAM_SHARED_DOWN, "mlp.shared_expert.down_proj", DIM_HIDDEN, DIM_SHARED_FFN),
-    SHARED(PARAM_SHARED_SCALE, "mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN),
+    MATRIX(PARAM_SHARED_SCALE, "mlp.shared_expert_gate", DIM_ONE, DIM_HIDDEN,
+           .where = IN_EXPERT_BLOCKS, .when = FEATURE_SHARED_SCALE),
     END_OF_LIST,
 };
 
@@ -267,7 +268,8 @@ const ModelFamily expert_families[] = {
         .keys = &qwen_moe_keys,
         LLAMA_TENSORS,
         .block = {llama_attention, qwen_experts, dense_mlp, llama_norms},
-        .features = expert_features | FEATURE_QKV_BIAS | FEATURE_SHARED_EXPERTS,
+        .features =
+            expert_features | FEATURE_QKV_BIAS | FEATURE_SHARED_EXPERTS | FEATURE_SHARED_SCALE,
         .read_more = read_qwen_moe,
         .max_seq = 32768,
         .sliding_window = 4096,

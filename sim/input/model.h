@@ -112,6 +112,7 @@ enum {
     FEATURE_EXPERTS = 1 << 27,
     FEATURE_SHARED_EXPERTS = 1 << 28,
     FEATURE_QK_NORM_OF_ALL = 1 << 29, /* those norms are over all heads at once */
+    FEATURE_SHARED_SCALE = 1 << 30,   /* a gate of what shared experts give */
 };
 
 typedef enum {

@@ -25,6 +25,7 @@ static const struct {
     {FEATURE_LOGITS_CHANGED, "capped or scaled logits"},
     {FEATURE_LATENT, "latent attention"},
     {FEATURE_EXPERTS, "mixture of experts"},
+    {FEATURE_SHARED_SCALE, "a gate of what shared experts give"},
 };
 
 /* The same of parameters that no feature tells of. */
@@ -34,7 +35,6 @@ static const struct {
     const char *what;
 } untrained_params[] = {
     {UNIT_SPARSE, PARAM_SINKS, "attention sinks"},
-    {UNIT_SPARSE, PARAM_SHARED_SCALE, "a gate of what shared experts give"},
     {UNIT_EXPERTS, PARAM_EXPERT_DOWN_BIAS, "biases of experts"},
 };
 

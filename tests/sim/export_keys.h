@@ -321,6 +321,8 @@ static const Key megatron_keys[] = {
     {"--exp-avg-sq-dtype", IS_STRING},
     {"--use-rope-scaling", IS_FLAG},
     {"--rope-scaling-factor", IS_NUMBER},
+    {"--add-qkv-bias", IS_FLAG},
+    {"--moe-shared-expert-gate", IS_FLAG},
     {NULL, IS_FLAG},
 };
 

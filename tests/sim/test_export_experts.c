@@ -95,6 +95,13 @@ static const struct {
      1,
      {"--moe-layer-freq [0]*1+([1]+[0]*1)*2+[1]+[0]*0\n", "--moe-router-pre-softmax\n"},
      {NULL}},
+    {"qwen1.5-moe-a2.7b",
+     "megatron",
+     4,
+     1,
+     {"--moe-shared-expert-intermediate-size 5632\n--moe-shared-expert-gate\n",
+      "--moe-router-pre-softmax\n", "--disable-bias-linear\n--add-qkv-bias\n"},
+     {"qk-layernorm"}},
 
     {"qwen3-30b-a3b",
      "torchtitan",
@@ -116,6 +123,9 @@ static const struct {
      1,
      {"Qwen3MoeDecoderLayer", "a block's experts are gathered with the rest of it"},
      {NULL}},
+    {"qwen1.5-moe-a2.7b", "accelerate", 1, 1, {"Qwen2MoeDecoderLayer"}, {NULL}},
+    {"gpt-oss-20b", "accelerate", 1, 1, {"GptOssDecoderLayer"}, {NULL}},
+    {"opt-350m", "accelerate", 1, 1, {"OPTDecoderLayer"}, {"experts"}},
     {"gemma-2-9b", "accelerate", 1, 1, {"Gemma2DecoderLayer"}, {"experts"}},
     {"gemma-2-9b", "deepspeed", 1, 1, {"\"stage\" : 3"}, {"expert"}},
     {"qwen3-8b", "torchtitan", 1, 2, {"name = \"qwen3\"\nflavor = \"8B\"\n"}, {"expert_"}},
@@ -210,6 +220,12 @@ static const struct {
     {"gemma-2-9b", "torchtitan", 1, 1, "model.model_type = gemma2: there is no word for norms"},
     {"gemma-2-9b", "megatron", 1, 1, "model.model_type = gemma2: there is no word for norms"},
     {"mixtral-8x7b", "accelerate", 2, 1, "layout.ep = 2: it has no expert parallelism"},
+    {"gpt-oss-20b", "megatron", 4, 1,
+     "there is no word for attention sinks, biases of experts, blocks with and without a window"},
+    {"gpt-oss-20b", "torchtitan", 4, 1, "there is no word for attention sinks"},
+    {"gpt-oss-20b", "deepspeed", 4, 1, "model.model_type = gpt_oss: no equivalent is known"},
+    {"qwen1.5-moe-a2.7b", "torchtitan", 4, 1, "a gate of what shared experts give"},
+    {"opt-350m", "megatron", 1, 1, "norms after the sum, an embedding of another width"},
 };
 
 START_TEST(experts_that_a_framework_lacks_are_refused_by_name)

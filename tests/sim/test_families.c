@@ -20,6 +20,8 @@ static const struct {
     {"gemma-2-2b", 2614341888, 0},
     {"gemma-2-9b", 9241705984, 0},
     {"gpt-neox-20b", 20554567680, 0},
+    {"gpt-oss-120b", 116829156672, 5711982912},
+    {"gpt-oss-20b", 20914757184, 4187440704},
     {"gpt2", 124439808, 0},
     {"gpt2-large", 774030080, 0},
     {"gpt2-medium", 354823168, 0},
@@ -40,6 +42,7 @@ static const struct {
     {"opt-13b", 12853473280, 0},
     {"opt-2.7b", 2651596800, 0},
     {"opt-30b", 29974540288, 0},
+    {"opt-350m", 331196416, 0}, /* an embedding of 512, norms after the sum */
     {"opt-6.7b", 6658473984, 0},
     {"opt-66b", 65719701504, 0},
     {"phi-3-mini", 3821079552, 0},
@@ -51,6 +54,7 @@ static const struct {
     {"pythia-410m", 405334016, 0},
     {"pythia-6.9b", 6857302016, 0},
     {"pythia-70m", 70426624, 0},
+    {"qwen1.5-moe-a2.7b", 14315784192, 2689173504},
     {"qwen2.5-0.5b", 494032768, 0},
     {"qwen2.5-1.5b", 1543714304, 0},
     {"qwen2.5-14b", 14770033664, 0},
@@ -81,19 +85,15 @@ static const struct {
     {"gemma-3-1b", 999885952, 0},
     {"gemma-7b", 8537680896, 0},
     {"gpt-j-6b", 6050882784, 0},
-    {"gpt-oss-120b", 116829156672, 5711982912},
-    {"gpt-oss-20b", 20914757184, 4187440704},
     {"kimi-k2", 1026408232448, 32861500928},
     {"mistral-nemo-12b", 12247782400, 0},
     {"mixtral-8x22b", 140620634112, 39152031744},
     {"mpt-7b", 6649286656, 0},
     {"olmo-1b", 1176764416, 0},
     {"olmo-2-7b", 7298617344, 0},
-    {"opt-350m", 331196416, 0}, /* an embedding of 512, norms after the sum */
     {"phi-2", 2779683840, 0},
     {"phi-3-medium", 13960238080, 0},
     {"pythia-70m-excerpt", 70426624, 0}, /* neither model_type nor anything optional */
-    {"qwen1.5-moe", 14315784192, 2689173504},
     {"qwen3-235b-a22b", 235093634560, 22190763520},
     {"starcoder2-7b", 7173923840, 0},
 };
@@ -223,7 +223,7 @@ static const struct {
     {"opt-350m", "model.decoder.project_in.weight", 1, 1024, 512},
     {"phi-2", "model.layers.31.self_attn.dense.bias", 1, 2560, 0},
     {"phi-3-medium", "model.layers.0.self_attn.qkv_proj.weight", 1, 7680, 5120},
-    {"qwen1.5-moe", "model.layers.0.mlp.shared_expert_gate.weight", 1, 1, 2048},
+    {"qwen1.5-moe-a2.7b", "model.layers.0.mlp.shared_expert_gate.weight", 1, 1, 2048},
     {"qwen3-0.6b", "model.layers.0.self_attn.q_norm.weight", 1, 128, 0},
     {"starcoder2-7b", "model.layers.0.mlp.c_fc.bias", 1, 18432, 0},
 };
@@ -386,7 +386,7 @@ static const struct {
     {"opt-350m", "norms after the sum"},
     {"phi-2", "a bias of the head"},
     {"phi-3-medium", "rope_scaling of another type than llama3"},
-    {"qwen1.5-moe", "a gate of what shared experts give"},
+    {"qwen1.5-moe-a2.7b", "a gate of what shared experts give"},
     {"qwen3-0.6b", "norms of queries and keys"},
 };
 
