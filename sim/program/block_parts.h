@@ -59,12 +59,6 @@ static inline gboolean block_is_latent(const Builder *builder)
     return (builder->local.features & FEATURE_LATENT) != 0;
 }
 
-/* Of the shared experts, in blocks with experts. */
-static inline gboolean block_has_shared_scale(const Builder *builder)
-{
-    return builder->param[PARAM_SHARED_SCALE] >= 0;
-}
-
 /* Both halves read x and add to it. */
 static inline gboolean block_is_parallel(const Builder *builder)
 {
@@ -88,6 +82,12 @@ static inline gboolean block_has_output_norms(const Builder *builder)
     return block_norms_given(builder) || block_norms_sums(builder);
 }
 
+/* Of the shared experts, where they have one. */
+static inline gboolean block_has_scale(const Builder *builder, const BlockTensors *tensors)
+{
+    return tensors->is_sparse && builder->param[PARAM_SHARED_SCALE] >= 0;
+}
+
 /* In parallel one norm may serve both halves. */
 static inline gboolean block_has_second_input(const Builder *builder)
 {
@@ -96,3 +96,10 @@ static inline gboolean block_has_second_input(const Builder *builder)
 
 /* Adds those of blocks of that lot. */
 BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse);
+
+/* How much of what the shared experts give a token takes, and its gradients (build_shared.c);
+ * nothing where blocks have none.  @input: what their matrices read, of all tokens. */
+void build_scale(Builder *builder, BlockTensors *tensors, guint saved);
+void emit_scale(const Emit *to, const BlockTensors *tensors, guint input);
+void emit_scale_backward(const Emit *to, const Emit *weights, const BlockTensors *tensors,
+                         guint input);

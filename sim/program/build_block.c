@@ -3,12 +3,6 @@
  * is 0: layouts could not be compared with it. */
 #include "sim/program/block_parts.h"
 
-/* What it scales, by rows, is that of experts. */
-static gboolean has_scale(const Emit *to, const BlockTensors *t)
-{
-    return t->is_sparse && block_has_shared_scale(to->builder);
-}
-
 /* h of gate and up, or of up alone. */
 static void activate(const Emit *to, const BlockTensors *t, guint h)
 {
@@ -19,7 +13,7 @@ static void activate(const Emit *to, const BlockTensors *t, guint h)
         emit_reads(op, t->gate);
     emit_reads(op, t->up);
     emit_writes(op, h);
-    if (has_scale(to, t))
+    if (block_has_scale(to->builder, t))
         emit_reads(op, t->shared.scale);
 }
 
@@ -33,48 +27,11 @@ static void activate_backward(const Emit *to, const BlockTensors *t)
     if (block_is_gated(to->builder))
         emit_updates(op, t->gate);
     emit_updates(op, t->up);
-    if (has_scale(to, t)) {
+    if (block_has_scale(to->builder, t)) {
         emit_reads(op, t->shared.scale);
         emit_writes(op, t->shared.dscale);
     }
 }
-
-/* ---- the shared experts' scale ---- */
-
-static Linear scale_weight(const Builder *builder)
-{
-    return (Linear){PARAM_SHARED_SCALE, builder->local.hidden, 1, 0, 0};
-}
-
-static void emit_scale(const Emit *to, const BlockTensors *t, guint input)
-{
-    const Linear weight = scale_weight(to->builder);
-
-    if (!has_scale(to, t))
-        return;
-    emit_linear(to, &weight, input, t->shared.logits, ACCESS_WRITE);
-    Op *op = emit_op(to, OP_SIGMOID);
-    emit_reads(op, t->shared.logits);
-    emit_writes(op, t->shared.scale);
-}
-
-/* With tp > 1 all of it is of this rank's columns of the MLP: partial sums. */
-static void emit_scale_backward(const Emit *to, const Emit *weights, const BlockTensors *t,
-                                guint input)
-{
-    const Linear weight = scale_weight(to->builder);
-
-    if (!has_scale(to, t))
-        return;
-    Op *op = emit_op(to, OP_SIGMOID_BACKWARD);
-    emit_reads(op, t->shared.dscale);
-    emit_reads(op, t->shared.scale);
-    emit_writes(op, t->shared.dlogits);
-    emit_linear_backward_weight(weights, &weight, t->shared.dlogits, input);
-    emit_linear_backward_input(to, &weight, t->shared.dlogits, t->dnormed, ACCESS_UPDATE);
-}
-
-/* ---- halves ---- */
 
 typedef struct {
     Linear o, gate, up, down;
@@ -143,7 +100,7 @@ static void add_to_residual(const Emit *to, const BlockTensors *t, const Residua
         emit_sum(to, sum->x, (guint)given, sum->y, sum->y_shift);
 }
 
-/* y := norm(x + input W^T), in the order of the equation. */
+/* y := norm(x + input W^T), and the sum, which is kept. */
 static void add_and_norm(const Emit *to, const BlockTensors *t, const ResidualSum *sum, guint y)
 {
     const OutputNorm *norm = sum->norm;
@@ -192,7 +149,7 @@ static Norm input_norm(const Emit *to, const BlockTensors *t)
     return (Norm){to->builder->residual, t->rstd1, PARAM_INPUT_NORM};
 }
 
-/* What makes the MLP's input of x: where sums are normed that is what mid is. */
+/* What leaves the MLP's input: where sums are normed, the one that left mid. */
 static Norm post_norm(const Emit *to, const BlockTensors *t)
 {
     if (block_norms_sums(to->builder))

@@ -66,18 +66,6 @@ static void add_output_norms(Builder *builder, BlockTensors *tensors, guint save
         tensors->dgiven = emit_local_activation(builder, "dgiven", NO_SPACE);
 }
 
-static SharedScale add_shared_scale(Builder *builder, guint saved)
-{
-    if (!builder->is_sparse || !block_has_shared_scale(builder))
-        return (SharedScale){0};
-    return (SharedScale){
-        .logits = emit_activation(builder, "shared_logits", NO_SPACE, 1),
-        .scale = emit_activation_fp32(builder, "shared_scale", saved, builder->rows),
-        .dscale = emit_activation_fp32(builder, "dshared_scale", NO_SPACE, builder->rows),
-        .dlogits = emit_activation(builder, "dshared_logits", builder_weights_space(builder), 1),
-    };
-}
-
 static AttentionTensors add_attention_tensors(Builder *builder)
 {
     const Model *model = &builder->local;
@@ -157,7 +145,7 @@ BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
     tensors.tp = add_tp_tensors(builder, tensors.normed);
     add_gradients(builder, &tensors);
     add_output_norms(builder, &tensors, saved);
-    tensors.shared = add_shared_scale(builder, saved);
+    build_scale(builder, &tensors, saved);
     if (is_sparse)
         build_experts(builder, &tensors.experts, saved, kept);
     builder->is_sparse = FALSE;
