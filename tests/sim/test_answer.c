@@ -74,6 +74,21 @@ START_TEST(an_answer_says_of_a_plan_what_its_text_says)
          "model mixtral-8x7b (mixtral) can be planned but not yet trained: it has mixture of "
          "experts",
          {"routing is taken to be balanced: each expert has as many tokens", NULL}},
+        {"qwen1.5-moe-a2.7b",
+         64,
+         "fsdp-run",
+         "model qwen1.5-moe-a2.7b (qwen2_moe) can be planned but not yet trained: it has mixture "
+         "of experts, a gate of what shared experts give",
+         {"routing is taken to be balanced: each expert has as many tokens", NULL}},
+        /* shorter sequences than its window would not help */
+        {"gemma-2-2b",
+         4097,
+         "fsdp-run",
+         "model gemma-2-2b (gemma2) can be planned but not yet trained: it has norms that multiply "
+         "by 1 + weight, norms of what attention and MLP give, a scaled embedding, capped or "
+         "scaled logits, a gated MLP with another activation than silu, blocks with and without a "
+         "window",
+         {NULL}},
     };
     g_autoptr(Topology) topology = case_gpu_topology(4, 900000, 100000);
     g_autoptr(Model) model = case_shipped_model(plans[_i].model);
@@ -205,7 +220,7 @@ int main(void)
     TCase *tcase = tcase_create("answer");
 
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, an_answer_says_of_a_plan_what_its_text_says, 0, 4);
+    tcase_add_loop_test(tcase, an_answer_says_of_a_plan_what_its_text_says, 0, 6);
     tcase_add_test(tcase, plans_that_differ_by_noise_are_counted);
     tcase_add_test(tcase, a_plan_that_is_answered_reads_as_its_file);
     tcase_add_test(tcase, an_answer_says_why_choices_were_refused_and_what_fits);
