@@ -439,30 +439,49 @@ const guint *known_extremes(Known *known, const ProgramSpec *spec)
     return found != NULL ? found : table_add(&known->extremes, &key, find_extremes(spec));
 }
 
-static Key flow_key(const ProgramSpec *spec)
+static Key flow_key(const Schedule *schedule, guint pp)
 {
-    const Schedule *schedule = &spec->schedule;
-
-    return (Key){{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
-                  schedule->micro_batches}};
+    return (Key){{pp, schedule->kind, schedule_virtual_stages(schedule), schedule->micro_batches}};
 }
 
-static Flow *shared_flow(Shared *shared, const ProgramSpec *spec, const Key *key)
-{
-    Flow *flow = shared_find(shared, &shared->flows, key);
+static const Flow *flow_of(Known *known, const Schedule *schedule, guint pp);
 
-    return flow != NULL ? flow
-                        : shared_add(shared, &shared->flows, key,
-                                     flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
+static const Flow *flow_of_fewer(Known *known, const Schedule *schedule, guint pp,
+                                 guint micro_batches)
+{
+    Schedule fewer = *schedule;
+
+    fewer.micro_batches = micro_batches;
+    return flow_of(known, &fewer, pp);
+}
+
+static Flow *find_flow(Known *known, const Schedule *schedule, guint pp)
+{
+    const guint filled = flow_filled(schedule->micro_batches, pp);
+
+    if (filled == 0)
+        return flow_new(schedule, pp);
+    return flow_extended(schedule, pp, flow_of_fewer(known, schedule, pp, filled),
+                         flow_of_fewer(known, schedule, pp, filled + pp));
+}
+
+static const Flow *flow_of(Known *known, const Schedule *schedule, guint pp)
+{
+    Table *shared = &known->shared->flows;
+    const Key key = flow_key(schedule, pp);
+    Flow *flow = table_find(&known->flows, &key);
+
+    if (flow != NULL)
+        return flow;
+    flow = shared_find(known->shared, shared, &key);
+    if (flow == NULL)
+        flow = shared_add(known->shared, shared, &key, find_flow(known, schedule, pp));
+    return table_add(&known->flows, &key, flow);
 }
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec)
 {
-    const Key key = flow_key(spec);
-    Flow *flow = table_find(&known->flows, &key);
-
-    return flow != NULL ? flow
-                        : table_add(&known->flows, &key, shared_flow(known->shared, spec, &key));
+    return flow_of(known, &spec->schedule, spec->layout.size[AXIS_PP]);
 }
 
 /* A pass takes about 100 bytes of a timetable, and there may be 100,000 of them.  Beyond so many
@@ -483,7 +502,7 @@ const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 {
     const Schedule *schedule = &spec->schedule;
     const guint pp = spec->layout.size[AXIS_PP];
-    const Key key = flow_key(spec);
+    const Key key = flow_key(schedule, pp);
     Timetables *found = table_find(&known->timetables, &key);
 
     if (found == NULL) {
