@@ -105,7 +105,7 @@ static void drop_beaten(const Search *search, const Plan *by)
 
         if (plan != by && plan_key(search->request, plan) >= plan_key(search->request, by) &&
             plan->prediction.memory_total >= by->prediction.memory_total)
-            plan_free_borrowed(g_ptr_array_steal_index(plans, i));
+            g_ptr_array_remove_index(plans, i);
     }
 }
 
@@ -134,7 +134,7 @@ static void keep_plan(const Search *search, Plan *plan)
     }
     insert_plan(search, plan);
     if (plans->len > search->request->top)
-        plan_free_borrowed(g_ptr_array_steal_index(plans, plans->len - 1));
+        g_ptr_array_remove_index(plans, plans->len - 1);
 }
 
 /* What a plan must not exceed to be listed. */
@@ -454,6 +454,8 @@ static void price_listed(Search *search, const Candidates *found)
     }
     unit_choice_refine(search->request, found, plans);
     sort_plans(search->request, plans);
+    for (guint i = 0; search->request->sort == SORT_PARETO && i < plans->len; i++)
+        drop_beaten(search, g_ptr_array_index(plans, i));
 }
 
 /* Nothing fits: the candidate that needs least is priced to say what it would need. */
@@ -507,7 +509,7 @@ SearchResult *search(const SearchRequest *request)
     Search search = {.request = request, .result = result, .patterns = patterns, .more = more};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
-    result->plans = g_ptr_array_new();
+    result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free_borrowed);
     for (guint v = 0; v < NUM_VERDICTS; v++)
         result->example[v] = g_steal_pointer(&found->example[v]);
     search.framework_bytes = found->framework_bytes;
