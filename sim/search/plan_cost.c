@@ -1,16 +1,18 @@
 #include "sim/search/plan_cost.h"
 
+#include "sim/cost/collective.h"
+
+#include <math.h>
+
 static const double SECONDS_PER_HOUR = 3600, WATT_SECONDS_PER_KWH = 3.6e6;
 
-/* What a job of independent parts fails by: rates add up. */
-static double failures_per_s(const Plan *plan)
+/* What independent parts fail by: rates add up. */
+static double failures_per_s(const Reliability *reliability, guint gpus, guint nodes)
 {
-    const Reliability *reliability = &plan->topology->reliability;
-    const guint nodes = (plan->gpus + plan->ranks_per_node - 1) / plan->ranks_per_node;
     double rate = 0;
 
     if (reliability->gpu_mtbf_s > 0)
-        rate += plan->gpus / reliability->gpu_mtbf_s;
+        rate += gpus / reliability->gpu_mtbf_s;
     if (reliability->node_mtbf_s > 0)
         rate += nodes / reliability->node_mtbf_s;
     return rate;
@@ -35,12 +37,92 @@ static guint64 checkpoint_bytes(const Plan *plan)
                      (weight + optimizer_bytes_per_parameter(plan->workload.optimizer)));
 }
 
+/* Neighbours of a stage that hold its state once. */
+static guint replica_ranks(const Layout *layout)
+{
+    return layout_shard_ranks(layout) * layout->size[AXIS_TP];
+}
+
+/* Those that hold ranks of the first replica, a run of neighbours in each stage. */
+static guint replica_nodes(const Plan *plan)
+{
+    const guint ranks = replica_ranks(&plan->layout);
+    const guint stride = ranks * plan->layout.size[AXIS_DP_REPLICATE];
+    guint nodes = 0, next = 0; /* the first node that isn't counted yet */
+
+    for (guint stage = 0; stage < plan->layout.size[AXIS_PP]; stage++) {
+        const guint first = stage * stride / plan->ranks_per_node;
+        const guint last = (stage * stride + ranks - 1) / plan->ranks_per_node;
+
+        nodes += last + 1 - MIN(MAX(first, next), last + 1);
+        next = last + 1;
+    }
+    return nodes;
+}
+
+/* Runs of replica_ranks() that a node holds a part of, at most. */
+static guint replicas_of_node(const Plan *plan)
+{
+    const guint ranks = replica_ranks(&plan->layout), node = plan->ranks_per_node;
+    const gboolean aligned = node % ranks == 0 || ranks % node == 0;
+    const guint most = aligned ? (node + ranks - 1) / ranks : (node - 2) / ranks + 2;
+
+    return MIN(most, plan->layout.size[AXIS_DP_REPLICATE]);
+}
+
+/* Each rank gets what it holds from the same rank of another replica, all at once. */
+static double heal_seconds(const Plan *plan, guint64 bytes)
+{
+    const guint replicas = plan->layout.size[AXIS_DP_REPLICATE];
+    const CollectiveContext between = {.topology = plan->topology,
+                                       .ranks = replicas,
+                                       .span = replicas * replica_ranks(&plan->layout),
+                                       .ranks_per_node = plan->ranks_per_node};
+
+    return collective_seconds(VOLUME_EXCHANGE, bytes, DTYPE_FP32, &between);
+}
+
+gboolean plan_survives(const Plan *plan, const PlanGoodput *goodput)
+{
+    return goodput->replicas > 1 && (plan->topology->reliability.node_mtbf_s == 0 ||
+                                     goodput->lost_with_node < goodput->replicas);
+}
+
+/* Fills what is said of survivors.  A rank heals by a share of what a checkpoint has: 1 / (tp x
+ * pp), and of that 1 / d where it is sharded. */
+static void add_survivors(const Plan *plan, PlanGoodput *goodput)
+{
+    const Reliability *reliability = &plan->topology->reliability;
+    const Layout *layout = &plan->layout;
+    const guint shards =
+        plan->sharding.strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(layout);
+    const guint ranks = replica_ranks(layout);
+
+    goodput->replicas = layout->size[AXIS_DP_REPLICATE];
+    goodput->lost_with_node = replicas_of_node(plan);
+    if (!plan_survives(plan, goodput))
+        return;
+    goodput->heal_bytes =
+        goodput->checkpoint_bytes / (layout->size[AXIS_TP] * layout->size[AXIS_PP] * shards);
+    goodput->survivors = (Survivors){
+        .groups = goodput->replicas,
+        .mtbf = goodput->failures.mtbf,
+        .group_mtbf =
+            1 / failures_per_s(reliability, layout->size[AXIS_PP] * ranks, replica_nodes(plan)),
+        .restart = reliability->restart_s,
+        .heal = heal_seconds(plan, goodput->heal_bytes),
+        .step = plan->prediction.step_seconds,
+    };
+    goodput->surviving = goodput_surviving(&goodput->survivors);
+}
+
 /* All ranks write at once, each an equal part, while training waits.  Left out: what is written
  * while training goes on. */
 gboolean plan_goodput(const Plan *plan, PlanGoodput *goodput)
 {
     const Reliability *reliability = &plan->topology->reliability;
-    const double rate = failures_per_s(plan);
+    const guint nodes = (plan->gpus + plan->ranks_per_node - 1) / plan->ranks_per_node;
+    const double rate = failures_per_s(reliability, plan->gpus, nodes);
     const guint64 bytes = checkpoint_bytes(plan);
 
     if (rate == 0 || reliability->checkpoint_bytes_per_s == 0)
@@ -51,11 +133,11 @@ gboolean plan_goodput(const Plan *plan, PlanGoodput *goodput)
                          (double)bytes / (reliability->checkpoint_bytes_per_s * plan->gpus),
                      .restart = reliability->restart_s,
                      .mtbf = 1 / rate},
-        .replicas = plan->layout.size[AXIS_DP_REPLICATE],
     };
     goodput->young_s = goodput_young_s(&goodput->failures);
     goodput->daly_s = goodput_daly_s(&goodput->failures);
     goodput->useful = goodput_useful(&goodput->failures, goodput->daly_s);
+    add_survivors(plan, goodput);
     return TRUE;
 }
 
@@ -65,6 +147,8 @@ static double gpu_seconds_per_million(const Plan *plan)
     PlanGoodput goodput;
     const double useful = plan_goodput(plan, &goodput) ? goodput.useful : 1;
 
+    if (useful < GOODPUT_LEAST)
+        return INFINITY;
     return 1e6 / plan->prediction.tokens_per_second_per_gpu / useful;
 }
 

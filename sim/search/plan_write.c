@@ -5,6 +5,8 @@
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
+#include <math.h>
+
 static void add_inputs(JsonBuilder *json, const Plan *plan)
 {
     g_autofree char *topology = topology_print(plan->topology);
@@ -207,6 +209,27 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     json_builder_end_object(json);
 }
 
+/* Where replicas go on without a lost one; shares as goodput_surviving() has them. */
+static void add_survivors(JsonBuilder *json, const Plan *plan, const PlanGoodput *run)
+{
+    if (!plan_survives(plan, run))
+        return;
+    json_member_object(json, "survivors");
+    json_member_uint(json, "groups", run->survivors.groups);
+    json_member_number(json, "group_mtbf_seconds", run->survivors.group_mtbf);
+    json_member_uint(json, "heal_bytes", run->heal_bytes);
+    json_member_number(json, "heal_seconds", run->survivors.heal);
+    json_member_number(json, "useful_fraction", run->surviving);
+    json_member_number(json, "none_left_fraction", goodput_none_left(&run->survivors));
+    json_builder_end_object(json);
+}
+
+/* null: not stated, and counted as none. */
+static void add_restart(JsonBuilder *json, double restart_s)
+{
+    json_member_number(json, "restart_seconds", restart_s > 0 ? restart_s : NAN);
+}
+
 /* Of a long run; where the topology says how parts fail and what they cost. */
 static void add_run(JsonBuilder *json, const Plan *plan)
 {
@@ -218,10 +241,12 @@ static void add_run(JsonBuilder *json, const Plan *plan)
         json_member_number(json, "mtbf_seconds", run.failures.mtbf);
         json_member_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
         json_member_number(json, "checkpoint_seconds", run.failures.checkpoint);
+        add_restart(json, run.failures.restart);
         json_member_number(json, "interval_seconds_young", run.young_s);
         json_member_number(json, "interval_seconds_daly", run.daly_s);
         json_member_number(json, "useful_fraction", run.useful);
         json_member_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
+        add_survivors(json, plan, &run);
         json_builder_end_object(json);
     }
     if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)

@@ -75,6 +75,57 @@ START_TEST(no_interval_is_much_better_than_dalys)
 }
 END_TEST
 
+/* 4 groups, each lost every 4000 s and away for 200 s; a step of 10 s, MTBF of the job 1000 s:
+ * 4000 / 4200 e^-0.01 = 0.952381 x 0.990050 = 0.942905; all are away (200 / 4200)^4 = 5.1418e-6. */
+START_TEST(the_share_that_survivors_do_is_the_worked_value)
+{
+    const Survivors survivors = {
+        .groups = 4, .mtbf = 1000, .group_mtbf = 4000, .restart = 150, .heal = 50, .step = 10};
+
+    ck_assert_double_eq_tol(goodput_surviving(&survivors), 0.942905, 1e-6);
+    ck_assert_double_eq_tol(goodput_none_left(&survivors), 5.1418e-6, 1e-9);
+}
+END_TEST
+
+/* To first order each failure costs the absent group's share, T / R, and one step. */
+START_TEST(rare_failures_cost_survivors_one_share_and_one_step)
+{
+    for (guint groups = 2; groups <= 128; groups *= 2) {
+        const double mtbf = 1e6, away = 300, step = 20;
+        const Survivors survivors = {.groups = groups,
+                                     .mtbf = mtbf,
+                                     .group_mtbf = groups * mtbf,
+                                     .restart = away,
+                                     .step = step};
+
+        ck_assert_double_eq_tol(goodput_surviving(&survivors), 1 - (away / groups + step) / mtbf,
+                                1e-7);
+    }
+}
+END_TEST
+
+/* A rollback costs all groups the restart, and what came after a checkpoint. */
+START_TEST(going_on_beats_going_back_with_more_groups_the_more)
+{
+    for (double mtbf = 1000; mtbf < 1e6; mtbf *= 3) {
+        const Failures failures = {.checkpoint = 20, .restart = 300, .mtbf = mtbf};
+        double before = goodput_useful(&failures, goodput_daly_s(&failures));
+
+        for (guint groups = 2; groups <= 64; groups *= 2) {
+            const Survivors survivors = {.groups = groups,
+                                         .mtbf = mtbf,
+                                         .group_mtbf = groups * mtbf,
+                                         .restart = 300,
+                                         .step = 10};
+
+            ck_assert_double_gt(goodput_surviving(&survivors), before);
+            before = goodput_surviving(&survivors);
+        }
+        ck_assert_double_lt(before, 1);
+    }
+}
+END_TEST
+
 /* ---- plans ---- */
 
 static const char failing[] = "[cluster]\nname = c\nsource = s\nnodes = 8\n[node]\ngpus = 4\ngpu = "
@@ -149,6 +200,92 @@ START_TEST(failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint)
     plan->workload.optimizer = OPTIMIZER_SGD;
     ck_assert(plan_goodput(plan, &run));
     ck_assert_uint_eq(run.checkpoint_bytes, 4 * model_parameters(model));
+}
+END_TEST
+
+/* @replicate replicas of 2 ranks in each of @pp stages, on nodes of 4, steps of 10 s. */
+static Plan replicated(const Model *model, Topology *topology, guint replicate, guint pp)
+{
+    return (Plan){.model = (Model *)model,
+                  .topology = topology,
+                  .gpus = 2 * pp * replicate,
+                  .ranks_per_node = 4,
+                  .workload = {.recipe = &recipe_zero},
+                  .layout = {.size = {pp, replicate, 2, 1, 1}},
+                  .sharding = sharding_default,
+                  .prediction = {.step_seconds = 10, .tokens_per_second_per_gpu = 2000}};
+}
+
+/* Of 2 GPUs on a node, 2 / 2e6 + 1 / 1e6 = 2e-6 a second; with two stages on 2 nodes twice that.  A
+ * rank gets half of the 12 bytes a parameter, or a quarter, over a link of 10 GB/s of which 0.8 are
+ * reached, less 3% for two nodes. */
+START_TEST(a_lost_replica_heals_from_another_over_the_network)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const double state = 12.0 * (double)model_parameters(model);
+
+    for (guint pp = 1; pp <= 2; pp++) {
+        const Plan plan = replicated(model, topology, 4, pp);
+        PlanGoodput run;
+
+        ck_assert(plan_goodput(&plan, &run));
+        ck_assert(plan_survives(&plan, &run));
+        ck_assert_uint_eq(run.survivors.groups, 4);
+        ck_assert_uint_eq(run.lost_with_node, 2);
+        ck_assert_double_eq_tol(run.survivors.group_mtbf, 5e5 / pp, 1e-3);
+        ck_assert_double_eq_tol(run.survivors.mtbf, run.failures.mtbf, 1e-9);
+        ck_assert_double_eq_tol((double)run.heal_bytes, state / (2 * pp), 1);
+        ck_assert_double_eq_tol(run.survivors.heal, 1e-6 + state / (2 * pp) / (8e9 / 1.03), 1e-7);
+        ck_assert_double_eq_tol(
+            run.surviving,
+            5e5 / pp / (5e5 / pp + 120 + run.survivors.heal) * exp(-10 / run.failures.mtbf), 1e-9);
+    }
+}
+END_TEST
+
+/* Two replicas on one node, which fails: none is left.  Where only GPUs are said to fail, one is.
+ */
+START_TEST(replicas_of_one_node_do_not_survive_it)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const Plan plan = replicated(model, topology, 2, 1);
+    PlanGoodput run;
+
+    ck_assert(plan_goodput(&plan, &run));
+    ck_assert(!plan_survives(&plan, &run));
+    topology->reliability.node_mtbf_s = 0;
+    ck_assert(plan_goodput(&plan, &run));
+    ck_assert(plan_survives(&plan, &run));
+    ck_assert_double_eq_tol(run.survivors.group_mtbf, 1e6, 1e-3);
+    const Plan one = replicated(model, topology, 1, 1);
+    ck_assert(plan_goodput(&one, &run));
+    ck_assert(!plan_survives(&one, &run));
+}
+END_TEST
+
+/* An MTBF of a thousandth of the checkpoint, and one that leaves a share too small for a price. */
+START_TEST(tokens_of_which_nothing_is_useful_have_no_cost)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const Plan plan = replicated(model, topology, 4, 1);
+    const double mtbf[] = {1e-3, 0.1};
+    PlanGoodput run;
+
+    topology->reliability.checkpoint_bytes_per_s =
+        12.0 * (double)model_parameters(model) / plan.gpus;
+    topology->reliability.restart_s = 0;
+    topology->reliability.node_mtbf_s = 0;
+    for (guint i = 0; i < G_N_ELEMENTS(mtbf); i++) {
+        topology->reliability.gpu_mtbf_s = mtbf[i] * plan.gpus;
+        ck_assert(plan_goodput(&plan, &run));
+        ck_assert_double_eq_tol(run.failures.checkpoint, 1, 1e-6);
+        ck_assert(run.useful >= 0 && run.useful < GOODPUT_LEAST);
+        ck_assert(isinf(plan_money_per_million(&plan)));
+        ck_assert(isinf(plan_kwh_per_million(&plan)));
+    }
 }
 END_TEST
 
@@ -399,6 +536,32 @@ START_TEST(a_plan_with_costs_reads_back_as_it_was_printed)
     ck_assert_str_eq(again, text);
     ck_assert_ptr_nonnull(strstr(text, "\"useful_fraction\""));
     ck_assert_ptr_nonnull(strstr(text, "\"currency\" : \"EUR\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"restart_seconds\" : 120"));
+}
+END_TEST
+
+/* What is not stated, and what has no end, is null: JSON knows neither. */
+START_TEST(costs_without_end_are_null_in_a_plan)
+{
+    g_autoptr(Model) model = tiny();
+    g_autofree char *often = replaced(failing, "gpu_mtbf = 2000000 s", "gpu_mtbf = 1 s");
+    g_autofree char *slow = replaced(often, "100 MB/s", "1 kB/s");
+    g_autofree char *silent = replaced(slow, "restart = 120 s\n", "");
+    g_autoptr(Topology) topology = parse_topology(silent);
+    SearchRequest request = request_on(model, topology);
+    g_autoptr(GError) error = NULL;
+
+    request.gpus = 8;
+    request.fixed[AXIS_DP_REPLICATE] = 4;
+    g_autoptr(SearchResult) result = search(&request);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    ck_assert_ptr_nonnull(strstr(text, "\"money\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"kwh\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"restart_seconds\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"none_left_fraction\""));
 }
 END_TEST
 
@@ -413,6 +576,13 @@ int main(void)
     tcase_add_test(tcase, without_failures_only_checkpoints_are_lost);
     tcase_add_test(tcase, the_useful_share_is_the_worked_value);
     tcase_add_test(tcase, no_interval_is_much_better_than_dalys);
+    tcase_add_test(tcase, the_share_that_survivors_do_is_the_worked_value);
+    tcase_add_test(tcase, rare_failures_cost_survivors_one_share_and_one_step);
+    tcase_add_test(tcase, going_on_beats_going_back_with_more_groups_the_more);
+    tcase_add_test(tcase, a_lost_replica_heals_from_another_over_the_network);
+    tcase_add_test(tcase, replicas_of_one_node_do_not_survive_it);
+    tcase_add_test(tcase, tokens_of_which_nothing_is_useful_have_no_cost);
+    tcase_add_test(tcase, costs_without_end_are_null_in_a_plan);
     tcase_add_test(tcase, failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint);
     tcase_add_test(tcase, money_and_energy_are_those_of_the_time_with_what_is_lost);
     tcase_add_test(tcase, llama_3_is_interrupted_every_three_hours_and_useful_for_90_percent);
