@@ -20,13 +20,13 @@ static const char *bound_word(const Reliability *reliability)
 }
 
 /* The numbers of the formula. */
-static void print_survivors(const Plan *plan, const PlanGoodput *run)
+static void print_survivors(const Plan *plan, const PlanSurvivors *survivors)
 {
-    const Survivors *of = &run->survivors;
+    const Survivors *of = &survivors->formula;
     g_autofree char *group = seconds_text(of->group_mtbf);
     g_autofree char *restart = restart_text(&plan->topology->reliability);
     g_autofree char *heal = seconds_text(of->heal);
-    g_autofree char *bytes = bytes_text(run->heal_bytes);
+    g_autofree char *bytes = bytes_text(survivors->heal_bytes);
     g_autofree char *step = seconds_text(of->step);
 
     g_print("  %u replicas hold all state.  If those that a failure leaves go on and nothing goes "
@@ -34,20 +34,22 @@ static void print_survivors(const Plan *plan, const PlanGoodput *run)
             "Mg / (Mg + T) e^(-s/M) = %s%.1f%% of the work is done\n"
             "    Mg = %s between failures of one replica, %u ranks; T = restart, %s, + %s to get "
             "%s a rank from another; s = %s, a step lost; no replica is left %.2g%% of the time\n",
-            of->groups, bound_word(&plan->topology->reliability), 100 * run->surviving, group,
+            of->groups, bound_word(&plan->topology->reliability), 100 * survivors->useful, group,
             plan->gpus / of->groups, restart, heal, bytes, step, 100 * goodput_none_left(of));
 }
 
-static void print_replicas(const Plan *plan, const PlanGoodput *run)
+static void print_replicas(const Plan *plan)
 {
-    if (plan_survives(plan, run))
-        print_survivors(plan, run);
-    else if (run->replicas == 1)
+    const PlanSurvivors survivors = plan_survivors(plan);
+
+    if (survivors.go_on)
+        print_survivors(plan, &survivors);
+    else if (survivors.replicas == 1)
         g_print("  state is held once: without a lost rank nothing goes on\n");
     else
         g_print("  %u replicas hold all state, but a lost node takes all of them: nothing goes "
                 "on\n",
-                run->replicas);
+                survivors.replicas);
 }
 
 static void print_interval(const Plan *plan, const PlanGoodput *run)
@@ -63,21 +65,33 @@ static void print_interval(const Plan *plan, const PlanGoodput *run)
                 young, daly, bound_word(&plan->topology->reliability), 100 * run->useful);
 }
 
-static void print_goodput(const Plan *plan)
+static void print_checkpoints(const Plan *plan)
 {
     PlanGoodput run;
 
-    if (!plan_goodput(plan, &run))
+    if (!plan_goodput(plan, &run)) {
+        g_print("; of checkpoints nothing is said, as topology %s states no "
+                "checkpoint_bandwidth\n",
+                plan->topology->name);
         return;
-    g_autofree char *mtbf = seconds_text(run.failures.mtbf);
+    }
     g_autofree char *bytes = bytes_text(run.checkpoint_bytes);
     g_autofree char *checkpoint = seconds_text(run.failures.checkpoint);
     g_autofree char *restart = restart_text(&plan->topology->reliability);
 
-    g_print("\ngoodput: %u ranks fail every %s; a checkpoint of %s takes %s, a restart %s\n",
-            plan->gpus, mtbf, bytes, checkpoint, restart);
+    g_print("; a checkpoint of %s takes %s, a restart %s\n", bytes, checkpoint, restart);
     print_interval(plan, &run);
-    print_replicas(plan, &run);
+}
+
+static void print_goodput(const Plan *plan)
+{
+    g_autofree char *mtbf = seconds_text(plan_mtbf_s(plan));
+
+    if (plan_mtbf_s(plan) == 0)
+        return;
+    g_print("\ngoodput: %u ranks fail every %s", plan->gpus, mtbf);
+    print_checkpoints(plan);
+    print_replicas(plan);
 }
 
 static void print_cost(const Plan *plan)

@@ -82,38 +82,47 @@ static double heal_seconds(const Plan *plan, guint64 bytes)
     return collective_seconds(VOLUME_EXCHANGE, bytes, DTYPE_FP32, &between);
 }
 
-gboolean plan_survives(const Plan *plan, const PlanGoodput *goodput)
+/* A rank heals by a share of what a checkpoint has: 1 / (tp x pp), and of that 1 / d where it is
+ * sharded. */
+static guint64 heal_bytes(const Plan *plan)
 {
-    return goodput->replicas > 1 && (plan->topology->reliability.node_mtbf_s == 0 ||
-                                     goodput->lost_with_node < goodput->replicas);
-}
-
-/* Fills what is said of survivors.  A rank heals by a share of what a checkpoint has: 1 / (tp x
- * pp), and of that 1 / d where it is sharded. */
-static void add_survivors(const Plan *plan, PlanGoodput *goodput)
-{
-    const Reliability *reliability = &plan->topology->reliability;
     const Layout *layout = &plan->layout;
     const guint shards =
         plan->sharding.strategy == STRATEGY_NO_SHARD ? 1 : layout_shard_ranks(layout);
-    const guint ranks = replica_ranks(layout);
 
-    goodput->replicas = layout->size[AXIS_DP_REPLICATE];
-    goodput->lost_with_node = replicas_of_node(plan);
-    if (!plan_survives(plan, goodput))
-        return;
-    goodput->heal_bytes =
-        goodput->checkpoint_bytes / (layout->size[AXIS_TP] * layout->size[AXIS_PP] * shards);
-    goodput->survivors = (Survivors){
-        .groups = goodput->replicas,
-        .mtbf = goodput->failures.mtbf,
-        .group_mtbf =
-            1 / failures_per_s(reliability, layout->size[AXIS_PP] * ranks, replica_nodes(plan)),
+    return checkpoint_bytes(plan) / (layout->size[AXIS_TP] * layout->size[AXIS_PP] * shards);
+}
+
+PlanSurvivors plan_survivors(const Plan *plan)
+{
+    const Reliability *reliability = &plan->topology->reliability;
+    const guint ranks = replica_ranks(&plan->layout) * plan->layout.size[AXIS_PP];
+    PlanSurvivors survivors = {.replicas = plan->layout.size[AXIS_DP_REPLICATE],
+                               .lost_with_node = replicas_of_node(plan)};
+
+    survivors.go_on = survivors.replicas > 1 && (reliability->node_mtbf_s == 0 ||
+                                                 survivors.lost_with_node < survivors.replicas);
+    if (!survivors.go_on)
+        return survivors;
+    survivors.heal_bytes = heal_bytes(plan);
+    survivors.formula = (Survivors){
+        .groups = survivors.replicas,
+        .mtbf = plan_mtbf_s(plan),
+        .group_mtbf = 1 / failures_per_s(reliability, ranks, replica_nodes(plan)),
         .restart = reliability->restart_s,
-        .heal = heal_seconds(plan, goodput->heal_bytes),
+        .heal = heal_seconds(plan, survivors.heal_bytes),
         .step = plan->prediction.step_seconds,
     };
-    goodput->surviving = goodput_surviving(&goodput->survivors);
+    survivors.useful = goodput_surviving(&survivors.formula);
+    return survivors;
+}
+
+double plan_mtbf_s(const Plan *plan)
+{
+    const guint nodes = (plan->gpus + plan->ranks_per_node - 1) / plan->ranks_per_node;
+    const double rate = failures_per_s(&plan->topology->reliability, plan->gpus, nodes);
+
+    return rate > 0 ? 1 / rate : 0;
 }
 
 /* All ranks write at once, each an equal part, while training waits.  Left out: what is written
@@ -121,23 +130,21 @@ static void add_survivors(const Plan *plan, PlanGoodput *goodput)
 gboolean plan_goodput(const Plan *plan, PlanGoodput *goodput)
 {
     const Reliability *reliability = &plan->topology->reliability;
-    const guint nodes = (plan->gpus + plan->ranks_per_node - 1) / plan->ranks_per_node;
-    const double rate = failures_per_s(reliability, plan->gpus, nodes);
+    const double mtbf_s = plan_mtbf_s(plan);
     const guint64 bytes = checkpoint_bytes(plan);
 
-    if (rate == 0 || reliability->checkpoint_bytes_per_s == 0)
+    if (mtbf_s == 0 || reliability->checkpoint_bytes_per_s == 0)
         return FALSE;
     *goodput = (PlanGoodput){
         .checkpoint_bytes = bytes,
         .failures = {.checkpoint =
                          (double)bytes / (reliability->checkpoint_bytes_per_s * plan->gpus),
                      .restart = reliability->restart_s,
-                     .mtbf = 1 / rate},
+                     .mtbf = mtbf_s},
     };
     goodput->young_s = goodput_young_s(&goodput->failures);
     goodput->daly_s = goodput_daly_s(&goodput->failures);
     goodput->useful = goodput_useful(&goodput->failures, goodput->daly_s);
-    add_survivors(plan, goodput);
     return TRUE;
 }
 

@@ -210,17 +210,20 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
 }
 
 /* Where replicas go on without a lost one; shares as goodput_surviving() has them. */
-static void add_survivors(JsonBuilder *json, const Plan *plan, const PlanGoodput *run)
+static void add_survivors(JsonBuilder *json, const Plan *plan)
 {
-    if (!plan_survives(plan, run))
+    const PlanSurvivors survivors = plan_survivors(plan);
+
+    json_member_uint(json, "replicas_left_by_a_loss", survivors.replicas - 1);
+    if (!survivors.go_on)
         return;
     json_member_object(json, "survivors");
-    json_member_uint(json, "groups", run->survivors.groups);
-    json_member_number(json, "group_mtbf_seconds", run->survivors.group_mtbf);
-    json_member_uint(json, "heal_bytes", run->heal_bytes);
-    json_member_number(json, "heal_seconds", run->survivors.heal);
-    json_member_number(json, "useful_fraction", run->surviving);
-    json_member_number(json, "none_left_fraction", goodput_none_left(&run->survivors));
+    json_member_uint(json, "groups", survivors.formula.groups);
+    json_member_number(json, "group_mtbf_seconds", survivors.formula.group_mtbf);
+    json_member_uint(json, "heal_bytes", survivors.heal_bytes);
+    json_member_number(json, "heal_seconds", survivors.formula.heal);
+    json_member_number(json, "useful_fraction", survivors.useful);
+    json_member_number(json, "none_left_fraction", goodput_none_left(&survivors.formula));
     json_builder_end_object(json);
 }
 
@@ -230,25 +233,31 @@ static void add_restart(JsonBuilder *json, double restart_s)
     json_member_number(json, "restart_seconds", restart_s > 0 ? restart_s : NAN);
 }
 
+static void add_goodput(JsonBuilder *json, const Plan *plan)
+{
+    PlanGoodput run;
+
+    json_member_object(json, "goodput");
+    json_member_number(json, "mtbf_seconds", plan_mtbf_s(plan));
+    if (plan_goodput(plan, &run)) {
+        json_member_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
+        json_member_number(json, "checkpoint_seconds", run.failures.checkpoint);
+        json_member_number(json, "interval_seconds_young", run.young_s);
+        json_member_number(json, "interval_seconds_daly", run.daly_s);
+        json_member_number(json, "useful_fraction", run.useful);
+    }
+    add_restart(json, plan->topology->reliability.restart_s);
+    add_survivors(json, plan);
+    json_builder_end_object(json);
+}
+
 /* Of a long run; where the topology says how parts fail and what they cost. */
 static void add_run(JsonBuilder *json, const Plan *plan)
 {
     const RunningCost *cost = &plan->topology->cost;
-    PlanGoodput run;
 
-    if (plan_goodput(plan, &run)) {
-        json_member_object(json, "goodput");
-        json_member_number(json, "mtbf_seconds", run.failures.mtbf);
-        json_member_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
-        json_member_number(json, "checkpoint_seconds", run.failures.checkpoint);
-        add_restart(json, run.failures.restart);
-        json_member_number(json, "interval_seconds_young", run.young_s);
-        json_member_number(json, "interval_seconds_daly", run.daly_s);
-        json_member_number(json, "useful_fraction", run.useful);
-        json_member_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
-        add_survivors(json, plan, &run);
-        json_builder_end_object(json);
-    }
+    if (plan_mtbf_s(plan) > 0)
+        add_goodput(json, plan);
     if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)
         return;
     json_member_object(json, "cost_per_million_tokens");

@@ -166,6 +166,7 @@ static const struct {
     {"aws-p5", "h100-sxm-80gb", 32, 450, 50},
     {"azure-ndv4", "a100-sxm-40gb", 32, 300, 25},
     {"meta-24k-h100", "h100-sxm-80gb", 24576, 450, 50},
+    {"meta-rsc-1", "a100-sxm-80gb", 16000, 300, 25},
     {"one-h200", "h200-sxm-141gb", 1, 63, 63},
 };
 
