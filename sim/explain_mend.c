@@ -95,27 +95,33 @@ static gboolean recompute_all_layers(Plan *plan)
     return recompute_all(plan, RECOMPUTE_FULL);
 }
 
-static gboolean has_host(const Plan *plan)
+/* The optimiser's state, and (@all) the parameters; FALSE where they are off the device already. */
+static gboolean offload(Plan *plan, Tier tier, gboolean all)
 {
+    Offload *offload = &plan->sharding.offload;
     MemoryTier memory;
 
-    return topology_memory(plan->topology, TIER_HOST, &memory);
+    if ((all ? offload->parameters : offload->optimizer) != TIER_DEVICE ||
+        !topology_memory(plan->topology, tier, &memory))
+        return FALSE;
+    offload->optimizer = tier;
+    offload->parameters = all ? tier : offload->parameters;
+    return TRUE;
 }
 
 static gboolean offload_optimizer(Plan *plan)
 {
-    if (plan->sharding.offload.optimizer != TIER_DEVICE || !has_host(plan))
-        return FALSE;
-    plan->sharding.offload.optimizer = TIER_HOST;
-    return TRUE;
+    return offload(plan, TIER_HOST, FALSE);
 }
 
 static gboolean offload_all(Plan *plan)
 {
-    if (plan->sharding.offload.parameters != TIER_DEVICE || !has_host(plan))
-        return FALSE;
-    plan->sharding.offload.optimizer = plan->sharding.offload.parameters = TIER_HOST;
-    return TRUE;
+    return offload(plan, TIER_HOST, TRUE);
+}
+
+static gboolean offload_optimizer_to_disk(Plan *plan)
+{
+    return offload(plan, TIER_NVME, FALSE);
 }
 
 static const Change mends[] = {
@@ -133,6 +139,7 @@ static const Change mends[] = {
     {"recompute", recompute_all_layers},
     {"--offload optimizer=host", offload_optimizer},
     {"--offload optimizer=host,parameters=host", offload_all},
+    {"--offload optimizer=nvme", offload_optimizer_to_disk},
 };
 
 /* ---- ranks ---- */

@@ -97,6 +97,7 @@ START_TEST(what_nothing_else_mends_takes_more_ranks)
         const guint64 state = plan->prediction.memory_bytes[TERM_OPTIMIZER];
 
         plan->topology->cpu_memory_bytes = 0;
+        g_array_set_size(plan->topology->memories, 0);
         plan->schedule.micro_batch = 1;
         plan->schedule.micro_batches = 8;
         plan_set_recompute(plan, RECOMPUTE_FULL, NULL, 0);
