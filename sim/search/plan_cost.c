@@ -159,14 +159,18 @@ static double gpu_seconds_per_million(const Plan *plan)
     return 1e6 / plan->prediction.tokens_per_second_per_gpu / useful;
 }
 
+/* Of what costs nothing there may be no end. */
+static double cost_per_million(const Plan *plan, double per_gpu_second)
+{
+    return per_gpu_second == 0 ? 0 : gpu_seconds_per_million(plan) * per_gpu_second;
+}
+
 double plan_money_per_million(const Plan *plan)
 {
-    return gpu_seconds_per_million(plan) * plan->topology->cost.price_per_gpu_hour /
-           SECONDS_PER_HOUR;
+    return cost_per_million(plan, plan->topology->cost.price_per_gpu_hour / SECONDS_PER_HOUR);
 }
 
 double plan_kwh_per_million(const Plan *plan)
 {
-    return gpu_seconds_per_million(plan) * plan->topology->cost.power_per_gpu_w /
-           WATT_SECONDS_PER_KWH;
+    return cost_per_million(plan, plan->topology->cost.power_per_gpu_w / WATT_SECONDS_PER_KWH);
 }

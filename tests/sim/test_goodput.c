@@ -279,6 +279,9 @@ START_TEST(tokens_of_which_nothing_is_useful_have_no_cost)
         ck_assert(isinf(plan_money_per_million(&plan)));
         ck_assert(isinf(plan_kwh_per_million(&plan)));
     }
+    topology->cost = (RunningCost){.currency = topology->cost.currency};
+    ck_assert_double_eq(plan_money_per_million(&plan), 0); /* and not 0 x infinity */
+    ck_assert_double_eq(plan_kwh_per_million(&plan), 0);
 }
 END_TEST
 
