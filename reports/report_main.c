@@ -54,6 +54,9 @@ static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
         return TRUE;
     if (options->files == NULL || g_strv_length(options->files) != 1)
         return fail(error, ERROR_INPUT, "one store is needed: fsdp-report DB (see --help)");
+    if (!option_text("html", options->html, "a folder", error) ||
+        !option_text("calibrate", options->calibrate, "a topology file", error))
+        return FALSE;
     if (!option_count("run", run, 1, G_MAXINT64, &id, error))
         return FALSE;
     options->run = (gint64)id;

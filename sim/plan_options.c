@@ -3,6 +3,7 @@
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
 #include "sim/base/option_value.h"
+#include "sim/base/text_file.h"
 #include "sim/base/units.h"
 #include "sim/command_argument.h"
 #include "sim/plan_config.h"
@@ -20,7 +21,7 @@ static gboolean check_empty(const PlanOptions *o, GError **error)
            option_text("fix", o->fix, "FIELD=VALUE,...", error) &&
            option_text("offload", o->offload, "optimizer=TIER, parameters=TIER", error) &&
            option_text("from", o->from, "a file", error) &&
-           option_text("output", o->output, "a file", error) &&
+           (o->output == NULL || text_file_check(o->output, error)) &&
            option_text("db", o->db, "a file", error);
 }
 

@@ -200,6 +200,10 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     o->plan_path = g_strdup(argv[1]);
     if (o->data_path == NULL)
         return fail(error, ERROR_INPUT, "--data is missing: a UTF-8 text file");
+    if (!option_text("data", o->data_path, "a UTF-8 text file", error) ||
+        !option_text("db", o->db_path, "a file", error) ||
+        !option_text("nvme", o->nvme_folder, "a folder", error))
+        return FALSE;
     if (o->device != NULL && strcmp(o->device, device_kind_name(DEVICE_CPU)) != 0 &&
         strcmp(o->device, device_kind_name(DEVICE_CUDA)) != 0)
         return fail(error, ERROR_INPUT, "--device = \"%s\": must be cpu or cuda", o->device);

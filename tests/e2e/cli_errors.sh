@@ -292,6 +292,16 @@ done
 refused 2 fsdp-run calibrate
 refused 2 fsdp-run calibrate --frobnicate -o "$tmp/out/topology"
 refused 2 fsdp-run calibrate stray -o "$tmp/out/topology"
+# A minute of measuring begins only where its result can be kept.
+for file in "" "$tmp/in/empty_folder" "$tmp/in/missing/topology"; do
+    refused 2 fsdp-run calibrate -o "$file"
+    allowed "calibrate -o $file"
+done
+refused 2 fsdp-run calibrate --nvme "" -o "$tmp/out/topology"
+for option in db nvme data; do
+    train "--$option" ""
+    allowed "--$option of nothing"
+done
 OMPI_COMM_WORLD_RANK=x OMPI_COMM_WORLD_SIZE=2 refused 2 fsdp-run "$good" --data "$text"
 
 # ---- damaged plans ----
@@ -336,6 +346,10 @@ for number in -1 0 x "" 99999999999999999999; do
 done
 report "$tmp/in/good.db" --png
 report "$tmp/in/good.db" --html "$text"
+for option in html calibrate; do
+    report "$tmp/in/good.db" "--$option" ""
+    allowed "--$option of nothing"
+done
 
 # A topology file that can't be calibrated stays as it is.
 timeout 60 "$build/fsdp-plan" topology dgx-h100 >"$tmp/in/gpus.topology"
