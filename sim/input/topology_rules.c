@@ -11,12 +11,14 @@
 enum { MAX_NODES = 1 << 20, MAX_GPUS_PER_NODE = 1 << 12 };
 
 /* Less is a slip of the unit, such as GB that became B; so is a wait of more than MAX_WAIT_S for
- * one message. */
+ * one message.  What would be 0 for "not stated" is left out instead. */
 #define MIN_BYTES            1e3
 #define MIN_BYTES_PER_S      1e3
 #define MIN_FLOPS_PER_S      1e6
 #define MAX_WAIT_S           10
+#define MIN_RESTART_S        1e-3
 #define MAX_OVERSUBSCRIPTION 1000
+#define MIN_PRICE            1e-6
 #define MAX_PRICE            1e6
 
 #define RULES(table)                                                                               \
@@ -145,11 +147,13 @@ static const KeyRule cost[] = {
     {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.source)},
     {.key = "price_per_gpu_hour",
      .kind = VALUE_NUMBER,
+     .min = MIN_PRICE,
      .max = MAX_PRICE,
      .offset = offsetof(Topology, cost.price_per_gpu_hour)},
     {.key = "currency", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.currency)},
     {.key = "power_per_gpu",
      .kind = VALUE_WATTS,
+     .min = 1,
      .offset = offsetof(Topology, cost.power_per_gpu_w)},
 };
 
@@ -167,7 +171,10 @@ static const KeyRule reliability[] = {
      .kind = VALUE_BYTES_PER_S,
      .min = MIN_BYTES_PER_S,
      .offset = offsetof(Topology, reliability.checkpoint_bytes_per_s)},
-    {.key = "restart", .kind = VALUE_SECONDS, .offset = offsetof(Topology, reliability.restart_s)},
+    {.key = "restart",
+     .kind = VALUE_SECONDS,
+     .min = MIN_RESTART_S,
+     .offset = offsetof(Topology, reliability.restart_s)},
 };
 
 static const KeyRule machine[] = {
