@@ -243,11 +243,16 @@ static Verdict check_batch(const Choice *choice, char **reason)
     const guint micro = choice->schedule->micro_batch;
     const guint64 step = (guint64)data_ranks * micro;
 
+    if (batch < micro)
+        return refuse(reason, VERDICT_BATCH,
+                      "global batch %u is less than a micro-batch of %u; allowed: one that divides "
+                      "it",
+                      batch, micro);
     if (batch < step)
         return refuse(reason, VERDICT_BATCH,
                       "global batch %u is less than %u data-parallel ranks x micro-batch %u = "
-                      "%" G_GUINT64_FORMAT,
-                      batch, data_ranks, micro, step);
+                      "%" G_GUINT64_FORMAT "; allowed: as much, or at most %u such ranks",
+                      batch, data_ranks, micro, step, batch / micro);
     if (batch % step != 0)
         return refuse(reason, VERDICT_BATCH,
                       "global batch %u is not a multiple of %u data-parallel ranks x micro-batch "
@@ -463,6 +468,13 @@ static Verdict check_limits(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_LIMIT,
                       "micro-batch %u x seq_len %u: fewer than 2^%d tokens at a time",
                       choice->schedule->micro_batch, choice->workload->seq_len, MAX_TOKENS_LOG2);
+    if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16 &&
+        choice->schedule->kind == SCHEDULE_GPIPE)
+        return refuse(reason, VERDICT_LIMIT,
+                      "schedule gpipe with %u micro-batches: at most %u activations of blocks at a "
+                      "time; allowed: %u micro-batches, or 1f1b, which has fewer under way",
+                      choice->schedule->micro_batches, G_MAXUINT16,
+                      G_MAXUINT16 / (choice->model->layers + 1));
     if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16)
         return refuse(reason, VERDICT_LIMIT,
                       "schedule %s with %u micro-batches: at most %u activations of blocks at a "
