@@ -15,6 +15,7 @@ void model_free(Model *model)
     g_free(model->name);
     g_free(model->model_type);
     g_free(model->config_text);
+    g_free(model->parts);
     g_free(model);
 }
 
@@ -164,6 +165,17 @@ double model_seen_pairs(const Model *model, guint64 seq_len)
     return 1 - (double)(model->layers - full) / model->layers * (hidden / seq) * (hidden / seq);
 }
 
+static guint num_attention_blocks(const Model *model)
+{
+    guint count = 0;
+
+    if (model->parts == NULL)
+        return model->layers;
+    for (guint i = 0; i < model->layers; i++)
+        count += model->parts[i].attention ? 1 : 0;
+    return count;
+}
+
 /**
  * model_step_flops:
  *
@@ -172,7 +184,8 @@ double model_seen_pairs(const Model *model, guint64 seq_len)
  *     matmuls     2 P a token               P = the matrices that a token is multiplied by: of
  *                                           experts those that it visits; the head, not the
  *                                           embedding
- *     attention   2 H (D + D') a pair       pairs of a sequence = s T^2 / 2 in each layer
+ *     attention   2 H (D + D') a pair       pairs of a sequence = s T^2 / 2 in each layer that
+ *                                           has attention
  *
  *     H heads   D head_dim of queries and keys   D' of values (D but in latent attention)
  *     T sequence length   s of all pairs those in windows: model_seen_pairs()
@@ -183,13 +196,14 @@ double model_seen_pairs(const Model *model, guint64 seq_len)
  *
  * Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B (6 N + 12 L H Q T), with attention
  * at half and N without the embedding lookup.
- * Left out: norms, biases, positions, softmax, loss, optimiser (below 1%).
+ * Left out: norms, biases, positions, softmax, loss, optimiser (below 1%); the scan of Mamba-2.
  */
 double model_step_flops(const Model *model, guint64 tokens, guint64 seq_len)
 {
     const double pair = 2.0 * model->heads * (model->head_dim + (double)model_value_dim(model));
     const double seq = (double)seq_len;
-    const double pairs = model->layers * seq * seq / 2.0 * model_seen_pairs(model, seq_len);
+    const double pairs =
+        num_attention_blocks(model) * seq * seq / 2.0 * model_seen_pairs(model, seq_len);
     const double sequences = (double)tokens / seq;
 
     return 3.0 * (2.0 * model_matrix_parameters(model) * (double)tokens + pair * pairs * sequences);
