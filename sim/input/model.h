@@ -46,6 +46,7 @@ typedef enum {
     PARAM_INDEX_K_NORM,
     PARAM_INDEX_K_NORM_BIAS,
     PARAM_INDEX_WEIGHTS, /* of its heads */
+    PARAM_INDEX_WEIGHTS_BIAS,
     PARAM_O,
     PARAM_O_BIAS,
     PARAM_ATTENTION_NORM, /* of what attention gives */

@@ -80,8 +80,6 @@ char *model_unplannable(const Model *model)
             append(list, untrained[i].what);
     append_odd_norms(list, model);
     append_mixed_blocks(list, model);
-    if (model->latent.top_keys != 0)
-        append(list, "attention to the keys that an indexer chooses");
     if (list->len == 0)
         append_unread(list, model);
     return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);

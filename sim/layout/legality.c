@@ -50,6 +50,11 @@ static Verdict check_context(const Choice *choice, char **reason)
             "= %u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
             cp, seq, MAX(below, pieces), MAX(below, pieces) + pieces);
     }
+    if (cp > 1 && choice->model->latent.top_keys != 0 && choice->context == CONTEXT_RING)
+        return refuse(reason, VERDICT_CONTEXT,
+                      "cp = %u by ring: the indexer chooses among the keys of all ranks; allowed: "
+                      "all_gather",
+                      cp);
     return VERDICT_OK;
 }
 

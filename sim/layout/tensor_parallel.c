@@ -56,6 +56,11 @@ static gboolean is_expert(ParamRole role)
     return role >= PARAM_EXPERT_GATE && role <= PARAM_EXPERT_DOWN_BIAS;
 }
 
+static gboolean is_index(ParamRole role)
+{
+    return role >= PARAM_INDEX_Q && role <= PARAM_INDEX_WEIGHTS_BIAS;
+}
+
 guint tensor_copies(const Model *model, ParamRole role, guint tp)
 {
     if (splits[role] == SPLIT_NONE)
@@ -87,6 +92,8 @@ PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
 {
     if (is_kv(role))
         return SUM_OVER_KV;
+    if (is_index(role)) /* of all tokens on every rank */
+        return SUM_NONE;
     if (is_expert(role)) /* summed over all ranks that hold it, where it is reduced */
         return SUM_NONE;
     if (role == PARAM_Q_NORM || role == PARAM_K_NORM) /* of other heads on every rank */

@@ -404,6 +404,15 @@ void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
     emit_reads(op, to->builder->rope_table);
 }
 
+void emit_part(const Emit *to, guint from, guint target, guint64 elements, Access access)
+{
+    Op *op = emit_op(to, OP_CAST);
+
+    op->sizes.elements = elements;
+    emit_reads(op, from);
+    op_add_operand(op, target, access, 0, WHOLE_TENSOR);
+}
+
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift)
 {
     Op *op = emit_op(to, OP_CAST);
