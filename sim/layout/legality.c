@@ -150,9 +150,6 @@ static Verdict check_tensor(const Choice *choice, char **reason)
 
     if (!tensor_size_fits_heads(model, tp))
         return refuse_heads(reason, model, tp);
-    if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
-        return refuse(reason, VERDICT_TENSOR,
-                      "tp = %u: the model norms the queries of all heads at once, so tp is 1", tp);
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT

@@ -272,12 +272,7 @@ static void find_target(const Emit *to, const AttentionTensors *t)
     emit_reads(op, x->chosen);
     emit_reads(op, t->lse);
     emit_writes(op, x->target);
-    if (to->builder->tp == 1)
-        return;
-    Op *sum = emit_collective(to, OP_ALL_REDUCE, "reduce");
-    sum->dtype = sum->dtype_out = DTYPE_FP32;
-    sum->sizes.elements = program_tensor(to->builder->program, x->target)->elements;
-    emit_updates(sum, x->target);
+    emit_sum_fp32(to, x->target);
 }
 
 static void index_backward(const Emit *to, const AttentionTensors *t)

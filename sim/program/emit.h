@@ -48,6 +48,7 @@ typedef struct {
 /* Queries and keys as their norms read them, where they are normed. */
 typedef struct {
     guint q, k, q_stats, k_stats, dq, dk;
+    guint q_sums, k_sums; /* backward: fp32 (N), where norms are over the heads of several ranks */
 } HeadNorms;
 
 /* Latent attention to chosen keys (build_indexed.c): what it works on in the latent space, and what
@@ -162,6 +163,10 @@ void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param);
 /* Workspace: one tensor for all, as large as the largest bound (build_plain()). */
 void emit_uses_scratch(const Emit *to, Op *op);
 
+/* Whether that norm's columns are those of several ranks of the tp group: each sums over its own.
+ */
+gboolean emit_is_spread(const Builder *builder, ParamRole param);
+
 /* The model's kind of norm: RMSNorm, or LayerNorm with a bias. */
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats);
 
@@ -173,6 +178,10 @@ typedef struct {
 void emit_added_norm(const Emit *to, const AddedNorm *norm, ParamRole param);
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y);
 void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param);
+
+/* The same of one that may be spread; @sums: fp32 (N), where it is. */
+void emit_spread_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param,
+                               guint sums);
 
 /* The bias is added here, except to a partial sum of a tp group: emit_sum_bias() adds it, once, to
  * what was reduced.  Its gradient, of all tokens, is that of the weight's op everywhere. */
@@ -192,6 +201,9 @@ void emit_part(const Emit *to, guint from, guint target, guint64 elements, Acces
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
 void emit_add(const Emit *to, guint x, guint y, gint y_shift);
 void emit_sum(const Emit *to, guint x, guint added, guint y, gint y_shift);
+
+/* The sum of fp32 values over the tp group, in place; nothing without one. */
+void emit_sum_fp32(const Emit *to, guint tensor);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction);

@@ -57,6 +57,7 @@ static const struct {
     [OP_INDEXED_ATTENTION_BACKWARD] = {"indexed_attention_backward", OP_CLASS_ATTENTION},
     [OP_INDEX_TARGET] = {"index_target", OP_CLASS_ATTENTION},
     [OP_INDEX_BACKWARD] = {"index_backward", OP_CLASS_ATTENTION},
+    [OP_ROW_SUMS] = {"row_sums", OP_CLASS_MEMORY_BOUND},
 };
 
 guint64 op_key_blocks(const Op *op)

@@ -59,7 +59,7 @@ typedef enum {
     /* backward; d<name> is the gradient of <name> */
     OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C)  [r range fp64(2)] */
     OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
-                                  scratch */
+                                  scratch  [r sums fp32(N)]: sums of OP_ROW_SUMS, of all columns */
     OP_LAYERNORM_BACKWARD,     /* r dy(N,C)  r x(N,C)  r w(C)  r stats fp32(N,2)  w|u dx(N,C)
                                   a dw(C)  a db(C)  scratch */
     OP_LINEAR_BACKWARD_INPUT,  /* r dy(N,O)  r W(O,I)  w|u dx(N,I)  scratch:  dx (+)= dy W */
@@ -138,6 +138,9 @@ typedef enum {
     OP_INDEX_BACKWARD, /* r target fp32(N,k)  r chosen  r q(N,H*D)  r k(M,D)  r weights(N,H)
                           w dq  w dk(M,D)  w dweights  scratch: of the divergence of the chosen
                           keys' scores from the target */
+    OP_ROW_SUMS, /* r x(N,C)  w sums fp32(N)  [r dy(N,C)  r w(C)]: of a norm whose columns several
+                    ranks have, priced only; this one's sum of x^2, or of dy w x.  Of all ranks the
+                    first stands for rstd */
     NUM_OPS
 } OpKind;
 

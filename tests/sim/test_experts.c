@@ -16,9 +16,6 @@ START_TEST(ranks_hold_the_models_parameters_together)
     for (guint l = 0; l < G_N_ELEMENTS(layouts); l++) {
         const guint tp = layouts[l].tp, ep = layouts[l].ep;
         const Case one = expert_case(model, layouts[l].shard, layouts[l].cp, tp, ep);
-
-        if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
-            continue; /* not legal */
         g_autoptr(Program) program = case_build(&one);
         double elements = 0;
 

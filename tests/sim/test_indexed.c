@@ -166,7 +166,7 @@ START_TEST(ranks_that_share_heads_have_the_indexer_each)
                         op_flops(find_op(one, "block.forward", OP_INDEXED_ATTENTION)));
     ck_assert_uint_eq(collected(two, "block.backward", "tp", OP_ALL_REDUCE), 16 * 5);
     for (ParamRole role = PARAM_INDEX_Q; role <= PARAM_INDEX_WEIGHTS_BIAS; role++) {
-        ck_assert_int_eq(tensor_gradient_sum(role, TRUE), SUM_NONE);
+        ck_assert_int_eq(tensor_gradient_sum(model, role, TRUE), SUM_NONE);
         ck_assert_uint_eq(tensor_copies(model, role, 2), 2);
     }
 }
