@@ -50,6 +50,11 @@ static Verdict check_context(const Choice *choice, char **reason)
             "= %u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
             cp, seq, MAX(below, pieces), MAX(below, pieces) + pieces);
     }
+    if (cp > 1 && choice->model->latent.top_keys != 0 && choice->context == CONTEXT_RING)
+        return refuse(reason, VERDICT_CONTEXT,
+                      "cp = %u by ring: the indexer chooses among the keys of all ranks; allowed: "
+                      "all_gather",
+                      cp);
     return VERDICT_OK;
 }
 
@@ -145,9 +150,6 @@ static Verdict check_tensor(const Choice *choice, char **reason)
 
     if (!tensor_size_fits_heads(model, tp))
         return refuse_heads(reason, model, tp);
-    if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
-        return refuse(reason, VERDICT_TENSOR,
-                      "tp = %u: the model norms the queries of all heads at once, so tp is 1", tp);
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT

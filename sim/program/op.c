@@ -52,6 +52,12 @@ static const struct {
     [OP_ALL_TO_ALL] = {"all_to_all", OP_CLASS_COMMUNICATION},
     [OP_LATENT_JOIN] = {"latent_join", OP_CLASS_MEMORY_BOUND},
     [OP_LATENT_JOIN_BACKWARD] = {"latent_join_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_INDEX] = {"index", OP_CLASS_ATTENTION},
+    [OP_INDEXED_ATTENTION] = {"indexed_attention", OP_CLASS_ATTENTION},
+    [OP_INDEXED_ATTENTION_BACKWARD] = {"indexed_attention_backward", OP_CLASS_ATTENTION},
+    [OP_INDEX_TARGET] = {"index_target", OP_CLASS_ATTENTION},
+    [OP_INDEX_BACKWARD] = {"index_backward", OP_CLASS_ATTENTION},
+    [OP_ROW_SUMS] = {"row_sums", OP_CLASS_MEMORY_BOUND},
 };
 
 guint64 op_key_blocks(const Op *op)
@@ -59,6 +65,8 @@ guint64 op_key_blocks(const Op *op)
     const guint without = op->kind == OP_ATTENTION ? 6 : 10;
 
     g_assert(op_class(op->kind) == OP_CLASS_ATTENTION);
+    if (op_is_indexed(op))
+        return MAX(op->sizes.chunk, 1);
     return op->num_operands > without ? op->sizes.chunk : 1;
 }
 
@@ -71,6 +79,11 @@ gboolean op_norm_adds(const Op *op)
 guint64 op_value_dim(const Op *op)
 {
     return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;
+}
+
+gboolean op_is_indexed(const Op *op)
+{
+    return op->kind >= OP_INDEX && op->kind <= OP_INDEX_BACKWARD;
 }
 
 gboolean op_copies_rows(const Op *op)
