@@ -6,8 +6,9 @@ PREFIX  := /usr/local
 # -march of the CPU kernels
 ARCH    := native
 
-OPTIMIZE_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-OPTIMIZE_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+# Sanitizers report lines; CFLAGS=-g for a debugger.
+OPTIMIZE_asan := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+OPTIMIZE_tsan := -O1 -g1 -fsanitize=thread -fno-omit-frame-pointer
 OPTIMIZE := $(or $(OPTIMIZE_$(notdir $(BUILD))),-O3 -g)
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow -Wmissing-prototypes -Wvla -Werror
 

@@ -9,6 +9,8 @@
 #include "reports/store/store.h"
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/base/option_value.h"
+#include "sim/base/text_file.h"
 
 #include <locale.h>
 #include <string.h>
@@ -270,7 +272,8 @@ static int calibrate_command(int argc, char **argv, GError **error)
         fail(error, ERROR_INPUT, "calibrate needs -o T and no other argument (see --help)");
         return 2;
     }
-    if (!check_calibrated_device(device, attention, &options, error) ||
+    if (!text_file_check(output, error) || !option_text("nvme", nvme, "a folder", error) ||
+        !check_calibrated_device(device, attention, &options, error) ||
         !attention_mode_parse(attention, &options.attention, error))
         return 2;
     return (cuda ? calibrate_cuda : calibrate)(&options, output, error) ? 0

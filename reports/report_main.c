@@ -3,6 +3,7 @@
 #include "reports/picture/html.h"
 #include "reports/report/report.h"
 #include "sim/base/error.h"
+#include "sim/base/option_value.h"
 
 #include <locale.h>
 #include <stdio.h>
@@ -26,9 +27,10 @@ G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Options, options_clear)
 
 static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
 {
+    g_autofree char *run = NULL;
+    guint64 id = 0;
     const GOptionEntry entries[] = {
-        {"run", 0, 0, G_OPTION_ARG_INT64, &options->run, "The run to show; default: the latest",
-         "ID"},
+        {"run", 0, 0, G_OPTION_ARG_STRING, &run, "The run to show; default: the latest", "ID"},
         {"html", 0, 0, G_OPTION_ARG_FILENAME, &options->html,
          "Write DIR/index.html, a page with pictures, and DIR/*.svg", "DIR"},
         {"png", 0, 0, G_OPTION_ARG_NONE, &options->png, "With --html: the pictures as PNG too",
@@ -52,9 +54,12 @@ static gboolean parse(Options *options, int *argc, char ***argv, GError **error)
         return TRUE;
     if (options->files == NULL || g_strv_length(options->files) != 1)
         return fail(error, ERROR_INPUT, "one store is needed: fsdp-report DB (see --help)");
-    if (options->run < 0)
-        return fail(error, ERROR_INPUT, "--run %" G_GINT64_FORMAT ": runs count from 1",
-                    options->run);
+    if (!option_text("html", options->html, "a folder", error) ||
+        !option_text("calibrate", options->calibrate, "a topology file", error))
+        return FALSE;
+    if (!option_count("run", run, 1, G_MAXINT64, &id, error))
+        return FALSE;
+    options->run = (gint64)id;
     if (options->png && options->html == NULL)
         return fail(error, ERROR_INPUT, "--png: pictures are written with --html DIR only");
     return TRUE;

@@ -139,7 +139,7 @@ check_cudasim() {
         run_simulated build/asan "${source%.*}" lifo desc 1
         run_simulated build "${source%.*}" fifo asc 1
         run_simulated build "${source%.*}" lifo desc 1
-        for seed in $(seq "${SEEDS:-8}"); do
+        for seed in $(seq "${SEEDS:-4}"); do
             [[ $seed -eq 1 || $source != */test_ops.c ]] || break # one stream: nothing to schedule
             policy=$([ $((seed % 2)) -eq 0 ] && echo pct || echo random)
             run_simulated build "${source%.*}" "$policy" random "$seed"
@@ -164,7 +164,7 @@ check_cudasim_tcp() {
         RANKS="2 4" run_simulated build/asan "$program" lifo desc 1
         run_simulated build "$program" fifo asc 1
         run_simulated build "$program" lifo desc 1
-        for seed in $(seq $((${SEEDS:-8} / 2))); do
+        for seed in $(seq $((${SEEDS:-4} / 2))); do
             RANKS=$((seed % 2 * 2 + 2)) run_simulated build "$program" random random "$seed"
         done
     done
@@ -181,7 +181,7 @@ check_cudasim_mpi() {
         run_simulated_mpi build "$program" "$ranks" lifo desc 1
         NCCL=1 run_simulated_mpi build "$program" "$ranks" fifo asc 1
         NCCL=1 run_simulated_mpi build "$program" "$ranks" lifo desc 1
-        for seed in $(seq $((${SEEDS:-8} / 2))); do
+        for seed in $(seq $((${SEEDS:-4} / 2))); do
             run_simulated_mpi build "$program" "$ranks" random random "$seed"
             NCCL=1 run_simulated_mpi build "$program" "$ranks" random random "$seed"
         done

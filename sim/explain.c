@@ -5,6 +5,7 @@
 #include "sim/explain_change.h"
 #include "sim/explain_cost.h"
 #include "sim/explain_memory.h"
+#include "sim/explain_mend.h"
 #include "sim/explain_run.h"
 #include "sim/explain_volume.h"
 #include "sim/explain_whole.h"
@@ -118,6 +119,7 @@ static SearchRequest request_of(const Plan *plan, const Topology *topology)
         .sharding = plan->sharding,
         .searches_units = TRUE,
         .top = 6,
+        .keeps_large = TRUE,
         .framework = plan->framework,
     };
 
@@ -176,6 +178,17 @@ static JsonArray *others_answer(const Plan *plan, const SearchResult *result)
     return others;
 }
 
+/* "pp=2 dp_shard=8 full_shard, 4 x 2, recompute none" */
+static char *choice_text(const Plan *plan)
+{
+    g_autofree char *layout = plan_layout_text(plan);
+    g_autofree char *recompute = plan_recompute_text(plan);
+
+    return g_strdup_printf("%s %s, %u x %u, recompute %s", layout,
+                           strategy_name(plan->sharding.strategy), plan->schedule.micro_batches,
+                           plan->schedule.micro_batch, recompute);
+}
+
 /* What would be fastest if memory were no limit; NULL: what was found already. */
 static Plan *fastest_of_any_size(const Plan *plan, const Plan *best)
 {
@@ -185,61 +198,135 @@ static Plan *fastest_of_any_size(const Plan *plan, const Plan *best)
 
     larger->gpu.memory_bytes = G_GUINT64_CONSTANT(1) << 50;
     request.top = 1;
+    request.keeps_large = FALSE;
     g_autoptr(SearchResult) result = search(&request);
     if (result->plans->len == 0 || same_choice(best, g_ptr_array_index(result->plans, 0)))
         return NULL;
-    Plan *fastest = g_ptr_array_steal_index(result->plans, 0);
+    g_autoptr(Plan) fastest = g_ptr_array_steal_index(result->plans, 0);
     fastest->topology->gpu.memory_bytes = plan->topology->gpu.memory_bytes;
-    plan_price(fastest);
-    return fastest;
+    return plan_price(fastest) ? NULL : g_steal_pointer(&fastest);
 }
 
-static void print_larger(const Plan *plan, const Plan *best)
+static void print_larger(const Plan *plan, const Plan *fastest)
 {
-    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best);
-
     if (fastest == NULL) {
         g_print("\nno layout would be faster with more memory\n");
         return;
     }
-    g_autofree char *layout = plan_layout_text(fastest);
-    g_autofree char *recompute = plan_recompute_text(fastest);
+    g_autofree char *choice = choice_text(fastest);
     g_autofree char *needs = bytes_text(fastest->prediction.memory_total);
-    g_print("\nwith more memory %s %s, %u x %u, recompute %s would be fastest: %+.1f%% time, %s\n",
-            layout, strategy_name(fastest->sharding.strategy), fastest->schedule.micro_batches,
-            fastest->schedule.micro_batch, recompute, 100 * explain_time_change(fastest, plan),
-            needs);
-    explain_change_print_mend(fastest, plan);
+    g_auto(Mend) mend = mend_find(fastest);
+    g_print("\nwith more memory %s would be fastest: %+.1f%% time, %s\n", choice,
+            100 * explain_time_change(fastest, plan), needs);
+    mend_print(&mend, plan, "  ");
+}
+
+static void add_mend(JsonObject *object, const char *name, JsonObject *mend)
+{
+    if (mend == NULL)
+        json_object_set_null_member(object, name);
+    else
+        json_object_set_object_member(object, name, mend);
 }
 
 /* Adds "larger", and to it "mend". */
-static void add_larger(const Plan *plan, const Plan *best, JsonObject *answer)
+static void add_larger(const Plan *plan, const Plan *fastest, JsonObject *answer)
 {
-    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best);
-    JsonObject *mend = NULL;
+    g_auto(Mend) mend = {0};
 
     if (fastest == NULL) {
         json_object_set_null_member(answer, "larger");
         return;
     }
     JsonNode *larger = other_answer(fastest, plan);
-    mend = explain_change_answer_mend(fastest, plan);
-    if (mend == NULL)
-        json_object_set_null_member(json_node_get_object(larger), "mend");
-    else
-        json_object_set_object_member(json_node_get_object(larger), "mend", mend);
+    mend = mend_find(fastest);
+    add_mend(json_node_get_object(larger), "mend", mend_answer(&mend, plan, FALSE));
     json_object_set_member(answer, "larger", larger);
 }
 
-static void print_refused(const SearchResult *result)
+/* ---- refusals ---- */
+
+/* Of those that memory refuses: which, and what makes it fit. */
+typedef struct {
+    const Plan *plan; /* NULL: none is refused for memory */
+    Mend mend;
+} TooLarge;
+
+static void too_large_clear(TooLarge *large)
+{
+    mend_clear(&large->mend);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(TooLarge, too_large_clear)
+
+/* One that is not far from fitting. */
+static TooLarge too_large_of(const SearchResult *result)
+{
+    const Plan *plan = result->large != NULL ? result->large : result->closest;
+    TooLarge large = {.plan = plan};
+
+    if (plan != NULL)
+        large.mend = mend_find(plan);
+    return large;
+}
+
+static void print_too_large(const TooLarge *large, const Plan *plan)
+{
+    g_autofree char *choice = choice_text(large->plan);
+
+    g_print(", such as %s: %s\n", choice, mend_reason(large->plan));
+    mend_print(&large->mend, plan, "           ");
+}
+
+static void print_refused(const SearchResult *result, const TooLarge *large, const Plan *plan)
 {
     for (guint v = VERDICT_OK + 1; v < NUM_VERDICTS; v++) {
         if (result->rejected[v] == 0)
             continue;
-        g_print("  %6" G_GUINT64_FORMAT " %s%s%s\n", result->rejected[v], verdict_name((Verdict)v),
-                result->example[v] == NULL ? "" : ", such as: ",
-                result->example[v] == NULL ? "" : result->example[v]);
+        g_print("  %6" G_GUINT64_FORMAT " %s", result->rejected[v], verdict_name((Verdict)v));
+        if (v == VERDICT_MEMORY && large->plan != NULL)
+            print_too_large(large, plan);
+        else
+            g_print("%s%s\n", result->example[v] == NULL ? "" : ", such as: ",
+                    result->example[v] == NULL ? "" : result->example[v]);
     }
+}
+
+/* Adds "too_large". */
+static void add_too_large(const TooLarge *large, const Plan *plan, JsonObject *answer)
+{
+    JsonObject *object;
+
+    if (large->plan == NULL) {
+        json_object_set_null_member(answer, "too_large");
+        return;
+    }
+    g_autofree char *choice = choice_text(large->plan);
+    object = json_object_new();
+    json_object_set_string_member(object, "choice", choice);
+    json_object_set_string_member(object, "reason", mend_reason(large->plan));
+    add_mend(object, "mend", mend_answer(&large->mend, plan, FALSE));
+    add_mend(object, "nearest", mend_answer(&large->mend, plan, TRUE));
+    json_object_set_object_member(answer, "too_large", object);
+}
+
+/* Of the plan that is explained, where it does not fit. */
+static void print_mend_of_plan(const Plan *plan)
+{
+    if (plan->reasons->len == 0)
+        return;
+    g_auto(Mend) mend = mend_find(plan);
+    g_print("\nthis plan does not fit:\n");
+    mend_print(&mend, plan, "  ");
+}
+
+/* Adds "mend" and "nearest" there. */
+static void add_mend_of_plan(const Plan *plan, JsonObject *answer)
+{
+    if (plan->reasons->len == 0)
+        return;
+    g_auto(Mend) mend = mend_find(plan);
+    add_mend(answer, "mend", mend_answer(&mend, plan, FALSE));
+    add_mend(answer, "nearest", mend_answer(&mend, plan, TRUE));
 }
 
 /* What the search would list first; or, where nothing fits, the plan itself. */
@@ -265,11 +352,14 @@ gboolean explain_print(const Plan *plan, GError **error)
     print_bound(plan);
     explain_change_print_units(plan);
     explain_change_print(plan);
+    print_mend_of_plan(plan);
     g_autoptr(SearchResult) result = search(&request);
     print_others(plan, result);
     g_print("\nof %" G_GUINT64_FORMAT " candidates, refused:\n", result->candidates);
-    print_refused(result);
-    print_larger(plan, best_of(result, plan));
+    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best_of(result, plan));
+    g_auto(TooLarge) large = too_large_of(result);
+    print_refused(result, &large, plan);
+    print_larger(plan, fastest);
     return TRUE;
 }
 
@@ -291,11 +381,15 @@ JsonNode *explain_answer(const Plan *plan, GError **error)
     json_object_set_object_member(answer, "bound", bound_answer(plan));
     explain_change_answer_units(plan, answer);
     explain_change_answer(plan, answer);
+    add_mend_of_plan(plan, answer);
     g_autoptr(SearchResult) result = search(&request);
     json_object_set_array_member(answer, "others", others_answer(plan, result));
     json_object_set_int_member(answer, "candidates", (gint64)result->candidates);
     answer_add_refused(answer, result);
-    add_larger(plan, best_of(result, plan), answer);
+    g_autoptr(Plan) fastest = fastest_of_any_size(plan, best_of(result, plan));
+    g_auto(TooLarge) large = too_large_of(result);
+    add_too_large(&large, plan, answer);
+    add_larger(plan, fastest, answer);
     node = json_node_new(JSON_NODE_OBJECT);
     json_node_take_object(node, answer);
     return node;

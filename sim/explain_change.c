@@ -6,12 +6,6 @@
 
 #include <string.h>
 
-/* A change to a copy of the plan; FALSE where there is nothing to change. */
-typedef struct {
-    const char *name;
-    gboolean (*apply)(Plan *plan);
-} Change;
-
 static gboolean double_batch(Plan *plan)
 {
     plan->workload.global_batch *= 2;
@@ -28,7 +22,7 @@ static gboolean double_micro_batch(Plan *plan)
     return TRUE;
 }
 
-static gboolean halve_micro_batch(Plan *plan)
+gboolean change_halve_micro_batch(Plan *plan)
 {
     if (plan->schedule.micro_batch % 2 != 0)
         return FALSE;
@@ -91,7 +85,7 @@ static gboolean gather_once(Plan *plan)
     return TRUE;
 }
 
-static gboolean gather_twice(Plan *plan)
+gboolean change_gather_twice(Plan *plan)
 {
     if (plan->sharding.strategy != STRATEGY_SHARD_GRAD_OP &&
         plan->sharding.strategy != STRATEGY_SHARD_OPTIMIZER)
@@ -131,20 +125,19 @@ static gboolean own_attention(Plan *plan)
 static const Change changes[] = {
     {"twice the batch", double_batch},
     {"twice the micro-batch", double_micro_batch},
-    {"half the micro-batch", halve_micro_batch},
+    {"half the micro-batch", change_halve_micro_batch},
     {"twice the chunks a stage", double_chunks},
     {"zb_h1", split_backward},
     {"recompute none", recompute_less},
     {"recompute selective", recompute_attention},
     {"recompute full", recompute_all},
     {"shard_grad_op", gather_once},
-    {"full_shard", gather_twice},
+    {"full_shard", change_gather_twice},
     {"one unit more ahead", prefetch_more},
     {"fsdp-run --attention own", own_attention},
 };
 
-/* The plan with that change, priced; NULL where it is none, or illegal. */
-static Plan *change_plan(const Plan *plan, const Change *change)
+Plan *change_apply(const Change *change, const Plan *plan)
 {
     g_autofree char *text = plan_print(plan);
     g_autoptr(Plan) changed = plan_parse(text, "plan", NULL);
@@ -154,6 +147,16 @@ static Plan *change_plan(const Plan *plan, const Change *change)
     sharding_normalise(&changed->sharding, &changed->layout, &changed->schedule);
     const Choice choice = plan_choice(changed);
     if (legality_check(&choice, NULL) != VERDICT_OK)
+        return NULL;
+    return g_steal_pointer(&changed);
+}
+
+/* The same, priced. */
+static Plan *change_plan(const Plan *plan, const Change *change)
+{
+    g_autoptr(Plan) changed = change_apply(change, plan);
+
+    if (changed == NULL)
         return NULL;
     if (changed->layout.size[AXIS_PP] > 1) /* its bubble is shown */
         plan_price(changed);
@@ -220,8 +223,7 @@ void explain_change_print(const Plan *plan)
     }
 }
 
-/* "change" is what it is called. */
-static JsonObject *change_answer(const char *name, const Plan *changed)
+JsonObject *change_answer(const char *name, const Plan *changed)
 {
     JsonObject *object = json_object_new();
 
@@ -321,83 +323,4 @@ void explain_change_answer_units(const Plan *plan, JsonObject *answer)
                                   alike->prediction.exposed_communication_seconds);
     json_object_set_boolean_member(object, "uniform_feasible", alike->reasons->len == 0);
     json_object_set_object_member(answer, "units", object);
-}
-
-/* ---- what makes a plan fit ---- */
-
-static gboolean offload_optimizer(Plan *plan)
-{
-    MemoryTier memory;
-
-    if (plan->sharding.offload.optimizer != TIER_DEVICE ||
-        !topology_memory(plan->topology, TIER_HOST, &memory))
-        return FALSE;
-    plan->sharding.offload.optimizer = TIER_HOST;
-    return TRUE;
-}
-
-static gboolean quarter_micro_batch(Plan *plan)
-{
-    return halve_micro_batch(plan) && halve_micro_batch(plan);
-}
-
-static gboolean eighth_of_micro_batch(Plan *plan)
-{
-    return quarter_micro_batch(plan) && halve_micro_batch(plan);
-}
-
-static const Change mends[] = {
-    {"half the micro-batch", halve_micro_batch},
-    {"a quarter of the micro-batch", quarter_micro_batch},
-    {"an eighth of the micro-batch", eighth_of_micro_batch},
-    {"full_shard", gather_twice},
-    {"recompute selective", recompute_attention},
-    {"recompute full", recompute_all},
-    {"--offload optimizer=host", offload_optimizer},
-};
-
-/* The one that costs least; NULL: none makes it fit. */
-static Plan *best_mend(const Plan *plan, const char **name)
-{
-    g_autofree Plan **all = change_each(plan, mends, G_N_ELEMENTS(mends));
-    g_autoptr(Plan) best = NULL;
-
-    for (guint i = 0; i < G_N_ELEMENTS(mends); i++) {
-        g_autoptr(Plan) changed = all[i];
-
-        if (changed == NULL || changed->reasons->len > 0 ||
-            (best != NULL && changed->prediction.step_seconds >= best->prediction.step_seconds))
-            continue;
-        plan_free(best);
-        best = g_steal_pointer(&changed);
-        *name = mends[i].name;
-    }
-    return g_steal_pointer(&best);
-}
-
-void explain_change_print_mend(const Plan *plan, const Plan *beside)
-{
-    const char *name = NULL;
-    g_autoptr(Plan) best = best_mend(plan, &name);
-
-    if (best == NULL) {
-        g_print("  no single change of micro-batch, strategy, recomputation or offload makes it "
-                "fit\n");
-        return;
-    }
-    g_autofree char *memory = bytes_text(best->prediction.memory_total);
-    g_print("  %s makes it fit: %+.1f%% time, %s\n", name, 100 * explain_time_change(best, beside),
-            memory);
-}
-
-JsonObject *explain_change_answer_mend(const Plan *plan, const Plan *beside)
-{
-    const char *name = NULL;
-    g_autoptr(Plan) best = best_mend(plan, &name);
-
-    if (best == NULL)
-        return NULL;
-    JsonObject *object = change_answer(name, best);
-    json_object_set_double_member(object, "time_change", explain_time_change(best, beside));
-    return object;
 }

@@ -68,12 +68,22 @@ static guint stage_units(const Program *program, UnitKind kind)
     return units;
 }
 
+/* Elements of a token that a rank gives the others of its cp group, as a collective has them. */
+static guint64 context_columns(const Plan *plan)
+{
+    const Model local = tensor_parallel_model(plan->model, plan->layout.size[AXIS_TP]);
+    const LatentAttention *latent = &local.latent;
+
+    return latent->top_keys > 0
+               ? latent->kv_rank + latent->rope_dim + latent->index_dim
+               : (guint64)local.kv_heads * (local.head_dim + model_value_dim(&local));
+}
+
 /* Activations, within a block and between stages. */
 static void add_activation_traffic(const Plan *plan, const Program *program, GArray *list)
 {
     const guint *size = plan->layout.size;
     const guint tp = size[AXIS_TP], cp = size[AXIS_CP], m = plan->schedule.micro_batches;
-    const Model local = tensor_parallel_model(plan->model, tp);
     const double tokens = (double)plan->schedule.micro_batch * (plan->workload.seq_len / cp);
     const double element = dtype_bytes(plan->workload.recipe->compute);
     const guint sparse = stage_units(program, UNIT_SPARSE), ep = layout_ep(&plan->layout);
@@ -94,10 +104,12 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
          .per_text = " a block and micro-batch (embedding and head included)",
          .per_name = PER_BLOCK},
         {.purpose = "cp",
-         .unit = g_strdup("keys and values of the others, 2 N K (n-1) elements"),
+         .unit = g_strdup(plan->model->latent.top_keys > 0
+                              ? "latent keys and the indexer's of the others, N (K + KI) (n-1) "
+                                "elements"
+                              : "keys and values of the others, 2 N K (n-1) elements"),
          .ranks = cp,
-         .unit_bytes = element * tokens * local.kv_heads *
-                       (local.head_dim + (double)model_value_dim(&local)) * (cp - 1),
+         .unit_bytes = element * tokens * (double)context_columns(plan) * (cp - 1),
          .per = each_block,
          .per_text = " a block and micro-batch",
          .per_name = PER_BLOCK},

@@ -2,6 +2,8 @@
 
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
+#include "sim/base/option_value.h"
+#include "sim/base/text_file.h"
 #include "sim/base/units.h"
 #include "sim/command_argument.h"
 #include "sim/plan_config.h"
@@ -10,6 +12,18 @@
 #include <string.h>
 
 enum { MAX_SEQ = 1 << 28, MAX_TOP = 1000 };
+
+/* A list of nothing is a slip, as is a file without a name. */
+static gboolean check_empty(const PlanOptions *o, GError **error)
+{
+    return option_text("layout", o->layout,
+                       "AXIS=N,..., axes dp_replicate, dp_shard, cp, tp, pp, ep", error) &&
+           option_text("fix", o->fix, "FIELD=VALUE,...", error) &&
+           option_text("offload", o->offload, "optimizer=TIER, parameters=TIER", error) &&
+           option_text("from", o->from, "a file", error) &&
+           (o->output == NULL || text_file_check(o->output, error)) &&
+           option_text("db", o->db, "a file", error);
+}
 
 gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char ***argv,
                             GError **error)
@@ -21,9 +35,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "File, or a name under topologies/ (default localhost)", "T"},
         {"gpus", 'n', 0, G_OPTION_ARG_STRING, &o->gpus,
          "Ranks; \"auto\": the smallest number that fits (default: the whole cluster)", "N"},
-        {"seq-len", 0, 0, G_OPTION_ARG_INT, &o->seq_len,
+        {"seq-len", 0, 0, G_OPTION_ARG_STRING, &o->seq_len,
          "Tokens of a sequence (default min(max_position_embeddings, 8192))", "L"},
-        {"global-batch", 'b', 0, G_OPTION_ARG_INT, &o->global_batch,
+        {"global-batch", 'b', 0, G_OPTION_ARG_STRING, &o->global_batch,
          "Sequences of a step (default one micro-batch a data-parallel rank)", "B"},
         {"precision", 0, 0, G_OPTION_ARG_STRING, &o->precision,
          "Of matrix products: bf16, fp32, fp16 or fp8 (default bf16; fp32 where the target is a "
@@ -36,7 +50,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"strategy", 's', 0, G_OPTION_ARG_STRING, &o->strategy, "auto, " STRATEGY_NAMES, "S"},
         {"optimizer", 0, 0, G_OPTION_ARG_STRING, &o->optimizer,
          "adamw (default), sgd, or adam8bit: 8-bit moments", "O"},
-        {"micro-batch", 0, 0, G_OPTION_ARG_INT, &o->micro_batch,
+        {"micro-batch", 0, 0, G_OPTION_ARG_STRING, &o->micro_batch,
          "Sequences at a time on a rank (default: chosen)", "N"},
         {"expert-imbalance", 0, 0, G_OPTION_ARG_STRING, &o->expert_imbalance,
          "Tokens of the busiest rank's experts over the mean (default 1: balanced)", "X"},
@@ -46,7 +60,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "R"},
         {"schedule", 0, 0, G_OPTION_ARG_STRING, &o->schedule,
          "Of pipeline stages: gpipe, 1f1b, interleaved or zb_h1 (default: chosen)", "S"},
-        {"virtual-stages", 0, 0, G_OPTION_ARG_INT, &o->virtual_stages,
+        {"virtual-stages", 0, 0, G_OPTION_ARG_STRING, &o->virtual_stages,
          "Chunks of the model a stage, with interleaved (default: chosen)", "V"},
         {"offload", 0, 0, G_OPTION_ARG_STRING, &o->offload,
          "What is kept in another tier: optimizer=host,parameters=host (or nvme; "
@@ -67,7 +81,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"from", 0, 0, G_OPTION_ARG_FILENAME, &o->from,
          "What runs today: a configuration of torchtitan, megatron, deepspeed, accelerate, axolotl",
          "FILE"},
-        {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_INT, &o->top,
+        {"top", 'k', estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->top,
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
          "time (default), memory, pareto (none is both faster and smaller), or cost: without "
@@ -81,7 +95,6 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
     g_autoptr(GOptionContext) context = g_option_context_new(NULL);
     g_autoptr(GError) why = NULL;
 
-    o->seq_len = o->global_batch = o->micro_batch = o->top = o->virtual_stages = G_MININT;
     command_name(estimate ? "estimate" : "search");
     g_option_context_set_summary(
         context, estimate ? "fsdp-plan estimate: prices one layout."
@@ -89,6 +102,8 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
     g_option_context_add_main_entries(context, entries, NULL);
     if (!g_option_context_parse(context, argc, argv, &why))
         return fail(error, ERROR_INPUT, "%s (see --help)", why->message);
+    if (!check_empty(o, error))
+        return FALSE;
     if (*argc > 1)
         return fail(error, ERROR_INPUT, "unexpected argument \"%s\" (see --help)", (*argv)[1]);
     if (!estimate && o->layout != NULL)
@@ -100,28 +115,24 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
 
 void plan_options_clear(PlanOptions *o)
 {
-    char **const strings[] = {&o->model,     &o->topology,  &o->gpus,
-                              &o->precision, &o->recipe,    &o->strategy,
-                              &o->optimizer, &o->recompute, &o->schedule,
-                              &o->offload,   &o->fix,       &o->layout,
-                              &o->from,      &o->sort,      &o->output,
-                              &o->db,        &o->framework, &o->expert_imbalance};
+    char **const strings[] = {&o->model,       &o->topology,
+                              &o->gpus,        &o->precision,
+                              &o->recipe,      &o->strategy,
+                              &o->optimizer,   &o->recompute,
+                              &o->schedule,    &o->offload,
+                              &o->fix,         &o->layout,
+                              &o->from,        &o->sort,
+                              &o->output,      &o->db,
+                              &o->framework,   &o->expert_imbalance,
+                              &o->seq_len,     &o->global_batch,
+                              &o->micro_batch, &o->virtual_stages,
+                              &o->top};
 
     for (guint i = 0; i < G_N_ELEMENTS(strings); i++)
         g_clear_pointer(strings[i], g_free);
 }
 
 /* ---- values ---- */
-
-static gboolean int_option(const char *name, gint value, gint max, guint *out, GError **error)
-{
-    if (value == G_MININT)
-        return TRUE;
-    if (value < 1 || value > max)
-        return fail(error, ERROR_INPUT, "--%s = %d: must be 1 to %d", name, value, max);
-    *out = (guint)value;
-    return TRUE;
-}
 
 static gboolean bad_option(const char *name, const char *value, const char *allowed, GError **error)
 {
@@ -212,8 +223,8 @@ static gboolean read_sort(SearchRequest *request, const PlanOptions *o, GError *
         return fail(error, ERROR_INPUT,
                     "--sort = cost: topology %s states no [cost] price_per_gpu_hour",
                     request->topology->name);
-    if (key == SORT_PARETO && o->top != G_MININT)
-        return fail(error, ERROR_INPUT, "--top = %d: --sort pareto lists the whole front", o->top);
+    if (key == SORT_PARETO && o->top != NULL)
+        return fail(error, ERROR_INPUT, "--top = %s: --sort pareto lists the whole front", o->top);
     request->sort = (SortKey)key;
     return TRUE;
 }
@@ -233,12 +244,13 @@ static gboolean read_choices(PlanInputs *inputs, const PlanOptions *o, GError **
     request->schedule = o->schedule == NULL ? -1 : (gint)schedule;
     request->context = -1;
     request->top = 10;
-    return int_option("seq-len", o->seq_len, MAX_SEQ, &request->seq_len, error) &&
-           int_option("global-batch", o->global_batch, MAX_BATCH, &request->global_batch, error) &&
-           int_option("micro-batch", o->micro_batch, MAX_BATCH, &request->micro_batch, error) &&
-           int_option("virtual-stages", o->virtual_stages, MAX_CHUNKS, &request->virtual_stages,
-                      error) &&
-           int_option("top", o->top, MAX_TOP, &request->top, error) &&
+    return option_uint("seq-len", o->seq_len, 1, MAX_SEQ, &request->seq_len, error) &&
+           option_uint("global-batch", o->global_batch, 1, MAX_BATCH, &request->global_batch,
+                       error) &&
+           option_uint("micro-batch", o->micro_batch, 1, MAX_BATCH, &request->micro_batch, error) &&
+           option_uint("virtual-stages", o->virtual_stages, 1, MAX_CHUNKS, &request->virtual_stages,
+                       error) &&
+           option_uint("top", o->top, 1, MAX_TOP, &request->top, error) &&
            read_recipe(inputs, o, error) && read_framework(inputs, o, error) &&
            read_imbalance(request, o, error) && read_strategy(request, o, error) &&
            read_sort(request, o, error);
@@ -302,13 +314,41 @@ static gboolean read_offload(PlanInputs *inputs, const PlanOptions *o, GError **
     return TRUE;
 }
 
-/* Layers by stage are of so many stages. */
+/* That the chunks of a stage have, at most: where pp, virtual stages or their layers are free,
+ * those of the largest. */
+static guint most_layers(const SearchRequest *request, guint pp, guint stage)
+{
+    const guint layers = request->model->layers, chunks = pp * MAX(1, request->virtual_stages);
+    const gboolean given = request->num_chunks > 0 && request->num_chunks % pp == 0;
+    const Schedule schedule = {
+        .kind = SCHEDULE_INTERLEAVED,
+        .virtual_stages = (given ? request->num_chunks : chunks) / pp,
+        .chunk_layers = given ? request->chunk_layers : NULL,
+    };
+
+    return chunks > layers ? layers : schedule_most_layers(&schedule, layers, pp, stage);
+}
+
+/* Layers by stage are of so many stages, which have as many. */
 static gboolean check_stages(const SearchRequest *request, GError **error)
 {
-    const guint pp = request->fixed[AXIS_PP], stages = request->num_recompute;
+    const guint stages = request->num_recompute;
+    const guint pp = request->fixed[AXIS_PP] > 0 ? request->fixed[AXIS_PP] : MAX(1, stages);
+    guint most = 0;
 
-    return stages <= 1 || pp == 0 || pp == stages ||
-           fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", stages, pp);
+    if (stages > 1 && pp != stages)
+        return fail(error, ERROR_INPUT, "recompute: layers of %u stages, but pp = %u", stages, pp);
+    for (guint s = 0; stages > 0 && s < pp; s++) {
+        most = MAX(most, most_layers(request, pp, s));
+        if (stages > 1 && request->recompute_layers[s] > most_layers(request, pp, s))
+            return fail(error, ERROR_INPUT,
+                        "recompute: %u layers of stage %u: must be 0 to %u, what its chunks have",
+                        request->recompute_layers[s], s, most_layers(request, pp, s));
+    }
+    return stages != 1 || request->recompute_layers[0] <= most ||
+           fail(error, ERROR_INPUT,
+                "recompute: %u layers of each chunk: must be 0 to %u, what the largest has",
+                request->recompute_layers[0], most);
 }
 
 /* An axis that --fix and --layout both give would be one of the two. */

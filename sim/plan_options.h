@@ -9,7 +9,7 @@ typedef struct {
     char *model, *topology, *gpus, *precision, *recipe, *strategy, *optimizer, *recompute,
         *schedule, *offload, *fix, *framework;
     char *layout, *from, *sort, *output, *db, *expert_imbalance;
-    gint seq_len, global_batch, micro_batch, virtual_stages, top;
+    char *seq_len, *global_batch, *micro_batch, *virtual_stages, *top;
     gboolean json, gpus_auto;
 } PlanOptions;
 

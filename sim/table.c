@@ -5,6 +5,7 @@
 #include "sim/search/plan_cost.h"
 #include "sim/search/price.h"
 
+#include <math.h>
 #include <string.h>
 
 char *plan_bound_text(const Plan *plan)
@@ -65,6 +66,18 @@ typedef struct {
     gint layout, strategy, recompute;
 } Widths;
 
+static void print_money(const Plan *plan)
+{
+    const char *currency = plan->topology->cost.currency;
+    const double money = plan_money_per_million(plan);
+
+    g_print("; %u GPUs, a million tokens ", plan->gpus);
+    if (isfinite(money))
+        g_print("cost %.4g %s", money, currency == NULL ? "" : currency);
+    else
+        g_print("have no cost: failures leave nothing useful");
+}
+
 static void print_row(const char *rank, const Plan *plan, Widths width, gboolean costs)
 {
     const Prediction *p = &plan->prediction;
@@ -84,9 +97,7 @@ static void print_row(const char *rank, const Plan *plan, Widths width, gboolean
             width.strategy, strategy, micro, width.recompute, recompute, step,
             p->tokens_per_second_per_gpu, 100 * p->mfu, memory, bound);
     if (costs)
-        g_print("; %u GPUs, a million tokens cost %.4g %s", plan->gpus,
-                plan_money_per_million(plan),
-                plan->topology->cost.currency == NULL ? "" : plan->topology->cost.currency);
+        print_money(plan);
     g_print("\n");
 }
 

@@ -2,50 +2,60 @@
 
 #include "exec/run/watchdog.h"
 #include "sim/base/error.h"
+#include "sim/base/option_value.h"
 #include "sim/input/workload.h"
 
-#include <math.h>
 #include <string.h>
 
-/* As typed: GOption has no way to say "not given" for numbers, so they start where nobody types. */
+/* As typed; the strings are owned, NULL = not given. */
 typedef struct {
-    gint steps, lr_steps, warmup, log_every, watchdog;
-    gint64 seed, check_seed;
-    double lr, clip_norm;
+    char *steps, *lr_steps, *warmup, *log_every, *watchdog;
+    char *seed, *check_seed;
+    char *lr, *clip_norm;
 } Typed;
 
-enum { MAX_STEPS = 100000000 };
+static void typed_clear(Typed *typed)
+{
+    char **const texts[] = {&typed->steps,      &typed->lr_steps, &typed->warmup,
+                            &typed->log_every,  &typed->watchdog, &typed->seed,
+                            &typed->check_seed, &typed->lr,       &typed->clip_norm};
 
-#define NOT_TYPED G_MININT64
+    for (guint i = 0; i < G_N_ELEMENTS(texts); i++)
+        g_clear_pointer(texts[i], g_free);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Typed, typed_clear)
+
+enum { MAX_STEPS = 100000000 };
 
 static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GError **error)
 {
     const GOptionEntry entries[] = {
         {"data", 'd', 0, G_OPTION_ARG_FILENAME, &o->data_path, "UTF-8 text; a token is a byte",
          "FILE"},
-        {"steps", 'n', 0, G_OPTION_ARG_INT, &typed->steps,
+        {"steps", 'n', 0, G_OPTION_ARG_STRING, &typed->steps,
          "The step to stop at, counted from the start of training (default 20)", "N"},
         {"device", 0, 0, G_OPTION_ARG_STRING, &o->device, "Confirms the plan's device: cpu or cuda",
          "D"},
         {"db", 0, 0, G_OPTION_ARG_FILENAME, &o->db_path,
          "Record the run in this SQLite store (default: not recorded)", "FILE"},
-        {"seed", 0, 0, G_OPTION_ARG_INT64, &typed->seed, "Of parameters and data (default 1)", "S"},
-        {"lr", 0, 0, G_OPTION_ARG_DOUBLE, &typed->lr, "Learning rate (default 1e-3)", "X"},
+        {"seed", 0, 0, G_OPTION_ARG_STRING, &typed->seed, "Of parameters and data (default 1)",
+         "S"},
+        {"lr", 0, 0, G_OPTION_ARG_STRING, &typed->lr, "Learning rate (default 1e-3)", "X"},
         {"lr-schedule", 0, 0, G_OPTION_ARG_STRING, &o->schedule,
          "constant (default) or cosine (needs --lr-steps)", "NAME"},
-        {"lr-steps", 0, 0, G_OPTION_ARG_INT, &typed->lr_steps,
+        {"lr-steps", 0, 0, G_OPTION_ARG_STRING, &typed->lr_steps,
          "Where the cosine reaches a tenth of --lr", "N"},
-        {"warmup", 0, 0, G_OPTION_ARG_INT, &typed->warmup,
+        {"warmup", 0, 0, G_OPTION_ARG_STRING, &typed->warmup,
          "Steps of linear warm-up before the cosine (default 0)", "N"},
-        {"clip-norm", 0, 0, G_OPTION_ARG_DOUBLE, &typed->clip_norm,
+        {"clip-norm", 0, 0, G_OPTION_ARG_STRING, &typed->clip_norm,
          "Largest global gradient norm; 0 = off (default " G_STRINGIFY(DEFAULT_CLIP_NORM) ")", "X"},
-        {"log-every", 0, 0, G_OPTION_ARG_INT, &typed->log_every, "Print one step in N (default 1)",
-         "N"},
+        {"log-every", 0, 0, G_OPTION_ARG_STRING, &typed->log_every,
+         "Print one step in N (default 1)", "N"},
         {"check", 0, 0, G_OPTION_ARG_NONE, &o->train.check,
          "Watch memory, waits and the order of collectives, with delays drawn at random: a race "
          "becomes an error",
          NULL},
-        {"check-seed", 0, 0, G_OPTION_ARG_INT64, &typed->check_seed,
+        {"check-seed", 0, 0, G_OPTION_ARG_STRING, &typed->check_seed,
          "--check with the delays of this seed (default: drawn, and printed)", "S"},
         {"no-overlap", 0, 0, G_OPTION_ARG_NONE, &o->train.no_overlap,
          "Wait for each communication at once: slower, and no bit may differ", NULL},
@@ -62,7 +72,7 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
          "How bf16 parameters are rounded from fp32 masters: nearest (default), or stochastic, up "
          "or down by chance and right in the mean, the same in every layout",
          "HOW"},
-        {"watchdog", 0, 0, G_OPTION_ARG_INT, &typed->watchdog,
+        {"watchdog", 0, 0, G_OPTION_ARG_STRING, &typed->watchdog,
          "End the job when a rank makes no progress for so long (default 300; 0 = off)", "SECONDS"},
         {"json", 0, 0, G_OPTION_ARG_NONE, &o->train.json, "A JSON line a step", NULL},
         {"version", 0, 0, G_OPTION_ARG_NONE, &o->version, "Print the version", NULL},
@@ -85,30 +95,17 @@ static gboolean parse(RunOptions *o, Typed *typed, int *argc, char ***argv, GErr
     return TRUE;
 }
 
-static gboolean int_in(const char *name, gint value, gint min, gint max, guint *out, GError **error)
-{
-    if (value < min || value > max)
-        return fail(error, ERROR_INPUT, "--%s = %d: must be %d to %d", name, value, min, max);
-    *out = (guint)value;
-    return TRUE;
-}
-
-static gboolean number_in(const char *name, double value, gboolean zero, GError **error)
-{
-    if (!isfinite(value) || value < 0 || (value == 0 && !zero))
-        return fail(error, ERROR_INPUT, "--%s = %g: must be a finite number %s 0", name, value,
-                    zero ? "of at least" : "above");
-    return TRUE;
-}
-
 /* A dead rank is noticed sooner, so it is called dead and not idle. */
-static gboolean check_watchdog(gint typed, guint *limit_s, GError **error)
+static gboolean check_watchdog(const char *typed, guint *limit_s, GError **error)
 {
+    guint value = WATCHDOG_DEFAULT_S;
+
     G_STATIC_ASSERT(WATCHDOG_MIN_S > COMM_DEATH_S);
-    if (typed != 0 && (typed < WATCHDOG_MIN_S || typed > WATCHDOG_MAX_S))
-        return fail(error, ERROR_INPUT, "--watchdog = %d: must be 0 (off) or %d to %d seconds",
+    if (!option_uint("watchdog", typed, 0, WATCHDOG_MAX_S, &value, NULL) ||
+        (value != 0 && value < WATCHDOG_MIN_S))
+        return fail(error, ERROR_INPUT, "--watchdog = \"%s\": must be 0 (off) or %d to %d seconds",
                     typed, WATCHDOG_MIN_S, WATCHDOG_MAX_S);
-    *limit_s = (guint)typed;
+    *limit_s = value;
     return TRUE;
 }
 
@@ -120,14 +117,14 @@ static gboolean check_schedule(RunOptions *o, const Typed *typed, GError **error
     if (o->schedule != NULL && !train->cosine && strcmp(o->schedule, "constant") != 0)
         return fail(error, ERROR_INPUT, "--lr-schedule = \"%s\": must be constant or cosine",
                     o->schedule);
-    if (!train->cosine && (typed->lr_steps != 0 || typed->warmup != 0))
+    if (!train->cosine && (typed->lr_steps != NULL || typed->warmup != NULL))
         return fail(error, ERROR_INPUT, "--lr-steps and --warmup belong to --lr-schedule cosine");
     if (!train->cosine)
         return TRUE;
-    if (typed->lr_steps == 0)
+    if (typed->lr_steps == NULL)
         return fail(error, ERROR_INPUT, "--lr-schedule cosine needs --lr-steps");
-    return int_in("lr-steps", typed->lr_steps, 1, MAX_STEPS, &train->lr_steps, error) &&
-           int_in("warmup", typed->warmup, 0, typed->lr_steps - 1, &train->warmup, error);
+    return option_uint("lr-steps", typed->lr_steps, 1, MAX_STEPS, &train->lr_steps, error) &&
+           option_uint("warmup", typed->warmup, 0, train->lr_steps - 1, &train->warmup, error);
 }
 
 /* Which of @names was typed; nothing: @value stays. */
@@ -174,6 +171,26 @@ static gboolean check_modes(RunOptions *o, GError **error)
     return attention_mode_parse(o->attention, &o->train.attention, error);
 }
 
+/* What is not given has its default. */
+static gboolean check_numbers(TrainOptions *train, const Typed *typed, GError **error)
+{
+    train->lr = 1e-3;
+    train->clip_norm = DEFAULT_CLIP_NORM;
+    train->steps = 20;
+    train->log_every = 1;
+    train->seed = 1;
+    train->check_seed_given = typed->check_seed != NULL;
+    train->check |= train->check_seed_given;
+    return option_number("lr", typed->lr, FALSE, &train->lr, error) &&
+           option_number("clip-norm", typed->clip_norm, TRUE, &train->clip_norm, error) &&
+           option_uint("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) &&
+           option_uint("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error) &&
+           option_count("seed", typed->seed, 0, G_MAXINT64, &train->seed, error) &&
+           option_count("check-seed", typed->check_seed, 0, G_MAXINT64, &train->check_seed,
+                        error) &&
+           check_watchdog(typed->watchdog, &train->watchdog_s, error);
+}
+
 static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, GError **error)
 {
     TrainOptions *train = &o->train;
@@ -183,27 +200,15 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
     o->plan_path = g_strdup(argv[1]);
     if (o->data_path == NULL)
         return fail(error, ERROR_INPUT, "--data is missing: a UTF-8 text file");
+    if (!option_text("data", o->data_path, "a UTF-8 text file", error) ||
+        !option_text("db", o->db_path, "a file", error) ||
+        !option_text("nvme", o->nvme_folder, "a folder", error))
+        return FALSE;
     if (o->device != NULL && strcmp(o->device, device_kind_name(DEVICE_CPU)) != 0 &&
         strcmp(o->device, device_kind_name(DEVICE_CUDA)) != 0)
         return fail(error, ERROR_INPUT, "--device = \"%s\": must be cpu or cuda", o->device);
-    if (!number_in("lr", typed->lr, FALSE, error) ||
-        !number_in("clip-norm", typed->clip_norm, TRUE, error) ||
-        !int_in("steps", typed->steps, 1, MAX_STEPS, &train->steps, error) ||
-        !int_in("log-every", typed->log_every, 0, MAX_STEPS, &train->log_every, error) ||
-        !check_watchdog(typed->watchdog, &train->watchdog_s, error) || !check_modes(o, error))
+    if (!check_numbers(train, typed, error) || !check_modes(o, error))
         return FALSE;
-    if (typed->seed < 0)
-        return fail(error, ERROR_INPUT, "--seed = %" G_GINT64_FORMAT ": must be at least 0",
-                    typed->seed);
-    if (typed->check_seed < 0 && typed->check_seed != NOT_TYPED)
-        return fail(error, ERROR_INPUT, "--check-seed = %" G_GINT64_FORMAT ": must be at least 0",
-                    typed->check_seed);
-    train->check_seed_given = typed->check_seed != NOT_TYPED;
-    train->check_seed = (guint64)typed->check_seed;
-    train->check |= train->check_seed_given;
-    train->seed = (guint64)typed->seed;
-    train->lr = typed->lr;
-    train->clip_norm = typed->clip_norm;
     train->data_path = o->data_path;
     train->db_path = o->db_path;
     train->nvme_folder = o->nvme_folder;
@@ -212,13 +217,7 @@ static gboolean check(RunOptions *o, const Typed *typed, int argc, char **argv, 
 
 gboolean run_options_parse(RunOptions *options, int *argc, char ***argv, GError **error)
 {
-    Typed typed = {.steps = 20,
-                   .check_seed = NOT_TYPED,
-                   .watchdog = WATCHDOG_DEFAULT_S,
-                   .log_every = 1,
-                   .seed = 1,
-                   .lr = 1e-3,
-                   .clip_norm = DEFAULT_CLIP_NORM};
+    g_auto(Typed) typed = {0};
 
     if (!parse(options, &typed, argc, argv, error))
         return FALSE;

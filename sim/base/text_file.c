@@ -122,15 +122,36 @@ static const char *last_part(const char *message)
     return colon == NULL ? message : colon + 2;
 }
 
+static gboolean check_name(const char *path, gboolean exists, const GStatBuf *status,
+                           GError **error)
+{
+    if (*path == '\0')
+        return fail(error, ERROR_INPUT, "\"\": no file has that name; allowed: a file to write");
+    if (exists && S_ISDIR(status->st_mode))
+        return fail(error, ERROR_INPUT, "%s: a folder; allowed: a file to write", path);
+    return TRUE;
+}
+
+gboolean text_file_check(const char *path, GError **error)
+{
+    g_autofree char *folder = g_path_get_dirname(path);
+    GStatBuf status;
+    const gboolean exists = g_stat(path, &status) == 0;
+
+    if (!check_name(path, exists, &status, error))
+        return FALSE;
+    return exists || g_access(folder, W_OK) == 0 ||
+           fail(error, ERROR_INPUT, "%s: can't be written: %s; allowed: a file to write", path,
+                g_strerror(errno));
+}
+
 gboolean text_file_write(const char *path, const char *text, gsize length, GError **error)
 {
     GStatBuf status;
     const gboolean exists = g_stat(path, &status) == 0;
 
-    if (*path == '\0')
-        return fail(error, ERROR_INPUT, "\"\": no file has that name; allowed: a file to write");
-    if (exists && S_ISDIR(status.st_mode))
-        return fail(error, ERROR_INPUT, "%s: a folder; allowed: a file to write", path);
+    if (!check_name(path, exists, &status, error))
+        return FALSE;
     if (exists && (!S_ISREG(status.st_mode) || is_stdout(&status)))
         return write_through(path, is_stdout(&status), text, length, error);
     char *target = realpath(path, NULL); /* NULL: it is not there yet */

@@ -14,5 +14,8 @@ char *text_file_read(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT
 gboolean text_file_write(const char *path, const char *text, gsize length,
                          GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Whether there can be a file of that name: before what takes long. */
+gboolean text_file_check(const char *path, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
 /* Whether all that was printed has come to where stdout goes; ERROR_RUNTIME. */
 gboolean text_stdout_flush(GError **error) G_GNUC_WARN_UNUSED_RESULT;

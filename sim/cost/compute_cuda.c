@@ -488,11 +488,62 @@ static double slowest_share(const ComputeContext *context)
     return framework_or_default(context->framework)->context_plain ? (2 * ranks - 1) / ranks : 1;
 }
 
+/* Attention to chosen keys, of dense bf16 peak: FlashMLA's forward kernel, 640 TFLOP/s on H800 and
+ * 1450 on B200 (deepseek-ai/FlashMLA, README, September 2025); cuDNN's backward
+ * one with 64 heads and 2,048 keys, 659 and 642 on B200 (NVIDIA/cudnn-frontend, benchmark/dsa), and
+ * Hopper, of which there is no figure, is taken to reach that fraction. */
+static const KernelRate indexed_rate = {640.0 / 989, 650.0 / 2250};
+
+/* Of the work of a query's heads that of those which a kernel takes at a time: FlashMLA's 64 on
+ * Hopper and 128 on Blackwell, up to which its callers pad (sgl-project/sglang, dsa_backend.py); 64
+ * in others, with which cuDNN's was measured.  The indexer's own kernels take theirs. */
+static double padded_heads(const Op *op, const GpuFamily *family)
+{
+    const gboolean wide = op->kind == OP_INDEXED_ATTENTION && family->generation >= BLACKWELL;
+    const guint64 heads = op->sizes.heads, at_once = wide ? 128 : 64;
+
+    if (op->kind == OP_INDEX || op->kind == OP_INDEX_BACKWARD)
+        return 1;
+    return (double)(ceil_divide(heads, at_once) * at_once) / (double)heads;
+}
+
+/**
+ * indexed_seconds: attention to chosen keys and what chooses them.
+ *
+ *     t = F p / (peak * fraction * clock)
+ *
+ *     F  FLOPs of op_flops()   fraction  of indexed_rate; before Hopper, of FlashAttention-2
+ *     p  padded_heads()
+ *
+ * The largest of a query's scores are found in what the device writes and reads again, 4 bytes a
+ * pair twice.  Left out: rows with fewer keys than are chosen, where tiles are partly idle; for the
+ * indexer's own products there are no published rates: they are taken to reach attention's.
+ */
+static double indexed_seconds(const Op *op, const Topology *topology, const ComputeContext *context)
+{
+    const GpuFamily *family = gpu_family(topology->gpu.name);
+    const gboolean backward =
+        op->kind == OP_INDEXED_ATTENTION_BACKWARD || op->kind == OP_INDEX_BACKWARD;
+    const KernelRate flash = {family->attention_forward, family->attention_backward};
+    const KernelRate *rate = family->generation == BEFORE_HOPPER ? &flash : &indexed_rate;
+    const double fraction = (backward ? rate->backward : rate->forward) * family->sustained_clock;
+    const double scores =
+        (double)(op->sizes.batch * op->sizes.seq) * (double)(op_key_blocks(op) * op->sizes.seq) / 2;
+    const MemoryWork sorted = {
+        .op = op_kind_name(op->kind), .dtype = DTYPE_FP32, .bytes = 2 * 4 * scores};
+
+    return op_flops(op) * padded_heads(op, family) /
+               (gpu_peak_flops(&topology->gpu, op->dtype) * fraction) +
+           (op->kind == OP_INDEX ? cuda_memory(&sorted, topology, context) : 0);
+}
+
 static double cuda_attention(const Op *op, const Topology *topology, const ComputeContext *context)
 {
     const Framework *framework = framework_or_default(context->framework);
     const AttentionKernel kernel = framework->attention;
 
+    if (op_is_indexed(op))
+        return indexed_seconds(op, topology, context);
     if (kernel == ATTENTION_FUSED_MASK || kernel == ATTENTION_UNFUSED)
         return unfused_seconds(op, topology, context);
     const double random_s =

@@ -358,8 +358,9 @@ static gboolean pads_rows(const Program *program, const Op *op, const Framework 
         return FALSE;
     for (guint s = 0; s < program->segments->len; s++)
         for (guint i = 0; i < program_segment(program, s)->num_ops; i++)
-            if (program_segment(program, s)->ops[i].kind == OP_GROUPED_LINEAR)
-                return program_segment(program, s)->ops[i].dtype == DTYPE_FP8;
+            if (program_segment(program, s)->ops[i].kind == OP_GROUPED_LINEAR &&
+                program_segment(program, s)->ops[i].dtype == DTYPE_FP8)
+                return TRUE;
     return FALSE;
 }
 

@@ -49,12 +49,14 @@ static double elements_of(const Program *program, const char *name)
     return tensor == NULL ? 0 : (double)tensor->elements;
 }
 
-/* Of one block and micro-batch: a rank's queries with all keys. */
+/* Of one block and micro-batch: a rank's queries with all keys; of chosen keys none is kept. */
 static double attention_scores(const Program *program)
 {
     const Op *attention = find_op(program, OP_ATTENTION);
-    const OpSizes *sizes = &attention->sizes;
 
+    if (attention == NULL)
+        return 0;
+    const OpSizes *sizes = &attention->sizes;
     return (double)(op_key_blocks(attention) * sizes->seq) *
            (double)(sizes->batch * sizes->heads * sizes->seq);
 }

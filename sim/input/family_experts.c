@@ -13,6 +13,13 @@ static const Module mixtral_experts[] = {
     END_OF_LIST,
 };
 
+/* Beside them a bias that balances the load, as DeepSeek's. */
+static const Module minimax_router_bias[] = {
+    VECTOR(PARAM_ROUTER_BIAS, "block_sparse_moe.e_score_correction_bias", DIM_EXPERTS,
+           .exact = TRUE),
+    END_OF_LIST,
+};
+
 /* Of the blocks without experts. */
 static const Module dense_mlp[] = {
     MATRIX(PARAM_GATE, "mlp.gate_proj", DIM_FFN, DIM_HIDDEN, .where = IN_DENSE_BLOCKS),
@@ -74,6 +81,15 @@ static const Module deepseek_attention[] = {
     VECTOR(PARAM_KV_DOWN_NORM, "self_attn.kv_a_layernorm", DIM_KV_RANK),
     MATRIX(PARAM_KV_UP, "self_attn.kv_b_proj", DIM_LATENT_KEY_VALUE, DIM_KV_RANK),
     MATRIX(PARAM_O, "self_attn.o_proj", DIM_HIDDEN, DIM_LATENT_VALUE, .bias = FEATURE_O_BIAS),
+    END_OF_LIST,
+};
+
+/* Which keys a query reads (DeepSeek-V3.2-Exp, sec. 1). */
+static const Module deepseek_indexer[] = {
+    MATRIX(PARAM_INDEX_Q, "self_attn.indexer.wq_b", DIM_INDEX_QUERY, DIM_Q_RANK),
+    MATRIX(PARAM_INDEX_K, "self_attn.indexer.wk", DIM_INDEX_HEAD, DIM_HIDDEN),
+    VECTOR(PARAM_INDEX_K_NORM, "self_attn.indexer.k_norm", DIM_INDEX_HEAD, .bias = FEATURE_LATENT),
+    MATRIX(PARAM_INDEX_WEIGHTS, "self_attn.indexer.weights_proj", DIM_INDEX_HEADS, DIM_HIDDEN),
     END_OF_LIST,
 };
 
@@ -180,6 +196,25 @@ static gboolean read_local_experts(Model *model, const JsonText *json, GError **
     return read_experts(model, json, "num_local_experts", "num_experts_per_tok", error);
 }
 
+/* Multi-token prediction's modules are left out, as DeepSeek's. */
+static gboolean read_minimax(Model *model, const JsonText *json, GError **error)
+{
+    guint shared = 0, rotary_dim = model->rotary_dim;
+    const char *norms = "per_layer";
+
+    if (!json_optional_uint32(json, "shared_intermediate_size", 0, 0, &shared, error) ||
+        !json_optional_string(json, "qk_norm_type", &norms, error) ||
+        !json_optional_uint32(json, "rotary_dim", 1, model->head_dim, &rotary_dim, error))
+        return FALSE;
+    if (!g_str_equal(norms, "per_layer"))
+        return fail(error, ERROR_INPUT, "%s: field \"qk_norm_type\" is \"%s\"; allowed: per_layer",
+                    json_source(json), norms);
+    if (rotary_dim < model->head_dim)
+        model->features |= FEATURE_PARTIAL_ROPE;
+    model->rotary_dim = rotary_dim;
+    return read_local_experts(model, json, error);
+}
+
 static gboolean read_dbrx(Model *model, const JsonText *json, GError **error)
 {
     return read_experts(model, json, "ffn_config.moe_num_experts", "ffn_config.moe_top_k", error);
@@ -242,6 +277,26 @@ static gboolean read_deepseek(Model *model, const JsonText *json, GError **error
     if (shared != 0)
         model->features |= FEATURE_SHARED_EXPERTS;
     return read_latent(model, json, error);
+}
+
+/* The same with an indexer, one a block. */
+static gboolean read_deepseek_sparse(Model *model, const JsonText *json, GError **error)
+{
+    LatentAttention *latent = &model->latent;
+    guint freq = 1;
+
+    if (!json_uint32(json, "index_n_heads", 1, MAX_HEADS, &latent->index_heads, error) ||
+        !json_uint32(json, "index_head_dim", 1, MAX_HEAD_DIM, &latent->index_dim, error) ||
+        !json_uint32(json, "index_topk", 1, MAX_SEQ, &latent->top_keys, error) ||
+        !json_uint32(json, "q_lora_rank", 1, MAX_HIDDEN, &latent->q_rank, error) ||
+        !json_optional_uint32(json, "index_topk_freq", 1, 1, &freq, error))
+        return FALSE;
+    if (json_has(json, "index_topk_pattern"))
+        return fail(error, ERROR_INPUT,
+                    "%s: field \"index_topk_pattern\" is there; allowed: none (an indexer in each "
+                    "block)",
+                    json_source(json));
+    return read_deepseek(model, json, error);
 }
 
 static const guint32 expert_features = FEATURE_ROPE | FEATURE_GATED | FEATURE_EXPERTS;
@@ -314,6 +369,19 @@ const ModelFamily expert_families[] = {
         .norm_eps = 1e-6,
     },
     {
+        .model_types = {"deepseek_v32", "glm_moe_dsa"},
+        .architectures = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"},
+        .keys = &deepseek_keys,
+        LLAMA_TENSORS,
+        .block = {deepseek_attention, deepseek_indexer, dense_mlp, deepseek_v3_router,
+                  deepseek_experts, llama_norms},
+        .features = expert_features | FEATURE_LATENT | FEATURE_ROPE_PAIRS,
+        .flags = {ATTENTION_BIAS},
+        .read_more = read_deepseek_sparse,
+        .max_seq = 4096,
+        .norm_eps = 1e-6,
+    },
+    {
         .model_types = {"gpt_oss"},
         .architectures = {"GptOssForCausalLM"},
         .keys = &llama_keys,
@@ -328,6 +396,22 @@ const ModelFamily expert_families[] = {
         .sliding_window = 128,
         .full_every = 2,
         .norm_eps = 1e-5,
+    },
+    {
+        .model_types = {"minimax_m2"},
+        .architectures = {"MiniMaxM2ForCausalLM"},
+        .keys = &llama_keys,
+        LLAMA_TENSORS,
+        .block = {llama_attention, wide_qk_norms, minimax_router_bias, mixtral_experts,
+                  llama_norms},
+        .features = expert_features | FEATURE_QK_NORM | FEATURE_QK_NORM_OF_ALL,
+        .flags = {FLAG("use_qk_norm", TRUE, .fixed = TRUE),
+                  FLAG("use_routing_bias", TRUE, .fixed = TRUE)},
+        .read_more = read_minimax,
+        .kv_heads = 8,
+        .head_dim = 128,
+        .max_seq = 196608,
+        .norm_eps = 1e-6,
     },
     {
         .model_types = {"dbrx"},

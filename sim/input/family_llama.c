@@ -43,7 +43,7 @@ static const Module llama_mlp[] = {
 };
 
 /* Over all heads at once. */
-static const Module wide_qk_norms[] = {
+const Module wide_qk_norms[] = {
     VECTOR(PARAM_Q_NORM, "self_attn.q_norm", DIM_QUERY),
     VECTOR(PARAM_K_NORM, "self_attn.k_norm", DIM_KV),
     END_OF_LIST,
@@ -197,8 +197,9 @@ const ModelFamily llama_families[] = {
         .norm_eps = 1e-6,
     },
     {
-        .model_types = {"qwen2"},
-        .architectures = {"Qwen2ForCausalLM"},
+        /* MiMo's block for multi-token prediction is left out, as those of DeepSeek are. */
+        .model_types = {"qwen2", "mimo"},
+        .architectures = {"Qwen2ForCausalLM", "MiMoForCausalLM"},
         .keys = &qwen_keys,
         LLAMA_TENSORS,
         .block = {llama_attention, llama_mlp, llama_norms},

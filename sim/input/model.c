@@ -15,6 +15,7 @@ void model_free(Model *model)
     g_free(model->name);
     g_free(model->model_type);
     g_free(model->config_text);
+    g_free(model->parts);
     g_free(model);
 }
 
@@ -149,6 +150,8 @@ guint model_value_dim(const Model *model)
 /**
  * model_seen_pairs:
  *
+ * Of chosen keys k are read where there are as many: what a window of k leaves.
+ *
  *     (L T^2 / 2 - (L - F) (T - W)^2 / 2) / (L T^2 / 2)
  *
  *     L layers   F of them without a window   T sequence length   W window, T where it is longer
@@ -158,10 +161,43 @@ guint model_value_dim(const Model *model)
 double model_seen_pairs(const Model *model, guint64 seq_len)
 {
     const double seq = (double)seq_len;
-    const double hidden = model->sliding_window > 0 ? MAX(seq - model->sliding_window, 0.0) : 0.0;
+    const guint window =
+        model->latent.top_keys > 0 ? model->latent.top_keys : model->sliding_window;
+    const double hidden = window > 0 ? MAX(seq - window, 0.0) : 0.0;
     const guint full = model->full_every > 0 ? model->layers / model->full_every : 0;
 
     return 1 - (double)(model->layers - full) / model->layers * (hidden / seq) * (hidden / seq);
+}
+
+static guint num_attention_blocks(const Model *model)
+{
+    guint count = 0;
+
+    if (model->parts == NULL)
+        return model->layers;
+    for (guint i = 0; i < model->layers; i++)
+        count += model->parts[i].attention ? 1 : 0;
+    return count;
+}
+
+/* Of a query and a key, in all heads, forward: in the latent space where keys are chosen. */
+static double pair_flops(const Model *model)
+{
+    const LatentAttention *latent = &model->latent;
+    const double plain = (double)model->head_dim + (double)model_value_dim(model);
+    const double chosen = 2.0 * latent->kv_rank + latent->rope_dim;
+
+    return 2.0 * model->heads * (latent->top_keys > 0 ? chosen : plain);
+}
+
+/* What the indexer's matrices need less than others: a gradient of what they read. */
+static double index_unneeded(const Model *model)
+{
+    const LatentAttention *latent = &model->latent;
+    const double query = (double)latent->index_heads * latent->index_dim;
+    const double read = (double)latent->index_heads + latent->index_dim;
+
+    return model->layers * (query * latent->q_rank + read * model->hidden);
 }
 
 /**
@@ -172,25 +208,32 @@ double model_seen_pairs(const Model *model, guint64 seq_len)
  *     matmuls     2 P a token               P = the matrices that a token is multiplied by: of
  *                                           experts those that it visits; the head, not the
  *                                           embedding
- *     attention   2 H (D + D') a pair       pairs of a sequence = s T^2 / 2 in each layer
+ *     attention   2 H (D + D') a pair       pairs of a sequence = s T^2 / 2 in each layer that
+ *                                           has attention
+ *     indexer     2 HI DI a pair            all T^2 / 2
  *
  *     H heads   D head_dim of queries and keys   D' of values (D but in latent attention)
- *     T sequence length   s of all pairs those in windows: model_seen_pairs()
+ *     T sequence length   s of all pairs those in windows or chosen: model_seen_pairs()
+ *     HI, DI  heads of an indexer and their width; D and D' are those of the latent space then
  *
  * An attention pair is a row of Q K^T and of P V in each of H heads; the causal mask leaves half of
  * T^2.  The backward pass is twice the forward one: 6 P + 6 L H D T a token in L layers without a
- * window.
+ * window.  That of an indexer is 4 HI DI a chosen pair, and its matrices give no gradient to what
+ * they read (build_indexed.c says why).
  *
  * Source: Chowdhery et al., PaLM, arXiv 2204.02311, appendix B (6 N + 12 L H Q T), with attention
  * at half and N without the embedding lookup.
- * Left out: norms, biases, positions, softmax, loss, optimiser (below 1%).
+ * Left out: norms, biases, positions, softmax, loss, optimiser (below 1%); the scan of Mamba-2.
  */
 double model_step_flops(const Model *model, guint64 tokens, guint64 seq_len)
 {
-    const double pair = 2.0 * model->heads * (model->head_dim + (double)model_value_dim(model));
+    const LatentAttention *latent = &model->latent;
     const double seq = (double)seq_len;
-    const double pairs = model->layers * seq * seq / 2.0 * model_seen_pairs(model, seq_len);
+    const double all = num_attention_blocks(model) * seq * seq / 2.0;
+    const double pairs = all * model_seen_pairs(model, seq_len);
+    const double index = 2.0 * latent->index_heads * latent->index_dim * (all + 2 * pairs);
     const double sequences = (double)tokens / seq;
+    const double matmuls = 6.0 * model_matrix_parameters(model) - 2.0 * index_unneeded(model);
 
-    return 3.0 * (2.0 * model_matrix_parameters(model) * (double)tokens + pair * pairs * sequences);
+    return matmuls * (double)tokens + (3.0 * pair_flops(model) * pairs + index) * sequences;
 }

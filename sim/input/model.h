@@ -44,6 +44,14 @@ typedef enum {
     PARAM_KV_DOWN_NORM,
     PARAM_KV_UP, /* keys but for that part, and values */
     PARAM_KV_UP_BIAS,
+    PARAM_INDEX_Q, /* the indexer's queries, from q_rank; its one key, and that's norm */
+    PARAM_INDEX_Q_BIAS,
+    PARAM_INDEX_K,
+    PARAM_INDEX_K_BIAS,
+    PARAM_INDEX_K_NORM,
+    PARAM_INDEX_K_NORM_BIAS,
+    PARAM_INDEX_WEIGHTS, /* of its heads */
+    PARAM_INDEX_WEIGHTS_BIAS,
     PARAM_O,
     PARAM_O_BIAS,
     PARAM_ATTENTION_NORM, /* of what attention gives, or of its sum with x */
@@ -150,10 +158,23 @@ typedef struct {
 } Experts;
 
 /* DeepSeek's attention: keys and values from @kv_rank values a token; of a head's query and key,
- * @plain_dim values are not rotated, @rope_dim are. */
+ * @plain_dim values are not rotated, @rope_dim are.  Where @top_keys is not 0 a query reads no more
+ * keys than that: those which an indexer of @index_heads heads of @index_dim scores highest. */
 typedef struct {
     guint q_rank, kv_rank, plain_dim, rope_dim, value_dim;
+    guint index_heads, index_dim, top_keys;
 } LatentAttention;
+
+/* What a block is made of, in models whose blocks differ in more than experts. */
+typedef struct {
+    gboolean attention, mlp, mamba;
+    guint kv_heads, ffn; /* where it has them */
+} BlockParts;
+
+/* Mamba-2: @heads x @head_dim inner values, a state of @state for each of @groups groups. */
+typedef struct {
+    guint heads, head_dim, groups, state, kernel;
+} Mamba;
 
 typedef struct ModelFamily ModelFamily;
 
@@ -175,6 +196,8 @@ typedef struct {
     RopeScaling rope_scaling;
     Experts experts;
     LatentAttention latent;
+    Mamba mamba;
+    BlockParts *parts; /* of each block; NULL: all have attention and an MLP, or experts */
 } Model;
 
 /* @where: a folder with config.json, that file, or a name under @models_dir.  Refuses, by name,

@@ -6,7 +6,8 @@
 
 static const double max_parameters = 1e15;
 
-static const ModelFamily *const tables[] = {llama_families, gpt_families, expert_families};
+static const ModelFamily *const tables[] = {llama_families, gpt_families, expert_families,
+                                            mixed_families};
 
 /* ---- family ---- */
 

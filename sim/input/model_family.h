@@ -31,10 +31,25 @@ typedef enum {
     DIM_LATENT_QUERY,     /* heads x (plain + rotated) */
     DIM_LATENT_KEY_VALUE, /* heads x (plain + value) */
     DIM_LATENT_VALUE,     /* heads x value */
+    DIM_INDEX_HEADS,
+    DIM_INDEX_HEAD,
+    DIM_INDEX_QUERY, /* their product */
+    DIM_MAMBA_HEADS,
+    DIM_MAMBA_INNER, /* heads x head_dim */
+    DIM_MAMBA_CONV,  /* inner and 2 groups x state */
+    DIM_MAMBA_IN,    /* inner, conv and heads */
+    DIM_MAMBA_KERNEL,
 } Dim;
 
 /* Blocks that have a module. */
-typedef enum { IN_ALL_BLOCKS, IN_DENSE_BLOCKS, IN_EXPERT_BLOCKS } Where;
+typedef enum {
+    IN_ALL_BLOCKS,
+    IN_DENSE_BLOCKS,
+    IN_EXPERT_BLOCKS,
+    IN_ATTENTION_BLOCKS, /* these of models with BlockParts alone */
+    IN_MLP_BLOCKS,
+    IN_MAMBA_BLOCKS,
+} Where;
 
 /* How many of it there are, and what of it a token uses. */
 typedef enum {
@@ -42,6 +57,7 @@ typedef enum {
     EACH_EXPERT,     /* one an expert: the name has a %u */
     STACKED_EXPERTS, /* one tensor, experts first: of 3 dims, or 2 for a vector each */
     JOINED_EXPERTS,  /* one matrix, all experts' rows under each other */
+    EACH_CHANNEL,    /* one tensor of 3 dims, Mamba's channels first */
 } Times;
 
 /* Roles of the file's fused matrices. */
@@ -137,11 +153,11 @@ struct ModelFamily {
 };
 
 /* The tables of families, each ending with one without model_types. */
-extern const ModelFamily llama_families[], expert_families[], gpt_families[];
+extern const ModelFamily llama_families[], expert_families[], gpt_families[], mixed_families[];
 
 /* Lists that more than one of them uses. */
 extern const Module llama_before[], llama_after[], llama_attention[], llama_norms[];
-extern const Module head_qk_norms[];
+extern const Module head_qk_norms[], wide_qk_norms[];
 extern const Keys llama_keys;
 
 /* model_parameters() of sizes that may be absurd, and of what a token uses the elements that a

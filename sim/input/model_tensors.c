@@ -9,6 +9,9 @@ static guint64 model_dim(const Model *model, Dim dim)
     const guint64 kv = (guint64)model->kv_heads * model->head_dim;
     const Experts *experts = &model->experts;
     const LatentAttention *latent = &model->latent;
+    const Mamba *mamba = &model->mamba;
+    const guint64 inner = (guint64)mamba->heads * mamba->head_dim;
+    const guint64 conv = inner + 2 * (guint64)mamba->groups * mamba->state;
 
     switch (dim) {
     case DIM_NONE:
@@ -58,6 +61,22 @@ static guint64 model_dim(const Model *model, Dim dim)
         return heads * (latent->plain_dim + latent->value_dim);
     case DIM_LATENT_VALUE:
         return heads * latent->value_dim;
+    case DIM_INDEX_HEADS:
+        return latent->index_heads;
+    case DIM_INDEX_HEAD:
+        return latent->index_dim;
+    case DIM_INDEX_QUERY:
+        return (guint64)latent->index_heads * latent->index_dim;
+    case DIM_MAMBA_HEADS:
+        return mamba->heads;
+    case DIM_MAMBA_INNER:
+        return inner;
+    case DIM_MAMBA_CONV:
+        return conv;
+    case DIM_MAMBA_IN:
+        return inner + conv + mamba->heads;
+    case DIM_MAMBA_KERNEL:
+        return mamba->kernel;
     }
     g_assert_not_reached();
 }
@@ -85,10 +104,50 @@ static gboolean is_present(const Model *model, const Module *module)
            (model->features & module->unless) == 0;
 }
 
-static gboolean is_in_block(const Model *model, const Module *module, gboolean experts)
+static gboolean is_in_kind(const Model *model, const Module *module, gboolean experts)
 {
     return is_present(model, module) &&
            (module->where == IN_ALL_BLOCKS || (module->where == IN_EXPERT_BLOCKS) == experts);
+}
+
+static gboolean has_part(const BlockParts *parts, Where where)
+{
+    switch (where) {
+    case IN_ATTENTION_BLOCKS:
+        return parts->attention;
+    case IN_MLP_BLOCKS:
+        return parts->mlp;
+    case IN_MAMBA_BLOCKS:
+        return parts->mamba;
+    default:
+        return TRUE;
+    }
+}
+
+static gboolean is_in_block(const Model *model, const Module *module, guint block)
+{
+    return model->parts != NULL
+               ? is_present(model, module) && has_part(&model->parts[block], module->where)
+               : is_in_kind(model, module, model_is_sparse(model, block));
+}
+
+/* With the sizes of that block. */
+static Model block_model(const Model *model, guint block)
+{
+    Model local = *model;
+
+    if (model->parts != NULL) {
+        local.kv_heads = model->parts[block].kv_heads;
+        local.ffn = model->parts[block].ffn;
+    }
+    return local;
+}
+
+static guint64 module_copies(const Model *model, const Module *module)
+{
+    return module->times == ONE            ? 1
+           : module->times == EACH_CHANNEL ? model_dim(model, DIM_MAMBA_CONV)
+                                           : model->experts.count;
 }
 
 static gboolean has_bias(const Model *model, const Module *module)
@@ -106,8 +165,9 @@ typedef struct {
 
 static void count_module(const Model *model, const Module *module, double blocks, Count *count)
 {
-    const double copies = module->times == ONE ? 1 : model->experts.count;
-    const double used = module->times == ONE ? 1 : model->experts.top_k;
+    const gboolean chosen = module->times != ONE && module->times != EACH_CHANNEL;
+    const double copies = (double)module_copies(model, module);
+    const double used = chosen ? model->experts.top_k : copies;
     const double rows = (double)model_dim(model, module->rows) * blocks;
     const double weights = rows * (double)model_dim(model, module->cols);
     const double elements = weights + (has_bias(model, module) ? rows : 0);
@@ -126,23 +186,41 @@ static void count_root(const Model *model, const Module *list, Count *count)
             count_module(model, list, 1, count);
 }
 
+static guint blocks_with(const Model *model, const Module *module)
+{
+    const guint with_experts = model_num_sparse(model);
+
+    return module->where == IN_ALL_BLOCKS      ? model->layers
+           : module->where == IN_EXPERT_BLOCKS ? with_experts
+                                               : model->layers - with_experts;
+}
+
+/* Where blocks differ, one after the other. */
+static void count_in_blocks(const Model *model, const Module *module, Count *count)
+{
+    if (model->parts == NULL) {
+        count_module(model, module, blocks_with(model, module), count);
+        return;
+    }
+    for (guint block = 0; block < model->layers; block++) {
+        const Model local = block_model(model, block);
+
+        if (is_in_block(model, module, block))
+            count_module(&local, module, 1, count);
+    }
+}
+
 static Count count_parameters(const Model *model)
 {
     const ModelFamily *family = model->family;
-    const guint with_experts = model_num_sparse(model);
     Count count = {0};
 
     count_root(model, family->before, &count);
     count_root(model, family->after, &count);
     for (guint i = 0; i < MAX_LISTS && family->block[i] != NULL; i++)
-        for (const Module *module = family->block[i]; module->name != NULL; module++) {
-            const guint blocks = module->where == IN_ALL_BLOCKS      ? model->layers
-                                 : module->where == IN_EXPERT_BLOCKS ? with_experts
-                                                                     : model->layers - with_experts;
-
+        for (const Module *module = family->block[i]; module->name != NULL; module++)
             if (is_present(model, module))
-                count_module(model, module, blocks, &count);
-        }
+                count_in_blocks(model, module, &count);
     if (model->tied) /* the embedding multiplies too, as the head */
         count.matrix += (double)model->vocab * model->embedding;
     return count;
@@ -207,8 +285,8 @@ static ParamShape file_shape(const Model *model, const Module *module, gboolean 
         shape.cols = shape.rows;
         shape.rows = model->experts.count;
         shape.dims = 2;
-    } else if (module->times == STACKED_EXPERTS) {
-        shape.stack = model->experts.count;
+    } else if (module->times == STACKED_EXPERTS || module->times == EACH_CHANNEL) {
+        shape.stack = module_copies(model, module);
         shape.dims = 3;
     }
     return shape;
@@ -239,15 +317,15 @@ static char *expert_name(const char *name, guint expert)
 static void add_block(GArray *tensors, const Model *model, guint layer)
 {
     const ModelFamily *family = model->family;
-    const gboolean experts = model_is_sparse(model, layer);
+    const Model local = block_model(model, layer);
     g_autofree char *prefix = g_strdup_printf("%s%u.", family->block_prefix, layer);
 
     for (guint i = 0; i < MAX_LISTS && family->block[i] != NULL; i++)
         for (const Module *module = family->block[i]; module->name != NULL; module++) {
-            if (!is_in_block(model, module, experts))
+            if (!is_in_block(model, module, layer))
                 continue;
             if (module->times != EACH_EXPERT) {
-                add_module(tensors, model, module, prefix, module->name);
+                add_module(tensors, &local, module, prefix, module->name);
                 continue;
             }
             for (guint e = 0; e < model->experts.count; e++) {
@@ -339,7 +417,7 @@ static gboolean is_in_unit(const Model *model, const Module *module, UnitKind un
 {
     if (unit == UNIT_ROOT)
         return is_present(model, module);
-    return is_in_block(model, module, unit != UNIT_BLOCK) &&
+    return is_in_kind(model, module, unit != UNIT_BLOCK) &&
            (module->times != ONE) == (unit == UNIT_EXPERTS);
 }
 

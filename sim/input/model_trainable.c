@@ -54,6 +54,16 @@ static void append_odd_norms(GString *list, const Model *model)
         append(list, "a norm of its own for each head's queries and keys");
 }
 
+/* Blocks of more kinds than without and with experts. */
+static void append_mixed_blocks(GString *list, const Model *model)
+{
+    if (model->parts == NULL)
+        return;
+    append(list, "blocks that differ in more than experts");
+    if (model->mamba.heads != 0)
+        append(list, "Mamba-2 blocks");
+}
+
 /* Parameters that no op reads: of what is not told by a feature. */
 static void append_unread(GString *list, const Model *model)
 {
@@ -76,6 +86,7 @@ char *model_unplannable(const Model *model)
     g_autoptr(GString) list = g_string_new(NULL);
 
     append_odd_norms(list, model);
+    append_mixed_blocks(list, model);
     if (list->len == 0)
         append_unread(list, model);
     return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);
@@ -94,6 +105,9 @@ char *model_untrainable(const Model *model)
         if (model_param_index(model, untrained_params[i].unit, untrained_params[i].role) >= 0)
             append(list, untrained_params[i].what);
     append_odd_norms(list, model);
+    append_mixed_blocks(list, model);
+    if (model->latent.top_keys != 0)
+        append(list, "attention to the keys that an indexer chooses");
     if (norms == FEATURE_LAYER_NORM)
         append(list, "LayerNorm without a bias");
     if (gated && model->activation != ACTIVATION_SILU)

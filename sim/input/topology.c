@@ -349,6 +349,53 @@ static gboolean resolve_automatic(const Reader *reader, const KeyGroup *node, GE
 
 /* ---- the whole ---- */
 
+/* What joins some GPUs of a node joins as many of all its parts, but for the rest beside bridged
+ * pairs or boards of 4; what joins more joins whole nodes.  A core is no GPU: ranks of a CPU are
+ * processes, which may be more. */
+static gboolean divides_nodes(const Topology *topology, guint span, guint inner)
+{
+    const guint gpus = topology->gpus_per_node;
+
+    if (span == 0 || topology->gpu.kind != DEVICE_CUDA)
+        return TRUE;
+    if (span >= gpus)
+        return span % gpus == 0;
+    return (gpus % span == 0 || span == 2 || span == 4) && span % inner == 0;
+}
+
+static gboolean refuse_span(const Reader *reader, const char *kind, const char *name, guint span,
+                            GError **error)
+{
+    g_autofree char *title = g_strdup_printf("%s %s", kind, name);
+    const KeyGroup *group = key_text_find(reader->text, title);
+
+    return key_text_refuse(reader->text, group, key_group_find(group, "span"), error,
+                           "%u, where a node has %u GPUs; allowed: what divides them, 2 or 4 (each "
+                           "whole spans of the level before), or whole nodes",
+                           span, reader->topology->gpus_per_node);
+}
+
+static gboolean check_spans(const Reader *reader, GError **error)
+{
+    const Topology *topology = reader->topology;
+    guint inner = 1;
+
+    for (guint i = 0; i < topology->networks->len; i++) {
+        const NetworkLevel *level = &g_array_index(topology->networks, NetworkLevel, i);
+
+        if (!divides_nodes(topology, level->span, inner))
+            return refuse_span(reader, "network", level->name, level->span, error);
+        inner = level->span;
+    }
+    for (guint i = 0; i < topology->memories->len; i++) {
+        const MemoryTier *memory = &g_array_index(topology->memories, MemoryTier, i);
+
+        if (!divides_nodes(topology, memory->span, 1))
+            return refuse_span(reader, "memory", memory->name, memory->span, error);
+    }
+    return TRUE;
+}
+
 /* The outermost level joins everything, as a shipped file's nodes may be scaled up. */
 static gboolean check_networks(const Reader *reader, GError **error)
 {
@@ -390,7 +437,7 @@ static gboolean read_topology(const Reader *reader, GError **error)
     const KeyGroup *node = key_text_find(reader->text, "node");
 
     return read_gpu(reader, node, error) && resolve_automatic(reader, node, error) &&
-           check_networks(reader, error);
+           check_spans(reader, error) && check_networks(reader, error);
 }
 
 Topology *topology_parse(const char *text, const char *source, const char *topologies_dir,

@@ -81,7 +81,7 @@ static gboolean is_name(const char *text)
 
 static gboolean read_rate(const char *value, Units units, double *rate, GError **error)
 {
-    if (!units_parse(value, units, rate, error))
+    if (!rules_parse_units(value, units, rate, error))
         return FALSE;
     return *rate > 0.0 || fail(error, ERROR_INPUT, "\"%s\": allowed: more than 0", value);
 }

@@ -10,6 +10,17 @@
 
 enum { MAX_NODES = 1 << 20, MAX_GPUS_PER_NODE = 1 << 12 };
 
+/* Less is a slip of the unit, such as GB that became B; so is a wait of more than MAX_WAIT_S for
+ * one message.  What would be 0 for "not stated" is left out instead. */
+#define MIN_BYTES            1e3
+#define MIN_BYTES_PER_S      1e3
+#define MIN_FLOPS_PER_S      1e6
+#define MAX_WAIT_S           10
+#define MIN_RESTART_S        1e-3
+#define MAX_OVERSUBSCRIPTION 1000
+#define MIN_PRICE            1e-6
+#define MAX_PRICE            1e6
+
 #define RULES(table)                                                                               \
     {                                                                                              \
         .rules = (table), .num_rules = G_N_ELEMENTS(table)                                         \
@@ -38,15 +49,15 @@ static const KeyRule node[] = {
     {.key = "cpu_memory",
      .kind = VALUE_BYTES,
      .zero_word = "auto",
-     .min = 1,
+     .min = MIN_BYTES,
      .offset = offsetof(Topology, cpu_memory_bytes)},
     {.key = "nics", .kind = VALUE_COUNT, .max = MAX_GPUS_PER_NODE, .offset = KEPT},
     {.key = "host_link",
      .kind = VALUE_BYTES_PER_S,
-     .min = 1,
+     .min = MIN_BYTES_PER_S,
      .offset = offsetof(Topology, host_link_bytes_per_s)},
-    {.key = "storage_read", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
-    {.key = "storage_write", .kind = VALUE_BYTES_PER_S, .min = 1, .offset = KEPT},
+    {.key = "storage_read", .kind = VALUE_BYTES_PER_S, .min = MIN_BYTES_PER_S, .offset = KEPT},
+    {.key = "storage_write", .kind = VALUE_BYTES_PER_S, .min = MIN_BYTES_PER_S, .offset = KEPT},
 };
 
 static const KeyRule gpu[] = {
@@ -54,34 +65,34 @@ static const KeyRule gpu[] = {
     {.key = "kind", .kind = VALUE_DEVICE, .required = TRUE, .offset = offsetof(Gpu, kind)},
     {.key = "fp32",
      .kind = VALUE_FLOPS_PER_S,
-     .min = 1,
+     .min = MIN_FLOPS_PER_S,
      .offset = offsetof(Gpu, peak_flops[DTYPE_FP32])},
     {.key = "bf16",
      .kind = VALUE_FLOPS_PER_S,
-     .min = 1,
+     .min = MIN_FLOPS_PER_S,
      .offset = offsetof(Gpu, peak_flops[DTYPE_BF16])},
     {.key = "fp64",
      .kind = VALUE_FLOPS_PER_S,
-     .min = 1,
+     .min = MIN_FLOPS_PER_S,
      .offset = offsetof(Gpu, peak_flops[DTYPE_FP64])},
     {.key = "fp16",
      .kind = VALUE_FLOPS_PER_S,
-     .min = 1,
+     .min = MIN_FLOPS_PER_S,
      .offset = offsetof(Gpu, peak_flops[DTYPE_FP16])},
     {.key = "fp8",
      .kind = VALUE_FLOPS_PER_S,
-     .min = 1,
+     .min = MIN_FLOPS_PER_S,
      .offset = offsetof(Gpu, peak_flops[DTYPE_FP8])},
     {.key = "memory",
      .kind = VALUE_BYTES,
      .required = TRUE,
      .zero_word = "auto",
-     .min = 1,
+     .min = MIN_BYTES,
      .offset = offsetof(Gpu, memory_bytes)},
     {.key = "memory_bandwidth",
      .kind = VALUE_BYTES_PER_S,
      .required = TRUE,
-     .min = 1,
+     .min = MIN_BYTES_PER_S,
      .offset = offsetof(Gpu, memory_bytes_per_s)},
 };
 
@@ -96,15 +107,17 @@ static const KeyRule network[] = {
     {.key = "bandwidth",
      .kind = VALUE_BYTES_PER_S,
      .required = TRUE,
-     .min = 1,
+     .min = MIN_BYTES_PER_S,
      .offset = offsetof(NetworkLevel, bytes_per_s)},
     {.key = "latency",
      .kind = VALUE_SECONDS,
+     .max = MAX_WAIT_S,
      .required = TRUE,
      .offset = offsetof(NetworkLevel, latency_s)},
     {.key = "oversubscription",
      .kind = VALUE_NUMBER,
      .min = 1,
+     .max = MAX_OVERSUBSCRIPTION,
      .offset = offsetof(NetworkLevel, oversubscription)},
 };
 
@@ -112,14 +125,17 @@ static const KeyRule memory[] = {
     {.key = "capacity",
      .kind = VALUE_BYTES,
      .required = TRUE,
-     .min = 1,
+     .min = MIN_BYTES,
      .offset = offsetof(MemoryTier, capacity_bytes)},
     {.key = "bandwidth",
      .kind = VALUE_BYTES_PER_S,
      .required = TRUE,
-     .min = 1,
+     .min = MIN_BYTES_PER_S,
      .offset = offsetof(MemoryTier, bytes_per_s)},
-    {.key = "latency", .kind = VALUE_SECONDS, .offset = offsetof(MemoryTier, latency_s)},
+    {.key = "latency",
+     .kind = VALUE_SECONDS,
+     .max = MAX_WAIT_S,
+     .offset = offsetof(MemoryTier, latency_s)},
     {.key = "span",
      .kind = VALUE_COUNT,
      .min = 1,
@@ -131,10 +147,13 @@ static const KeyRule cost[] = {
     {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.source)},
     {.key = "price_per_gpu_hour",
      .kind = VALUE_NUMBER,
+     .min = MIN_PRICE,
+     .max = MAX_PRICE,
      .offset = offsetof(Topology, cost.price_per_gpu_hour)},
     {.key = "currency", .kind = VALUE_TEXT, .offset = offsetof(Topology, cost.currency)},
     {.key = "power_per_gpu",
      .kind = VALUE_WATTS,
+     .min = 1,
      .offset = offsetof(Topology, cost.power_per_gpu_w)},
 };
 
@@ -150,14 +169,20 @@ static const KeyRule reliability[] = {
      .offset = offsetof(Topology, reliability.node_mtbf_s)},
     {.key = "checkpoint_bandwidth",
      .kind = VALUE_BYTES_PER_S,
-     .min = 1,
+     .min = MIN_BYTES_PER_S,
      .offset = offsetof(Topology, reliability.checkpoint_bytes_per_s)},
-    {.key = "restart", .kind = VALUE_SECONDS, .offset = offsetof(Topology, reliability.restart_s)},
+    {.key = "restart",
+     .kind = VALUE_SECONDS,
+     .min = MIN_RESTART_S,
+     .offset = offsetof(Topology, reliability.restart_s)},
 };
 
 static const KeyRule machine[] = {
     {.key = "source", .kind = VALUE_TEXT, .offset = offsetof(Measured, source)},
-    {.key = "op_overhead", .kind = VALUE_SECONDS, .offset = offsetof(Measured, op_overhead_s)},
+    {.key = "op_overhead",
+     .kind = VALUE_SECONDS,
+     .max = MAX_WAIT_S,
+     .offset = offsetof(Measured, op_overhead_s)},
     {.key = "framework_memory", .kind = VALUE_BYTES, .offset = offsetof(Measured, framework_bytes)},
     {.key = "framework_memory_alone",
      .kind = VALUE_BYTES,
@@ -179,12 +204,42 @@ static const Units units_of[] = {
     [VALUE_WATTS] = UNITS_WATTS,
 };
 
+/* More is a slip too, whatever the key; a wafer's memory has 21 PB/s and a GPU 50 PFLOP/s. */
+static const double most_of[] = {
+    [UNITS_BYTES] = 0x1p53, [UNITS_BYTES_PER_S] = 1e17, [UNITS_FLOPS_PER_S] = 1e18,
+    [UNITS_SECONDS] = 1e12, [UNITS_WATTS] = 1e6,
+};
+
+gboolean rules_parse_units(const char *text, Units units, double *value, GError **error)
+{
+    if (!units_parse(text, units, value, error))
+        return FALSE;
+    if (*value <= most_of[units])
+        return TRUE;
+    g_autofree char *most = units_print(most_of[units], units);
+    return fail(error, ERROR_INPUT, "\"%s\": allowed: at most %s", text, most);
+}
+
 /* A value in base units: one of these by kind. */
 typedef struct {
     double real;
     guint64 integer;
     DeviceKind device;
 } Value;
+
+static gboolean check_bounds(const KeyRule *rule, const char *text, double value, GError **error)
+{
+    const gboolean small = value < rule->min;
+    const double bound = small ? rule->min : rule->max;
+
+    if (!small && (rule->max == 0 || value <= rule->max))
+        return TRUE;
+    g_autofree char *printed = rule->kind == VALUE_NUMBER
+                                   ? units_print_number(bound)
+                                   : units_print(bound, units_of[rule->kind]);
+    return fail(error, ERROR_INPUT, "\"%s\": allowed: at %s %s", text, small ? "least" : "most",
+                printed);
+}
 
 static gboolean parse_value(const KeyRule *rule, const char *text, Value *value, GError **error)
 {
@@ -209,17 +264,10 @@ static gboolean parse_value(const KeyRule *rule, const char *text, Value *value,
         value->real = (double)value->integer;
         break;
     default:
-        if (!units_parse(text, units_of[rule->kind], &value->real, error))
+        if (!rules_parse_units(text, units_of[rule->kind], &value->real, error))
             return FALSE;
     }
-    if (value->real < rule->min) {
-        g_autofree char *least = rule->kind == VALUE_NUMBER
-                                     ? units_print_number(rule->min)
-                                     : units_print(rule->min, units_of[rule->kind]);
-
-        return fail(error, ERROR_INPUT, "\"%s\": allowed: at least %s", text, least);
-    }
-    return TRUE;
+    return check_bounds(rule, text, value->real, error);
 }
 
 static void store_value(const KeyRule *rule, const char *text, const Value *value, void *record)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sim/base/key_text.h"
+#include "sim/base/units.h"
 #include "sim/input/topology.h"
 
 #include <glib.h>
@@ -48,6 +49,10 @@ typedef struct {
 
 gboolean rules_read(const KeyRules *rules, const KeyText *text, const KeyGroup *group,
                     const RuleTarget *target, GError **error) G_GNUC_WARN_UNUSED_RESULT;
+
+/* units_parse(), of what no part of a cluster exceeds. */
+gboolean rules_parse_units(const char *text, Units units, double *value,
+                           GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
 /* Appends the keys of @record to @group of @file; what is 0 or NULL and not required is left out.
  */

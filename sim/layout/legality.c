@@ -50,6 +50,11 @@ static Verdict check_context(const Choice *choice, char **reason)
             "= %u; the nearest are %" G_GUINT64_FORMAT " and %" G_GUINT64_FORMAT,
             cp, seq, MAX(below, pieces), MAX(below, pieces) + pieces);
     }
+    if (cp > 1 && choice->model->latent.top_keys != 0 && choice->context == CONTEXT_RING)
+        return refuse(reason, VERDICT_CONTEXT,
+                      "cp = %u by ring: the indexer chooses among the keys of all ranks; allowed: "
+                      "all_gather",
+                      cp);
     return VERDICT_OK;
 }
 
@@ -145,9 +150,6 @@ static Verdict check_tensor(const Choice *choice, char **reason)
 
     if (!tensor_size_fits_heads(model, tp))
         return refuse_heads(reason, model, tp);
-    if (tp > 1 && (model->features & FEATURE_QK_NORM_OF_ALL) != 0)
-        return refuse(reason, VERDICT_TENSOR,
-                      "tp = %u: the model norms the queries of all heads at once, so tp is 1", tp);
     if (tp > 1 && choice->sequence_parallel && tokens % tp != 0)
         return refuse(reason, VERDICT_TENSOR,
                       "tp = %u with sequence parallelism: must divide the %" G_GUINT64_FORMAT
@@ -243,11 +245,16 @@ static Verdict check_batch(const Choice *choice, char **reason)
     const guint micro = choice->schedule->micro_batch;
     const guint64 step = (guint64)data_ranks * micro;
 
+    if (batch < micro)
+        return refuse(reason, VERDICT_BATCH,
+                      "global batch %u is less than a micro-batch of %u; allowed: one that divides "
+                      "it",
+                      batch, micro);
     if (batch < step)
         return refuse(reason, VERDICT_BATCH,
                       "global batch %u is less than %u data-parallel ranks x micro-batch %u = "
-                      "%" G_GUINT64_FORMAT,
-                      batch, data_ranks, micro, step);
+                      "%" G_GUINT64_FORMAT "; allowed: as much, or at most %u such ranks",
+                      batch, data_ranks, micro, step, batch / micro);
     if (batch % step != 0)
         return refuse(reason, VERDICT_BATCH,
                       "global batch %u is not a multiple of %u data-parallel ranks x micro-batch "
@@ -463,6 +470,13 @@ static Verdict check_limits(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_LIMIT,
                       "micro-batch %u x seq_len %u: fewer than 2^%d tokens at a time",
                       choice->schedule->micro_batch, choice->workload->seq_len, MAX_TOKENS_LOG2);
+    if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16 &&
+        choice->schedule->kind == SCHEDULE_GPIPE)
+        return refuse(reason, VERDICT_LIMIT,
+                      "schedule gpipe with %u micro-batches: at most %u activations of blocks at a "
+                      "time; allowed: %u micro-batches, or 1f1b, which has fewer under way",
+                      choice->schedule->micro_batches, G_MAXUINT16,
+                      G_MAXUINT16 / (choice->model->layers + 1));
     if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16)
         return refuse(reason, VERDICT_LIMIT,
                       "schedule %s with %u micro-batches: at most %u activations of blocks at a "

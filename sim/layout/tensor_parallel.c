@@ -47,11 +47,33 @@ static gboolean is_expert(ParamRole role)
     return role >= PARAM_EXPERT_GATE && role <= PARAM_EXPERT_DOWN_BIAS;
 }
 
+static gboolean is_index(ParamRole role)
+{
+    return role >= PARAM_INDEX_Q && role <= PARAM_INDEX_WEIGHTS_BIAS;
+}
+
+/* A norm of all heads at once has a weight for each of their values. */
+static gboolean is_wide_norm(const Model *model, ParamRole role)
+{
+    return (model->features & FEATURE_QK_NORM_OF_ALL) != 0 &&
+           (role == PARAM_Q_NORM || role == PARAM_K_NORM);
+}
+
+static Split split_of(const Model *model, ParamRole role)
+{
+    return is_wide_norm(model, role) ? SPLIT_ROWS : splits[role];
+}
+
+static gboolean is_of_kv(const Model *model, ParamRole role)
+{
+    return is_kv(role) || (role == PARAM_K_NORM && is_wide_norm(model, role));
+}
+
 guint tensor_copies(const Model *model, ParamRole role, guint tp)
 {
-    if (splits[role] == SPLIT_NONE)
+    if (split_of(model, role) == SPLIT_NONE)
         return tp;
-    return is_kv(role) ? tensor_parallel_kv_copies(model, tp) : 1;
+    return is_of_kv(model, role) ? tensor_parallel_kv_copies(model, tp) : 1;
 }
 
 TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint tp)
@@ -61,7 +83,7 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
     g_autoptr(GArray) part = model_unit_params(&local, unit);
     const ParamShape *shape = &g_array_index(whole, ParamShape, param);
     const ParamShape *own = &g_array_index(part, ParamShape, param);
-    const Split split = splits[shape->role];
+    const Split split = split_of(model, shape->role);
     const guint copies = tensor_copies(model, shape->role, tp);
 
     return (TensorSplit){
@@ -74,16 +96,20 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
     };
 }
 
-PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence)
+PartialSum tensor_gradient_sum(const Model *model, ParamRole role, gboolean sequence)
 {
-    if (is_kv(role))
+    if (is_of_kv(model, role))
         return SUM_OVER_KV;
+    if (is_index(role)) /* of all tokens on every rank */
+        return SUM_NONE;
     if (is_expert(role)) /* summed over all ranks that hold it, where it is reduced */
         return SUM_NONE;
-    if (role == PARAM_Q_NORM || role == PARAM_K_NORM || /* of other heads on every rank */
-        role == PARAM_SHARED_SCALE)                     /* of other columns of the MLP */
+    if (role == PARAM_SHARED_SCALE) /* of other columns of the MLP on every rank */
         return SUM_OVER_TP;
-    if (splits[role] != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)
+    if (split_of(model, role) == SPLIT_NONE &&
+        (role == PARAM_Q_NORM || role == PARAM_K_NORM)) /* of other heads on every rank */
+        return SUM_OVER_TP;
+    if (split_of(model, role) != SPLIT_NONE || role == PARAM_O_BIAS || role == PARAM_DOWN_BIAS)
         return SUM_NONE;
     return sequence ? SUM_OVER_TP : SUM_NONE;
 }

@@ -1,7 +1,8 @@
 /* Tensor parallelism: which part of each parameter a rank of the tp group holds (Megatron-LM,
  * Shoeybi et al. 2019, arXiv 1909.08053, sec. 3).  Queries, gate, up, embedding and head are split
- * by rows, and their biases with them; the two matrices that add to the residual stream by columns;
- * their biases, norms and positions are whole everywhere. */
+ * by rows, and their biases with them, and norms of all their heads at once; the two matrices that
+ * add to the residual stream by columns; their biases, other norms and positions are whole
+ * everywhere. */
 #pragma once
 
 #include "sim/input/model.h"
@@ -29,7 +30,7 @@ TensorSplit tensor_split(const Model *model, UnitKind unit, guint param, guint t
  * tokens everywhere. */
 typedef enum { SUM_NONE, SUM_OVER_KV, SUM_OVER_TP } PartialSum;
 
-PartialSum tensor_gradient_sum(ParamRole role, gboolean sequence);
+PartialSum tensor_gradient_sum(const Model *model, ParamRole role, gboolean sequence);
 
 /* The model as one rank of the group sees it: fewer heads, a narrower ffn, fewer words, each
  * rounded up. Strings are those of @model.  tp must divide the heads, and be a divisor or a

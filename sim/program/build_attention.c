@@ -66,7 +66,7 @@ static void add_gathered(Builder *builder, AttentionRing *all)
 
 void build_attention(Builder *builder, AttentionTensors *t)
 {
-    if (builder->cp == 1)
+    if (builder->cp == 1 || emit_is_indexed(builder))
         return;
     if (builder->spec->context == CONTEXT_RING)
         add_ring(builder, t, &t->ring);
@@ -293,6 +293,10 @@ void emit_attention(const Emit *to, const AttentionTensors *t)
 {
     Keys keys = {t->k, t->v, 1, 0, ACCESS_WRITE};
 
+    if (emit_is_indexed(to->builder)) {
+        emit_indexed_attention(to, t);
+        return;
+    }
     if (to->builder->cp > 1 && to->builder->spec->context == CONTEXT_RING) {
         ring_forward(to, t);
         return;

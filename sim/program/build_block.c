@@ -207,7 +207,8 @@ static guint attention_input(const Emit *to, const BlockTensors *t)
 {
     const Norm input = input_norm(to, t);
     const guint local = normed_local(to, t, &input);
-    const gboolean reads_whole = !block_is_latent(to->builder) || t->attention.latent.q == 0;
+    const gboolean reads_whole =
+        !block_is_latent(to->builder) || t->attention.latent.q == 0 || emit_is_indexed(to->builder);
     const guint read = reads_whole ? whole(to, t, local) : local;
 
     if (block_is_latent(to->builder))
@@ -397,7 +398,8 @@ static void latent_backward(const Emit *to, const Emit *weights, const BlockTens
                             const Norm *input)
 {
     const guint local = local_again(to, input, t->input_again);
-    const guint read = t->attention.latent.q == 0 ? whole(weights, t, local) : local;
+    const gboolean reads_whole = t->attention.latent.q == 0 || emit_is_indexed(to->builder);
+    const guint read = reads_whole ? whole(weights, t, local) : local;
     const LatentInput latent = {local, read, t->dnormed};
 
     local_norm_backward(to, input, emit_latent_backward(to, weights, &t->attention, &latent));
@@ -410,7 +412,10 @@ static void attention_half_backward(const Emit *to, const Emit *weights, const B
 
     take_gradient(to, t, &t->attended, t->dmid);
     output_backward(to, weights, t);
-    emit_attention_backward(to, &t->attention);
+    if (emit_is_indexed(to->builder))
+        emit_indexed_attention_backward(to, weights, &t->attention);
+    else
+        emit_attention_backward(to, &t->attention);
     if (block_is_latent(to->builder)) {
         latent_backward(to, weights, t, &input);
         return;

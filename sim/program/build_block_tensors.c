@@ -72,32 +72,37 @@ static AttentionTensors add_attention_tensors(Builder *builder)
     const Recompute recompute = lot_recompute(builder);
     const guint64 query = (guint64)model->heads * model->head_dim;
     const guint64 given = (guint64)model->heads * model_value_dim(model);
-    const guint64 kv = (guint64)model->kv_heads * model->head_dim;
+    const gboolean indexed = emit_is_indexed(builder); /* keys are latent, and values in them */
+    const guint64 kv = indexed ? model->latent.kv_rank + model->latent.rope_dim
+                               : (guint64)model->kv_heads * model->head_dim;
     const guint64 value = (guint64)model->kv_heads * model_value_dim(model);
     const gboolean all = recompute == RECOMPUTE_FULL, some = recompute != RECOMPUTE_NONE;
     const guint saved = builder_saved_space(builder, UNTIL_BACKWARD, all);
+    const guint kept = builder_saved_space(builder, UNTIL_WEIGHTS, all);
     const guint weights = builder_weights_space(builder);
     const guint rotated = (model->features & FEATURE_QK_NORM) != 0 ? NO_SPACE : weights;
     const gboolean latent = block_is_latent(builder); /* keys and values come from one matrix */
     AttentionTensors tensors = {
-        .q = emit_activation(builder, "q", saved, query),
+        .q = emit_activation(builder, "q", indexed ? kept : saved, query),
         .k = emit_activation(builder, "k", saved, kv),
-        .v = emit_activation(builder, "v", saved, value),
+        .v = indexed ? 0 : emit_activation(builder, "v", saved, value),
         .o =
             emit_activation(builder, "o", builder_saved_space(builder, UNTIL_WEIGHTS, some), given),
         .lse =
             emit_activation_fp32(builder, "lse", builder_saved_space(builder, UNTIL_BACKWARD, some),
                                  builder->rows * model->heads),
-        .dattention = emit_activation(builder, "dattention", NO_SPACE, given),
+        .dattention = emit_activation(builder, "dattention", indexed ? weights : NO_SPACE, given),
         .dq = emit_activation(builder, "dq", rotated, query),
         .dk = emit_activation(builder, "dk", latent ? NO_SPACE : rotated, kv),
-        .dv = emit_activation(builder, "dv", latent ? NO_SPACE : weights, value),
+        .dv = indexed ? 0 : emit_activation(builder, "dv", latent ? NO_SPACE : weights, value),
     };
 
     if (latent)
         build_latent(builder, &tensors, saved);
     else
         build_projections(builder, &tensors, saved);
+    if (indexed)
+        build_indexed(builder, &tensors, saved, builder_saved_space(builder, UNTIL_WEIGHTS, some));
     build_attention(builder, &tensors);
     return tensors;
 }

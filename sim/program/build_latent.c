@@ -81,11 +81,13 @@ static void add_key_value(Builder *builder, LatentTensors *t, guint saved)
     t->kv_stats = emit_norm_stats(builder, "kv_latent_rstd", saved, PARAM_KV_DOWN_NORM);
     t->kv_normed_local = emit_local_columns(builder, "kv_latent_normed", NO_SPACE, rank);
     t->kv_normed = add_whole(builder, "kv_latent_gathered", t->kv_normed_local, rank);
-    t->kv_again = add_again(builder, "kv_latent_again", t->kv_normed_local, rank);
     t->rotated_local = emit_local_columns(builder, "rotated", NO_SPACE, rope);
     t->rotated = add_whole(builder, "rotated_gathered", t->rotated_local, rope);
-    t->up = emit_activation(builder, "kv_up", NO_SPACE, up);
-    t->dup = emit_activation(builder, "dkv_up", weights, up);
+    if (!emit_is_indexed(builder)) {
+        t->kv_again = add_again(builder, "kv_latent_again", t->kv_normed_local, rank);
+        t->up = emit_activation(builder, "kv_up", NO_SPACE, up);
+        t->dup = emit_activation(builder, "dkv_up", weights, up);
+    }
     t->drotated = emit_activation(builder, "drotated", NO_SPACE, rope);
     t->drotated_local = add_local(builder, "drotated_reduced", t->drotated, rope);
     t->dkv_normed = emit_activation(builder, "dkv_latent_normed", NO_SPACE, rank);
@@ -125,11 +127,27 @@ static Op *join_op(const Emit *to, OpKind kind)
 /* The rotated part, from where the matrix down left it, or back. */
 static void copy_rotated(const Emit *to, guint from, guint target, Access access)
 {
-    Op *op = emit_op(to, OP_CAST);
+    emit_part(to, from, target, to->builder->local_rows * to->builder->local.latent.rope_dim,
+              access);
+}
 
-    op->sizes.elements = to->builder->local_rows * to->builder->local.latent.rope_dim;
-    emit_reads(op, from);
-    op_add_operand(op, target, access, 0, WHOLE_TENSOR);
+/* Both parts of latent keys, as attention reads them where all heads share them, or back. */
+static void join_latents(const Emit *to, const AttentionTensors *t)
+{
+    const LatentAttention *sizes = &to->builder->local.latent;
+    const guint64 rows = to->builder->rows;
+
+    emit_part(to, t->latent.kv_normed, t->k, rows * sizes->kv_rank, ACCESS_WRITE);
+    emit_part(to, t->latent.rotated, t->k, rows * sizes->rope_dim, ACCESS_UPDATE);
+}
+
+static void split_latents(const Emit *to, const AttentionTensors *t)
+{
+    const LatentAttention *sizes = &to->builder->local.latent;
+    const guint64 rows = to->builder->rows;
+
+    emit_part(to, t->dk, t->latent.dkv_normed, rows * sizes->kv_rank, ACCESS_WRITE);
+    emit_part(to, t->dk, t->latent.drotated, rows * sizes->rope_dim, ACCESS_WRITE);
 }
 
 void emit_latent(const Emit *to, const AttentionTensors *t, guint local, guint normed)
@@ -150,6 +168,11 @@ void emit_latent(const Emit *to, const AttentionTensors *t, guint local, guint n
     copy_rotated(to, l->kv, l->rotated_local, ACCESS_WRITE);
     emit_gather_columns(to, l->rotated_local, l->rotated, sizes->rope_dim);
     rotate(to, OP_ROPE, t->q, l->rotated);
+    if (emit_is_indexed(to->builder)) {
+        join_latents(to, t);
+        emit_index(to, t, l->q_normed, normed);
+        return;
+    }
     emit_linear(to, &w.kv_up, l->kv_normed, l->up, ACCESS_WRITE);
     Op *op = join_op(to, OP_LATENT_JOIN);
     emit_reads(op, l->up);
@@ -165,16 +188,24 @@ static guint whole_again(const Emit *weights, guint again, guint whole, guint64 
     return weights->builder->sequence ? whole : again;
 }
 
-static void key_value_backward(const Emit *to, const Emit *weights, const AttentionTensors *t)
+static void key_value_up_backward(const Emit *to, const Emit *weights, const LatentTensors *l)
 {
     const LatentWeights w = latent_weights(to->builder);
     const LatentAttention *sizes = &to->builder->local.latent;
-    const LatentTensors *l = &t->latent;
 
     emit_norm_again(to, l->kv, PARAM_KV_DOWN_NORM, l->kv_stats, l->kv_again);
     emit_linear_backward_weight(weights, &w.kv_up, l->dup,
                                 whole_again(weights, l->kv_again, l->kv_normed, sizes->kv_rank));
     emit_linear_backward_input(to, &w.kv_up, l->dup, l->dkv_normed, ACCESS_WRITE);
+}
+
+static void key_value_backward(const Emit *to, const Emit *weights, const AttentionTensors *t)
+{
+    const LatentAttention *sizes = &to->builder->local.latent;
+    const LatentTensors *l = &t->latent;
+
+    if (!emit_is_indexed(to->builder))
+        key_value_up_backward(to, weights, l);
     const NormBackward norm = {emit_reduce_columns(to, l->dkv_normed, l->dkv_local, sizes->kv_rank),
                                l->kv, l->kv_stats, l->dkv, ACCESS_WRITE};
     emit_norm_backward(to, &norm, PARAM_KV_DOWN_NORM);
@@ -207,20 +238,33 @@ static guint query_backward(const Emit *to, const Emit *weights, const Attention
     return l->dnormed;
 }
 
+static void join_backward(const Emit *to, const AttentionTensors *t)
+{
+    Op *op = join_op(to, OP_LATENT_JOIN_BACKWARD);
+
+    emit_reads(op, t->dk);
+    emit_reads(op, t->dv);
+    emit_writes(op, t->latent.dup);
+    emit_writes(op, t->latent.drotated);
+}
+
 guint emit_latent_backward(const Emit *to, const Emit *weights, const AttentionTensors *t,
                            const LatentInput *input)
 {
     const LatentWeights w = latent_weights(to->builder);
     const LatentTensors *l = &t->latent;
-    Op *op = join_op(to, OP_LATENT_JOIN_BACKWARD);
+    const gboolean indexed = emit_is_indexed(to->builder);
 
-    emit_reads(op, t->dk);
-    emit_reads(op, t->dv);
-    emit_writes(op, l->dup);
-    emit_writes(op, l->drotated);
+    if (indexed)
+        split_latents(to, t);
+    else
+        join_backward(to, t);
     rotate(to, OP_ROPE_BACKWARD, t->dq, l->drotated);
     key_value_backward(to, weights, t);
     const guint dx = query_backward(to, weights, t, input);
+    if (indexed)
+        emit_index_backward_weight(weights, t, to->builder->sequence ? l->q_normed : l->q_again,
+                                   input->normed);
     emit_linear_backward_weight(weights, &w.kv_down, l->dkv, input->local);
     emit_linear_backward_input(to, &w.kv_down, l->dkv, dx, ACCESS_UPDATE);
     return dx;

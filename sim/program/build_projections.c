@@ -44,6 +44,10 @@ void build_projections(Builder *builder, AttentionTensors *tensors, guint saved)
         .dq = emit_activation(builder, "dq_given", weights, query),
         .dk = emit_activation(builder, "dk_given", weights, kv),
     };
+    if (!emit_is_spread(builder, PARAM_Q_NORM))
+        return;
+    tensors->norms.q_sums = emit_norm_stats(builder, "dq_sums", NO_SPACE, PARAM_Q_NORM);
+    tensors->norms.k_sums = emit_norm_stats(builder, "dk_sums", NO_SPACE, PARAM_K_NORM);
 }
 
 void emit_projections(const Emit *to, const AttentionTensors *t, guint normed)
@@ -70,8 +74,8 @@ void emit_head_norms_backward(const Emit *to, const AttentionTensors *t)
     emit_rope(to, OP_ROPE_BACKWARD, t->dq, t->dk);
     if (!has_head_norms(to->builder))
         return;
-    emit_norm_backward(to, &q, PARAM_Q_NORM);
-    emit_norm_backward(to, &k, PARAM_K_NORM);
+    emit_spread_norm_backward(to, &q, PARAM_Q_NORM, norms->q_sums);
+    emit_spread_norm_backward(to, &k, PARAM_K_NORM, norms->k_sums);
 }
 
 void emit_projections_backward_weight(const Emit *weights, const AttentionTensors *t, guint normed)

@@ -154,26 +154,17 @@ static void add_groups(ProgramSet *set, const ProgramSpec *spec, const char *pur
     const guint world = layout_world(&spec->layout), axes = purpose_axes(purpose);
     const guint copies = strcmp(purpose, "kv") == 0 ? kv_copies(spec) : G_MAXUINT;
     const gboolean of_experts = strcmp(purpose, "ep") == 0 || is_expert_purpose(purpose);
-    g_autofree GArray **members = g_new0(GArray *, world); /* by their first one */
+    g_autofree gint *first = g_new(gint, world);
 
     for (guint rank = 0; rank < world; rank++) {
-        const guint first = of_experts ? first_of_experts(spec, rank, purpose)
-                                       : first_of_axes(spec, rank, axes, copies);
-
         if (!is_member(spec, rank, purpose))
-            continue;
-        if (members[first] == NULL)
-            members[first] =
-                g_array_sized_new(FALSE, FALSE, sizeof(guint), purpose_size(spec, purpose));
-        g_array_append_val(members[first], rank);
+            first[rank] = -1;
+        else if (of_experts)
+            first[rank] = (gint)first_of_experts(spec, rank, purpose);
+        else
+            first[rank] = (gint)first_of_axes(spec, rank, axes, copies);
     }
-    for (guint rank = 0; rank < world; rank++) {
-        if (members[rank] == NULL)
-            continue;
-        program_set_add_group(set, purpose, (const guint *)(gconstpointer)members[rank]->data,
-                              members[rank]->len);
-        g_array_unref(members[rank]);
-    }
+    program_set_add_groups(set, purpose, first);
 }
 
 /* All passes but the last. */

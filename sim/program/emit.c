@@ -185,8 +185,34 @@ static Op *norm_forward(const Emit *to, guint x, ParamRole param, guint y, guint
     return op;
 }
 
+gboolean emit_is_spread(const Builder *builder, ParamRole param)
+{
+    return builder->tp > 1 && (builder->local.features & FEATURE_QK_NORM_OF_ALL) != 0 &&
+           (param == PARAM_Q_NORM || param == PARAM_K_NORM);
+}
+
+/* Over the columns of all ranks: of x squared, or of x, @dy and the weight. */
+static void sum_rows(const Emit *to, ParamRole param, guint x, gint dy, guint sums)
+{
+    Op *op = norm_op(to, OP_ROW_SUMS, OP_ROW_SUMS, param);
+
+    emit_reads(op, x);
+    emit_writes(op, sums);
+    if (dy != NO_TENSOR) {
+        emit_reads(op, (guint)dy);
+        reads_norm_weight(to, op, param);
+    }
+    emit_sum_fp32(to, sums);
+}
+
+/* As in vLLM's MiniMaxText01RMSNormTP. */
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats)
 {
+    if (emit_is_spread(to->builder, param)) {
+        sum_rows(to, param, x, NO_TENSOR, stats);
+        emit_norm_again(to, x, param, stats, y);
+        return;
+    }
     norm_forward(to, x, param, y, stats);
 }
 
@@ -208,7 +234,7 @@ void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guin
     emit_writes(op, y);
 }
 
-void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
+static Op *norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
 {
     Op *op = norm_op(to, OP_RMSNORM_BACKWARD, OP_LAYERNORM_BACKWARD, param);
 
@@ -219,6 +245,24 @@ void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole para
     op_add_operand(op, norm->dx, norm->dx_access, 0, WHOLE_TENSOR);
     accumulates_norm_gradients(to, op, param);
     emit_uses_scratch(to, op);
+    return op;
+}
+
+void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param)
+{
+    norm_backward(to, norm, param);
+}
+
+void emit_spread_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param,
+                               guint sums)
+{
+    const gboolean spread = emit_is_spread(to->builder, param);
+
+    if (spread)
+        sum_rows(to, param, norm->x, (gint)norm->dy, sums);
+    Op *op = norm_backward(to, norm, param);
+    if (spread)
+        emit_reads(op, sums);
 }
 
 /* In all of them the bias has the next role. */
@@ -409,6 +453,15 @@ void emit_rope(const Emit *to, OpKind kind, guint q, guint k)
     emit_reads(op, to->builder->rope_table);
 }
 
+void emit_part(const Emit *to, guint from, guint target, guint64 elements, Access access)
+{
+    Op *op = emit_op(to, OP_CAST);
+
+    op->sizes.elements = elements;
+    emit_reads(op, from);
+    op_add_operand(op, target, access, 0, WHOLE_TENSOR);
+}
+
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift)
 {
     Op *op = emit_op(to, OP_CAST);
@@ -445,6 +498,16 @@ Op *emit_collective(const Emit *to, OpKind kind, const char *direction)
 
     op->sizes.elements = builder->rows * builder->local.hidden;
     return op;
+}
+
+void emit_sum_fp32(const Emit *to, guint tensor)
+{
+    if (to->builder->tp == 1)
+        return;
+    Op *op = emit_collective(to, OP_ALL_REDUCE, "reduce");
+    op->dtype = op->dtype_out = DTYPE_FP32;
+    op->sizes.elements = program_tensor(to->builder->program, tensor)->elements;
+    emit_updates(op, tensor);
 }
 
 void emit_gather_tokens(const Emit *to, guint local, guint whole)

@@ -48,12 +48,26 @@ typedef struct {
 /* Queries and keys as their norms read them, where they are normed. */
 typedef struct {
     guint q, k, q_stats, k_stats, dq, dk;
+    guint q_sums, k_sums; /* backward: fp32 (N), where norms are over the heads of several ranks */
 } HeadNorms;
+
+/* Latent attention to chosen keys (build_indexed.c): what it works on in the latent space, and what
+ * the indexer does. */
+typedef struct {
+    guint q, o, dq, dgiven;          /* (N, H * (rank + rope)), (N, H * rank) */
+    guint all_k, all_dk;             /* of all ranks of the cp group */
+    guint index_q, index_k, weights; /* (N, HI * DI), (N, DI), (N, HI) */
+    guint given_k, stats;            /* a key before its norm */
+    guint chosen, target;            /* (N, k) */
+    guint dindex_q, dindex_k, dgiven_k, dweights;
+    guint all_index_k, all_dindex_k;
+} IndexedTensors;
 
 typedef struct {
     guint q, k, v, o, lse, dattention, dq, dk, dv;
     HeadNorms norms;
     LatentTensors latent;
+    IndexedTensors indexed;
     AttentionRing ring;
 } AttentionTensors;
 
@@ -76,12 +90,29 @@ typedef struct {
     guint dnormed;
 } LatentInput;
 
-/* The same of latent attention; @normed is only read where queries have no rank.  Backward returns
- * where the gradient of @local is. */
+/* The same of latent attention; @normed is only read where queries have no rank, or where keys are
+ * chosen.  Backward returns where the gradient of @local is. */
 void build_latent(Builder *builder, AttentionTensors *tensors, guint saved);
 void emit_latent(const Emit *to, const AttentionTensors *tensors, guint local, guint normed);
 guint emit_latent_backward(const Emit *to, const Emit *weights, const AttentionTensors *tensors,
                            const LatentInput *input);
+
+/* Whether a query reads chosen keys. */
+static inline gboolean emit_is_indexed(const Builder *builder)
+{
+    return builder->local.latent.top_keys != 0;
+}
+
+/* Attention to chosen keys: emit_index() from what the norms of queries' rank and before attention
+ * left, of all tokens; attention from t->q and latent keys t->k to t->o; backward to t->dq and
+ * t->dk, and the gradients of what the indexer's matrices gave. */
+void build_indexed(Builder *builder, AttentionTensors *tensors, guint saved, guint kept);
+void emit_index(const Emit *to, const AttentionTensors *tensors, guint q_latent, guint normed);
+void emit_indexed_attention(const Emit *to, const AttentionTensors *tensors);
+void emit_indexed_attention_backward(const Emit *to, const Emit *weights,
+                                     const AttentionTensors *tensors);
+void emit_index_backward_weight(const Emit *weights, const AttentionTensors *tensors,
+                                guint q_latent, guint normed);
 
 /* Experts of a block, and the way to them and back (build_experts.c). */
 typedef struct {
@@ -132,6 +163,10 @@ void emit_accumulates_gradient(const Emit *to, Op *op, ParamRole param);
 /* Workspace: one tensor for all, as large as the largest bound (build_plain()). */
 void emit_uses_scratch(const Emit *to, Op *op);
 
+/* Whether that norm's columns are those of several ranks of the tp group: each sums over its own.
+ */
+gboolean emit_is_spread(const Builder *builder, ParamRole param);
+
 /* The model's kind of norm: RMSNorm, or LayerNorm with a bias. */
 void emit_norm(const Emit *to, guint x, ParamRole param, guint y, guint stats);
 
@@ -144,6 +179,10 @@ void emit_added_norm(const Emit *to, const AddedNorm *norm, ParamRole param);
 void emit_norm_again(const Emit *to, guint x, ParamRole param, guint stats, guint y);
 void emit_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param);
 
+/* The same of one that may be spread; @sums: fp32 (N), where it is. */
+void emit_spread_norm_backward(const Emit *to, const NormBackward *norm, ParamRole param,
+                               guint sums);
+
 /* The bias is added here, except to a partial sum of a tp group: emit_sum_bias() adds it, once, to
  * what was reduced.  Its gradient, of all tokens, is that of the weight's op everywhere. */
 Op *emit_linear(const Emit *to, const Linear *weight, guint x, guint y, Access access);
@@ -155,10 +194,16 @@ void emit_sum_bias(const Emit *to, const Linear *weight, guint y);
 /* Nothing where the model's positions are others. */
 void emit_rope(const Emit *to, OpKind kind, guint q, guint k);
 
+/* Part of each token's values, @elements in all, to or from where others are beside them. */
+void emit_part(const Emit *to, guint from, guint target, guint64 elements, Access access);
+
 /* y := x, to which a linear then adds its product; y += x; y := x + added. */
 void emit_copy(const Emit *to, guint x, guint y, gint y_shift);
 void emit_add(const Emit *to, guint x, guint y, gint y_shift);
 void emit_sum(const Emit *to, guint x, guint added, guint y, gint y_shift);
+
+/* The sum of fp32 values over the tp group, in place; nothing without one. */
+void emit_sum_fp32(const Emit *to, guint tensor);
 
 /* A collective of the tp group on (N, C), on its stream of that direction. */
 Op *emit_collective(const Emit *to, OpKind kind, const char *direction);

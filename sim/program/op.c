@@ -55,6 +55,12 @@ static const struct {
     [OP_SINKS_BACKWARD] = {"sinks_backward", OP_CLASS_MEMORY_BOUND},
     [OP_SIGMOID] = {"sigmoid", OP_CLASS_MEMORY_BOUND},
     [OP_SIGMOID_BACKWARD] = {"sigmoid_backward", OP_CLASS_MEMORY_BOUND},
+    [OP_INDEX] = {"index", OP_CLASS_ATTENTION},
+    [OP_INDEXED_ATTENTION] = {"indexed_attention", OP_CLASS_ATTENTION},
+    [OP_INDEXED_ATTENTION_BACKWARD] = {"indexed_attention_backward", OP_CLASS_ATTENTION},
+    [OP_INDEX_TARGET] = {"index_target", OP_CLASS_ATTENTION},
+    [OP_INDEX_BACKWARD] = {"index_backward", OP_CLASS_ATTENTION},
+    [OP_ROW_SUMS] = {"row_sums", OP_CLASS_MEMORY_BOUND},
 };
 
 guint op_attention_operands(const Op *op)
@@ -70,6 +76,8 @@ gboolean op_has_positions(const Op *op)
 
 guint64 op_key_blocks(const Op *op)
 {
+    if (op_is_indexed(op))
+        return MAX(op->sizes.chunk, 1);
     return op_has_positions(op) ? op->sizes.chunk : 1;
 }
 
@@ -82,6 +90,11 @@ gboolean op_norm_adds(const Op *op)
 guint64 op_value_dim(const Op *op)
 {
     return op->sizes.value_dim != 0 ? op->sizes.value_dim : op->sizes.head_dim;
+}
+
+gboolean op_is_indexed(const Op *op)
+{
+    return op->kind >= OP_INDEX && op->kind <= OP_INDEX_BACKWARD;
 }
 
 gboolean op_copies_rows(const Op *op)

@@ -61,7 +61,7 @@ typedef enum {
     /* backward; d<name> is the gradient of <name> */
     OP_EMBED_BACKWARD,         /* r tokens  r dx(N,C)  a|u dW(V,C)  [r range fp64(2)] */
     OP_RMSNORM_BACKWARD,       /* r dy(N,C)  r x(N,C)  r w(C)  r rstd fp32(N)  w|u dx(N,C)  a dw(C)
-                                  scratch */
+                                  scratch  [r sums fp32(N)]: sums of OP_ROW_SUMS, of all columns */
     OP_LAYERNORM_BACKWARD,     /* r dy(N,C)  r x(N,C)  r w(C)  r stats fp32(N,2)  w|u dx(N,C)
                                   a dw(C)  a db(C)  scratch.  Priced only, of both: dx written where
                                   dy is */
@@ -133,6 +133,24 @@ typedef enum {
                             minus the sum over all rows of e^(sink - lse) do . o */
     OP_SIGMOID,          /* r x(N)  w y fp32(N):  y = 1 / (1 + e^-x) */
     OP_SIGMOID_BACKWARD, /* r dy fp32(N)  r y fp32(N)  w dx(N):  dx = dy y (1 - y) */
+    /* attention to chosen keys: priced only.  M keys of sizes.chunk ranks, their latent values
+       shared by all heads, the first D' of D being the value; k = sizes.top_k of those before a
+       query are chosen, all where there are fewer; of an indexer H and D are its own. */
+    OP_INDEX, /* r q(N,H*D)  r k(M,D)  r weights(N,H)  w chosen int32(N,k)  scratch (scores)
+                 [r q_positions  r k_positions]: the largest of sum over H of weight *
+                 max(q k, 0) */
+    OP_INDEXED_ATTENTION,          /* r q(N,H*D)  r k(M,D)  r chosen int32(N,k)  w o(N,H*D')
+                                      w lse fp32(batch,H,T)  scratch */
+    OP_INDEXED_ATTENTION_BACKWARD, /* r do(N,H*D')  r q  r k  r chosen  r o  r lse  w dq  w dk(M,D)
+                                      scratch */
+    OP_INDEX_TARGET,   /* r q(N,H*D)  r k(M,D)  r chosen  r lse  w target fp32(N,k): softmax of the
+                          chosen keys, summed over heads: what scores are trained towards */
+    OP_INDEX_BACKWARD, /* r target fp32(N,k)  r chosen  r q(N,H*D)  r k(M,D)  r weights(N,H)
+                          w dq  w dk(M,D)  w dweights  scratch: of the divergence of the chosen
+                          keys' scores from the target */
+    OP_ROW_SUMS, /* r x(N,C)  w sums fp32(N)  [r dy(N,C)  r w(C)]: of a norm whose columns several
+                    ranks have, priced only; this one's sum of x^2, or of dy w x.  Of all ranks the
+                    first stands for rstd */
     NUM_OPS
 } OpKind;
 
@@ -180,14 +198,15 @@ typedef struct {
                               permute: in = C */
     guint64 batch, seq, heads, kv_heads, head_dim; /* attention, rope */
     guint64 value_dim;     /* attention: of values, where it is not head_dim; else 0 */
-    guint64 groups, top_k; /* experts; 0 elsewhere */
+    guint64 groups, top_k; /* experts, and of keys those that are chosen; 0 elsewhere */
     guint64 sinks;         /* attention: heads with a sink, where it has that operand; else 0 */
     guint64 chunk;    /* head: rows of logits at a time; attention with positions: blocks of keys;
                          adamw: elements of a moment that share a scale, 0 where moments are fp32;
                          amax: units of the model */
     guint64 elements; /* accumulate, cast, and collectives not on a unit */
     double eps;       /* norms */
-    double seen;      /* attention: of all causal pairs, those in the model's windows; 0 = all */
+    double seen;      /* attention: of all causal pairs, those in the model's windows, or of chosen
+                         keys; 0 = all */
 } OpSizes;
 
 /* One send or receive of an exchange; it pairs with its counterpart by peers and by tag =
@@ -223,6 +242,9 @@ gboolean op_norm_adds(const Op *op);
 /* Of values in attention: head_dim unless they have a width of their own. */
 guint64 op_value_dim(const Op *op);
 
+/* Whether it is of attention to chosen keys, or of what chooses them. */
+gboolean op_is_indexed(const Op *op);
+
 /* Whether it copies rows between their exchange and their experts' order. */
 gboolean op_copies_rows(const Op *op);
 
@@ -241,7 +263,8 @@ typedef enum {
 } OpClass;
 
 /* Attention: how many operands it has but for that of sinks, which stands last; whether positions
- * are among them; blocks of keys and values, each as long as the queries, 1 without positions. */
+ * are among them; blocks of keys and values, each as long as the queries, 1 without positions.  To
+ * chosen keys: ranks whose keys there are. */
 guint op_attention_operands(const Op *op);
 gboolean op_has_positions(const Op *op);
 guint64 op_key_blocks(const Op *op);

@@ -313,6 +313,7 @@ typedef struct {
     char *purpose;
     GArray *groups; /* Group */
     gint *of_rank;
+    GPtrArray *members; /* arrays that the groups' ranks are in */
 } GroupSet;
 
 /* The programs of all ranks: a few classes of equal ones. */
@@ -328,6 +329,10 @@ guint program_set_add_class(ProgramSet *set, Program *program); /* takes */
 void program_set_assign(ProgramSet *set, guint rank, guint class_index);
 guint program_set_first_rank(const ProgramSet *set, guint class_index);
 void program_set_add_group(ProgramSet *set, const char *purpose, const guint *ranks, guint size);
+
+/* Adds all groups of a purpose that is new, members in the order of ranks: a rank is in that of
+ * @first (array of num_ranks), its first member's number, or in none (-1). */
+void program_set_add_groups(ProgramSet *set, const char *purpose, const gint *first);
 const Group *program_set_group(const ProgramSet *set, const char *purpose,
                                guint rank); /* NULL: none */
 guint group_position(const Group *group, guint rank);

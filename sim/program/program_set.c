@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-static void group_clear(gpointer data)
-{
-    g_free(((Group *)data)->ranks);
-}
-
 static void group_set_clear(gpointer data)
 {
     GroupSet *groups = data;
@@ -15,6 +10,7 @@ static void group_set_clear(gpointer data)
     g_free(groups->purpose);
     g_free(groups->of_rank);
     g_array_unref(groups->groups);
+    g_ptr_array_unref(groups->members);
 }
 
 ProgramSet *program_set_new(guint num_ranks)
@@ -70,9 +66,9 @@ static GroupSet *add_purpose(ProgramSet *set, const char *purpose)
         .purpose = g_strdup(purpose),
         .groups = g_array_new(FALSE, TRUE, sizeof(Group)),
         .of_rank = g_new(gint, set->num_ranks),
+        .members = g_ptr_array_new_with_free_func(g_free),
     };
 
-    g_array_set_clear_func(groups.groups, group_clear);
     for (guint rank = 0; rank < set->num_ranks; rank++)
         groups.of_rank[rank] = -1;
     g_array_append_val(set->group_sets, groups);
@@ -95,11 +91,52 @@ void program_set_add_group(ProgramSet *set, const char *purpose, const guint *ra
 
     if (groups == NULL)
         groups = add_purpose(set, purpose);
+    g_ptr_array_add(groups->members, group.ranks);
     for (guint i = 0; i < size; i++) {
         g_assert(ranks[i] < set->num_ranks && groups->of_rank[ranks[i]] == -1);
         groups->of_rank[ranks[i]] = (gint)groups->groups->len;
     }
     g_array_append_val(groups->groups, group);
+}
+
+/* Counts the members of each group, as its size. */
+static void count_members(GroupSet *groups, const gint *first, guint num_ranks)
+{
+    for (guint rank = 0; rank < num_ranks; rank++) {
+        const Group none = {.size = 0};
+
+        if (first[rank] < 0)
+            continue;
+        g_assert((guint)first[rank] <= rank);
+        if ((guint)first[rank] == rank) {
+            groups->of_rank[rank] = (gint)groups->groups->len;
+            g_array_append_val(groups->groups, none);
+        }
+        groups->of_rank[rank] = groups->of_rank[first[rank]];
+        g_array_index(groups->groups, Group, (guint)groups->of_rank[rank]).size++;
+    }
+}
+
+void program_set_add_groups(ProgramSet *set, const char *purpose, const gint *first)
+{
+    GroupSet *groups = add_purpose(set, purpose);
+    guint *members = g_new(guint, set->num_ranks);
+
+    count_members(groups, first, set->num_ranks);
+    g_ptr_array_add(groups->members, members);
+    for (guint g = 0; g < groups->groups->len; g++) {
+        Group *group = &g_array_index(groups->groups, Group, g);
+
+        group->ranks = members;
+        members += group->size;
+        group->size = 0;
+    }
+    for (guint rank = 0; rank < set->num_ranks; rank++) {
+        if (groups->of_rank[rank] < 0)
+            continue;
+        Group *group = &g_array_index(groups->groups, Group, (guint)groups->of_rank[rank]);
+        group->ranks[group->size++] = rank;
+    }
 }
 
 const Group *program_set_group(const ProgramSet *set, const char *purpose, guint rank)

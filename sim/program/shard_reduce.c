@@ -76,7 +76,8 @@ static void add_copies_all_reduce(Builder *builder, guint segment, guint index, 
     const UnitMap *map = program_unit(program, index)->map;
 
     for (guint p = 0; p < map->num_params; p++) {
-        const PartialSum sum = tensor_gradient_sum(map->params[p].role, builder->sequence);
+        const PartialSum sum =
+            tensor_gradient_sum(builder->spec->model, map->params[p].role, builder->sequence);
 
         if (map->params[p].rows == 0 || map->params[p].copies == 1 || sum == SUM_NONE)
             continue;

@@ -23,8 +23,15 @@ static double seen_pairs(const Op *op)
  *     attention_backward (those of the forward    2 N B T H (3 D + 2 D') / 2 s
  *         pass's S again, dP, dV, dQ, dK)
  *
+ *     indexed_attention                           2 N B T H (D + D') / 2 s
+ *     indexed_attention_backward (as above)       2 N B T H (3 D + 2 D') / 2 s
+ *     index (scores of all keys)                  2 N B T H D / 2
+ *     index_target (Q K^T again)                  2 N B T H D / 2 s
+ *     index_backward (scores again, dQ, dK)       2 N B T H 3 D / 2 s
+ *
  *     N rows, I/O columns, C hidden, V vocab, T sequence, H heads, D head_dim, D' of values (D but
- *     in latent attention), B blocks of T keys, s of all causal pairs those in the windows
+ *     in latent attention), B blocks of T keys, s of all causal pairs those in the windows, or
+ *     of chosen keys: k of T leave as many as a window of k
  *
  * The halves are the causal mask.  With positions they hold where each rank has as many early
  * tokens as late ones (zigzag): of any block it sees half of all pairs.  Left out, as in model
@@ -51,9 +58,16 @@ double op_flops(const Op *op)
     case OP_HEAD_STATS:
         return product;
     case OP_ATTENTION:
+    case OP_INDEXED_ATTENTION:
         return (dim + value_dim) * seen_pairs(op);
     case OP_ATTENTION_BACKWARD:
+    case OP_INDEXED_ATTENTION_BACKWARD:
         return (3 * dim + 2 * value_dim) * seen_pairs(op);
+    case OP_INDEX:
+    case OP_INDEX_TARGET:
+        return dim * seen_pairs(op);
+    case OP_INDEX_BACKWARD:
+        return 3 * dim * seen_pairs(op);
     default:
         return 0;
     }
@@ -134,6 +148,7 @@ enum {
     STATE = OF(SHAPE_UNIT, TYPE_FP32),
     POSITIONS = OF(SHAPE_SEQ, TYPE_INT32),
     KEY_POSITIONS = OF(SHAPE_BLOCKS, TYPE_INT32),
+    HEAD_WEIGHTS = OF(SHAPE_LSE, TYPE_OP),
 };
 
 /* Operand by operand as in op.h.  A lookup has in = V, out = C, and touches one row of the table a
@@ -154,7 +169,7 @@ static const guint16 operand_kinds[NUM_OPS][MAX_OPERANDS] = {
     [OP_HEAD_LOSS] = {INPUT, WEIGHT, IDS, SCALAR, SCALAR, INPUT, WEIGHT_GRADIENT},
     [OP_HEAD_STATS] = {INPUT, WEIGHT, IDS, SCALAR, OF(SHAPE_STATS, TYPE_FP32)},
     [OP_EMBED_BACKWARD] = {IDS, OUTPUT, OF(SHAPE_ROWS_OUT, TYPE_OUT)},
-    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT},
+    [OP_RMSNORM_BACKWARD] = {INPUT, INPUT, NORM, RSTD, INPUT, NORM_GRADIENT, SCRATCH, RSTD},
     [OP_LAYERNORM_BACKWARD] = {INPUT, INPUT, NORM, MOMENTS, INPUT, NORM_GRADIENT, NORM_GRADIENT},
     [OP_LINEAR_BACKWARD_INPUT] = {OUTPUT, WEIGHT, INPUT_RESULT},
     [OP_LINEAR_BACKWARD_WEIGHT] = {OUTPUT, INPUT, WEIGHT_GRADIENT, SCRATCH,
@@ -190,6 +205,14 @@ static const guint16 operand_kinds[NUM_OPS][MAX_OPERANDS] = {
     [OP_SINKS_BACKWARD] = {GIVEN, GIVEN, LSE, OF(SHAPE_HEADS, TYPE_OP), OF(SHAPE_HEADS, TYPE_OUT)},
     [OP_SIGMOID] = {OF(SHAPE_ROWS, TYPE_OP), RSTD},
     [OP_SIGMOID_BACKWARD] = {RSTD, RSTD, OF(SHAPE_ROWS, TYPE_OP)},
+    [OP_INDEX] = {QUERY, KEYS, HEAD_WEIGHTS, ROUTES, SCRATCH, POSITIONS, KEY_POSITIONS},
+    [OP_INDEXED_ATTENTION] = {QUERY, KEYS, ROUTES, GIVEN, LSE, SCRATCH},
+    [OP_INDEXED_ATTENTION_BACKWARD] = {GIVEN, QUERY, KEYS, ROUTES, GIVEN, LSE, QUERY, KEYS,
+                                       SCRATCH},
+    [OP_INDEX_TARGET] = {QUERY, KEYS, ROUTES, LSE, ROUTE_WEIGHTS},
+    [OP_INDEX_BACKWARD] = {ROUTE_WEIGHTS, ROUTES, QUERY, KEYS, HEAD_WEIGHTS, QUERY, KEYS,
+                           HEAD_WEIGHTS, SCRATCH},
+    [OP_ROW_SUMS] = {INPUT, RSTD, INPUT, NORM},
 };
 
 static guint64 shape_elements(const Op *op, Shape shape, guint64 unit_elements)

@@ -3,6 +3,34 @@
 #include "sim/program/cuda_blocks.h"
 #include "sim/program/op.h"
 
+/* ---- of attention to chosen keys, on any device ---- */
+
+/* Queries whose scores of all keys are there at a time: enough for a GPU's multiprocessors. */
+enum { INDEX_ROWS = 512 };
+
+/* index                        scores fp32 of INDEX_ROWS queries, from which the largest are taken
+ * indexed_attention_backward   sums of dk fp32, and rowsum(do * o)
+ * index_backward               sums of dk fp32, and the gradients of the chosen keys' scores
+ *
+ * The buffers of cuDNN's kernels (NVIDIA/cudnn-frontend, docs/fe-oss-apis/dsa.md), but its scores
+ * are of all queries at once. */
+static guint64 indexed_bytes(const Op *op)
+{
+    const OpSizes *s = &op->sizes;
+    const guint64 tokens = s->batch * s->seq, keys = op_key_blocks(op) * tokens;
+
+    switch (op->kind) {
+    case OP_INDEX:
+        return 4 * MIN(s->rows, INDEX_ROWS) * op_key_blocks(op) * s->seq;
+    case OP_INDEXED_ATTENTION_BACKWARD:
+        return 4 * (keys * s->head_dim + tokens * s->heads);
+    case OP_INDEX_BACKWARD:
+        return 4 * (keys * s->head_dim + tokens * s->top_k);
+    default:
+        return 0;
+    }
+}
+
 /* ---- scratch of the CPU kernels (exec/device/cpu_*.c); f(n) = n fp32 values, rounded up to 64
  * bytes ----
  */
@@ -205,5 +233,7 @@ guint64 op_expert_rows(guint64 rows, DeviceKind device)
 guint64 op_workspace_bytes(const Op *op, DeviceKind device, guint threads)
 {
     g_assert(threads >= 1);
+    if (op_is_indexed(op))
+        return indexed_bytes(op);
     return device == DEVICE_CPU ? cpu_workspace_bytes(op, threads) : cuda_workspace_bytes(op);
 }

@@ -5,6 +5,8 @@
 #include "sim/search/plan_cost.h"
 #include "sim/search/plan_json.h"
 
+#include <math.h>
+
 static void add_inputs(JsonBuilder *json, const Plan *plan)
 {
     g_autofree char *topology = topology_print(plan->topology);
@@ -207,23 +209,55 @@ static void add_times(JsonBuilder *json, const Prediction *prediction)
     json_builder_end_object(json);
 }
 
-/* Of a long run; where the topology says how parts fail and what they cost. */
-static void add_run(JsonBuilder *json, const Plan *plan)
+/* Where replicas go on without a lost one; shares as goodput_surviving() has them. */
+static void add_survivors(JsonBuilder *json, const Plan *plan)
 {
-    const RunningCost *cost = &plan->topology->cost;
+    const PlanSurvivors survivors = plan_survivors(plan);
+
+    json_member_uint(json, "replicas_left_by_a_loss", survivors.replicas - 1);
+    if (!survivors.go_on)
+        return;
+    json_member_object(json, "survivors");
+    json_member_uint(json, "groups", survivors.formula.groups);
+    json_member_number(json, "group_mtbf_seconds", survivors.formula.group_mtbf);
+    json_member_uint(json, "heal_bytes", survivors.heal_bytes);
+    json_member_number(json, "heal_seconds", survivors.formula.heal);
+    json_member_number(json, "useful_fraction", survivors.useful);
+    json_member_number(json, "none_left_fraction", goodput_none_left(&survivors.formula));
+    json_builder_end_object(json);
+}
+
+/* null: not stated, and counted as none. */
+static void add_restart(JsonBuilder *json, double restart_s)
+{
+    json_member_number(json, "restart_seconds", restart_s > 0 ? restart_s : NAN);
+}
+
+static void add_goodput(JsonBuilder *json, const Plan *plan)
+{
     PlanGoodput run;
 
+    json_member_object(json, "goodput");
+    json_member_number(json, "mtbf_seconds", plan_mtbf_s(plan));
     if (plan_goodput(plan, &run)) {
-        json_member_object(json, "goodput");
-        json_member_number(json, "mtbf_seconds", run.failures.mtbf);
         json_member_uint(json, "checkpoint_bytes", run.checkpoint_bytes);
         json_member_number(json, "checkpoint_seconds", run.failures.checkpoint);
         json_member_number(json, "interval_seconds_young", run.young_s);
         json_member_number(json, "interval_seconds_daly", run.daly_s);
         json_member_number(json, "useful_fraction", run.useful);
-        json_member_uint(json, "replicas_left_by_a_loss", run.replicas - 1);
-        json_builder_end_object(json);
     }
+    add_restart(json, plan->topology->reliability.restart_s);
+    add_survivors(json, plan);
+    json_builder_end_object(json);
+}
+
+/* Of a long run; where the topology says how parts fail and what they cost. */
+static void add_run(JsonBuilder *json, const Plan *plan)
+{
+    const RunningCost *cost = &plan->topology->cost;
+
+    if (plan_mtbf_s(plan) > 0)
+        add_goodput(json, plan);
     if (cost->price_per_gpu_hour == 0 && cost->power_per_gpu_w == 0)
         return;
     json_member_object(json, "cost_per_million_tokens");

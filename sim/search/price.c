@@ -418,14 +418,18 @@ static void extend(Priced *to, const Priced *before, guint more)
 }
 
 /* Micro-batches from which on each further group is the same again, and the group: all pass the
- * stages one by one, or (interleaved) in groups of pp. */
+ * stages one by one, or (interleaved) in groups of pp, of which the first four may wait for their
+ * units at other moments. */
 static guint steady_from(const Plan *plan, guint *group)
 {
     enum { ALONE = 3 }; /* the first and the last differ from those between */
     const guint pp = plan->layout.size[AXIS_PP];
+    const gboolean in_groups = plan->schedule.kind == SCHEDULE_INTERLEAVED;
 
-    *group = plan->schedule.kind == SCHEDULE_INTERLEAVED ? pp : 1;
-    return pp == 1 ? ALONE : 2 * pp;
+    *group = in_groups ? pp : 1;
+    if (pp == 1)
+        return ALONE;
+    return in_groups ? 4 * pp : 2 * pp;
 }
 
 /* Whether the plan has more micro-batches than @steady, and @group more: all that differ. */

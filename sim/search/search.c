@@ -105,7 +105,7 @@ static void drop_beaten(const Search *search, const Plan *by)
 
         if (plan != by && plan_key(search->request, plan) >= plan_key(search->request, by) &&
             plan->prediction.memory_total >= by->prediction.memory_total)
-            plan_free_borrowed(g_ptr_array_steal_index(plans, i));
+            g_ptr_array_remove_index(plans, i);
     }
 }
 
@@ -134,7 +134,7 @@ static void keep_plan(const Search *search, Plan *plan)
     }
     insert_plan(search, plan);
     if (plans->len > search->request->top)
-        plan_free_borrowed(g_ptr_array_steal_index(plans, plans->len - 1));
+        g_ptr_array_remove_index(plans, plans->len - 1);
 }
 
 /* What a plan must not exceed to be listed. */
@@ -253,6 +253,10 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
     if (result == PRICE_TOO_LARGE) {
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
         add_partly(search, candidate, plan);
+        if (search->request->keeps_large && search->result->large == NULL && !candidate->partly) {
+            search->result->large = plan;
+            return;
+        }
     } else {
         reject(search, VERDICT_SLOWER, slower);
     }
@@ -454,9 +458,11 @@ static void price_listed(Search *search, const Candidates *found)
     }
     unit_choice_refine(search->request, found, plans);
     sort_plans(search->request, plans);
+    for (guint i = 0; search->request->sort == SORT_PARETO && i < plans->len; i++)
+        drop_beaten(search, g_ptr_array_index(plans, i));
 }
 
-/* Nothing fits: the candidate that needs least is priced to say what it would need. */
+/* The candidate that needs least of those that don't fit is priced to say what it would need. */
 static Plan *closest_plan(const SearchRequest *request, Candidates *found)
 {
     Plan *plan = plan_new();
@@ -465,6 +471,25 @@ static Plan *closest_plan(const SearchRequest *request, Candidates *found)
     own(plan);
     plan_price(plan);
     return plan;
+}
+
+/* Straight lines may have been a little off, and floors may have refused all without pricing one.
+ */
+static void find_large(Search *search)
+{
+    SearchResult *result = search->result;
+
+    if (result->large != NULL) {
+        own(result->large);
+        result->large->patterns = NULL;
+        if (plan_price(result->large))
+            g_clear_pointer(&result->large, plan_free);
+    }
+    if (result->large == NULL && result->closest == NULL &&
+        search->found->rejected[VERDICT_MEMORY] > 0)
+        result->large = closest_plan(search->request, search->found);
+    if (result->large != NULL && result->large->reasons->len == 0)
+        g_clear_pointer(&result->large, plan_free);
 }
 
 guint search_fixed_ranks(const SearchRequest *request)
@@ -507,7 +532,7 @@ SearchResult *search(const SearchRequest *request)
     Search search = {.request = request, .result = result, .patterns = patterns, .more = more};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
-    result->plans = g_ptr_array_new();
+    result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free_borrowed);
     for (guint v = 0; v < NUM_VERDICTS; v++)
         result->example[v] = g_steal_pointer(&found->example[v]);
     search.framework_bytes = found->framework_bytes;
@@ -526,6 +551,8 @@ SearchResult *search(const SearchRequest *request)
         say_none_offered(request, result);
     else if (result->plans->len == 0)
         result->closest = closest_plan(request, found);
+    if (request->keeps_large)
+        find_large(&search);
     result->seconds = (double)(g_get_monotonic_time() - start) / 1e6;
     return result;
 }
@@ -538,6 +565,7 @@ void search_result_free(SearchResult *result)
         g_free(result->example[v]);
     g_ptr_array_unref(result->plans);
     plan_free(result->closest);
+    plan_free(result->large);
     g_free(result);
 }
 

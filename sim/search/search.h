@@ -43,6 +43,7 @@ typedef struct {
     guint top;
     SortKey sort;
     gboolean briefly;           /* plans are shown as rows of a table: plan_price_briefly() */
+    gboolean keeps_large;       /* result->large */
     const Framework *framework; /* that predictions are for; NULL = fsdp-run */
 } SearchRequest;
 
@@ -53,6 +54,8 @@ typedef struct {
     double seconds;
     GPtrArray *plans; /* Plan, best first, at most request->top, but for SORT_PARETO */
     Plan *closest;    /* when nothing fits: the one that exceeds memory least; else NULL */
+    Plan *large;      /* where asked for: one that does not fit, the first that was priced, else,
+                         where something fits, the one that needs least; or NULL */
 } SearchResult;
 
 SearchResult *search(const SearchRequest *request);

@@ -118,7 +118,7 @@ static Flow *flow_alloc(guint pp, guint chunks)
     return flow;
 }
 
-Flow *flow_new_listed(const Schedule *schedule, guint pp)
+Flow *flow_new(const Schedule *schedule, guint pp)
 {
     const guint chunks = schedule_chunks(schedule, pp);
     Flow *flow = flow_alloc(pp, chunks);
@@ -139,46 +139,42 @@ Flow *flow_new_listed(const Schedule *schedule, guint pp)
     return flow;
 }
 
-static void extend(guint *count, guint before, guint times)
+guint flow_filled(guint micro_batches, guint pp)
 {
-    *count += (*count - before) * times;
+    const guint filled = 2 * pp + micro_batches % pp;
+
+    return micro_batches <= filled + pp ? 0 : filled;
 }
 
-/* @flow becomes what as many micro-batches more as it has than @before, and that @times, make of
- * it. */
-static void flow_extend(Flow *flow, const Flow *before, guint chunks, guint times)
+static guint extend(guint filled, guint one_more, guint groups)
 {
-    for (guint s = 0; s < flow->pp; s++) {
-        StageFlow *to = &flow->stages[s];
-        const StageFlow *from = &before->stages[s];
+    return filled + (one_more - filled) * groups;
+}
 
-        extend(&to->in_flight, from->in_flight, times);
-        extend(&to->until_weights, from->until_weights, times);
-        extend(&to->backward_apart, from->backward_apart, times);
-        extend(&to->gradients, from->gradients, times);
-        extend(&to->inboxes, from->inboxes, times);
-        extend(&to->activations_received, from->activations_received, times);
-        extend(&to->gradients_received, from->gradients_received, times);
-        extend(&to->exchanges, from->exchanges, times);
+Flow *flow_extended(const Schedule *schedule, guint pp, const Flow *filled, const Flow *one_more)
+{
+    const guint chunks = schedule_chunks(schedule, pp);
+    const guint groups = (schedule->micro_batches - flow_filled(schedule->micro_batches, pp)) / pp;
+    Flow *flow = flow_alloc(pp, chunks);
+
+    for (guint s = 0; s < pp; s++) {
+        const StageFlow *a = &filled->stages[s], *b = &one_more->stages[s];
+
+        flow->stages[s] = (StageFlow){
+            .in_flight = extend(a->in_flight, b->in_flight, groups),
+            .until_weights = extend(a->until_weights, b->until_weights, groups),
+            .backward_apart = extend(a->backward_apart, b->backward_apart, groups),
+            .gradients = extend(a->gradients, b->gradients, groups),
+            .inboxes = extend(a->inboxes, b->inboxes, groups),
+            .activations_received =
+                extend(a->activations_received, b->activations_received, groups),
+            .gradients_received = extend(a->gradients_received, b->gradients_received, groups),
+            .exchanges = extend(a->exchanges, b->exchanges, groups),
+            .refills = b->refills,
+        };
     }
     for (guint c = 0; c < chunks; c++)
-        extend(&flow->opened[c], before->opened[c], times);
-}
-
-/* Once the pipeline has filled, each further group of pp micro-batches is like the one before. */
-Flow *flow_new(const Schedule *schedule, guint pp)
-{
-    const guint filled = 2 * pp + schedule->micro_batches % pp;
-    Schedule some = *schedule;
-
-    if (schedule->micro_batches <= filled + pp)
-        return flow_new_listed(schedule, pp);
-    some.micro_batches = filled;
-    g_autoptr(Flow) before = flow_new_listed(&some, pp);
-    some.micro_batches = filled + pp;
-    Flow *flow = flow_new_listed(&some, pp);
-    flow_extend(flow, before, schedule_chunks(schedule, pp),
-                (schedule->micro_batches - some.micro_batches) / pp);
+        flow->opened[c] = extend(filled->opened[c], one_more->opened[c], groups);
     return flow;
 }
 

@@ -19,11 +19,15 @@ typedef struct {
     guint *opened; /* by chunk: how often a micro-batch starts to be in flight while none is */
 } Flow;
 
-/* A pipeline that has filled repeats itself, so what many micro-batches do follows from some of
- * them. */
+/* From all passes, one by one. */
 Flow *flow_new(const Schedule *schedule, guint pp);
 
-/* The same from all of them, one by one. */
-Flow *flow_new_listed(const Schedule *schedule, guint pp);
+/* A pipeline that has filled repeats itself: once it has, each further group of pp micro-batches is
+ * like the one before.  0 where @micro_batches are too few for that; else the fewer, less than four
+ * groups of the same remainder, that with a group more tell all. */
+guint flow_filled(guint micro_batches, guint pp);
+
+/* Of @schedule, from its flows with flow_filled() micro-batches and with pp more. */
+Flow *flow_extended(const Schedule *schedule, guint pp, const Flow *filled, const Flow *one_more);
 void flow_free(Flow *flow);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Flow, flow_free)

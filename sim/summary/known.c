@@ -29,7 +29,7 @@ typedef struct {
 typedef struct {
     gint users; /* atomic */
     pthread_mutex_t mutex;
-    Table stages, shards, flows;
+    Table blocks, roots, shards, flows;
     GHashTable *moments; /* GBytes -> Moments */
 } Shared;
 
@@ -39,8 +39,6 @@ struct Known {
     Table stages, shards, least_shards, shapes, extremes, flows, timetables, scalars, exchanges;
     GHashTable *overrides; /* GBytes -> their number, from 1 */
     Table looked_at; /* GArray of LookedAt, by all that stages depend on but the micro-batch */
-    Table blocks;    /* StageCost, by all that stages depend on but their place */
-    Table dense;     /* the same, by all but that and ep */
     guint64 timetable_passes; /* of those known */
 };
 
@@ -122,7 +120,8 @@ static Shared *shared_new(void)
     Shared *shared = g_new0(Shared, 1);
 
     pthread_mutex_init(&shared->mutex, NULL);
-    table_init(&shared->stages, g_free);
+    table_init(&shared->blocks, g_free);
+    table_init(&shared->roots, g_free);
     table_init(&shared->shards, g_free);
     table_init(&shared->flows, (GDestroyNotify)flow_free);
     shared->moments = g_hash_table_new_full(
@@ -134,7 +133,8 @@ static void shared_unref(Shared *shared)
 {
     if (!g_atomic_int_dec_and_test(&shared->users))
         return;
-    table_clear(&shared->stages);
+    table_clear(&shared->blocks);
+    table_clear(&shared->roots);
     table_clear(&shared->shards);
     table_clear(&shared->flows);
     g_hash_table_unref(shared->moments);
@@ -183,7 +183,7 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     known->context = *context;
     known->shared = of_others == NULL ? shared_new() : of_others->shared;
     g_atomic_int_inc(&known->shared->users);
-    table_init(&known->stages, keep);
+    table_init(&known->stages, g_free);
     table_init(&known->shards, keep);
     table_init(&known->least_shards, g_free);
     table_init(&known->shapes, (GDestroyNotify)stage_shape_free);
@@ -195,8 +195,6 @@ Known *known_new(const SimulateContext *context, Known *of_others)
     known->overrides =
         g_hash_table_new_full(g_bytes_hash, g_bytes_equal, (GDestroyNotify)g_bytes_unref, NULL);
     table_init(&known->looked_at, array_free);
-    table_init(&known->blocks, keep);
-    table_init(&known->dense, keep);
     return known;
 }
 
@@ -215,8 +213,6 @@ void known_free(Known *known)
     table_clear(&known->exchanges);
     g_hash_table_unref(known->overrides);
     table_clear(&known->looked_at);
-    table_clear(&known->blocks);
-    table_clear(&known->dense);
     shared_unref(known->shared);
     g_free(known);
 }
@@ -261,27 +257,43 @@ static void note_looked_at(Known *known, const ProgramSpec *spec, StagePlace pla
     g_array_append_val(all, one);
 }
 
-/* Its blocks as those of another place, if one is known. */
-static StageCost *look_at(Known *known, const ProgramSpec *spec, StagePlace place)
+/* Blocks without experts cost the same whatever ep is. */
+static const BlockCost *known_block(Known *known, const ProgramSpec *spec, BlockKind kind)
 {
-    const guint micro_batch = spec->schedule.micro_batch;
-    const Key key = stage_key(spec, place, micro_batch);
-    const Key of_blocks = stage_key(spec, NUM_STAGE_PLACES, micro_batch);
-    ProgramSpec without = *spec;
-    without.layout.ep = 0;
-    const Key of_dense = stage_key(&without, NUM_STAGE_PLACES, micro_batch);
-    const StageCost *others = table_find(&known->blocks, &of_blocks);
-    const StageCost *dense = table_find(&known->dense, &of_dense);
-    StageCost *cost = g_new(StageCost, 1);
+    Table *blocks = &known->shared->blocks;
+    ProgramSpec least = *spec;
 
-    *cost = probe_stage(spec, &known->context, looked_at(place), others,
-                        dense == NULL ? NULL : &dense->block[BLOCK_DENSE]);
-    cost = shared_add(known->shared, &known->shared->stages, &key, cost);
-    if (others == NULL)
-        table_add(&known->blocks, &of_blocks, cost);
-    if (dense == NULL)
-        table_add(&known->dense, &of_dense, cost);
-    return cost;
+    if (kind == BLOCK_DENSE)
+        least.layout.ep = 0;
+    Key key = stage_key(&least, STAGE_MIDDLE, spec->schedule.micro_batch);
+    key.part[0] |= (guint64)kind << 16;
+    const BlockCost *found = shared_find(known->shared, blocks, &key);
+
+    if (found != NULL)
+        return found;
+    BlockCost *cost = g_new(BlockCost, 1);
+    *cost = probe_block(&least, &known->context, STAGE_MIDDLE, kind);
+    return shared_add(known->shared, blocks, &key, cost);
+}
+
+/* It costs the same however blocks are computed. */
+static const RootCost *known_root(Known *known, const ProgramSpec *spec, StagePlace place)
+{
+    Table *roots = &known->shared->roots;
+    ProgramSpec least = *spec;
+
+    least.schedule.kind = SCHEDULE_1F1B;
+    least.schedule.recompute = RECOMPUTE_NONE;
+    least.context = CONTEXT_RING;
+    least.layout.ep = 0;
+    const Key key = stage_key(&least, place, spec->schedule.micro_batch);
+    const RootCost *found = shared_find(known->shared, roots, &key);
+
+    if (found != NULL)
+        return found;
+    RootCost *cost = g_new(RootCost, 1);
+    *cost = probe_root(&least, &known->context, looked_at(place));
+    return shared_add(known->shared, roots, &key, cost);
 }
 
 const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace place)
@@ -291,9 +303,11 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 
     if (cost != NULL)
         return cost;
-    cost = shared_find(known->shared, &known->shared->stages, &key);
-    if (cost == NULL)
-        cost = look_at(known, spec, place);
+    cost = g_new0(StageCost, 1);
+    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++)
+        if (model_has_blocks(spec->model, (BlockKind)kind))
+            cost->block[kind] = *known_block(known, spec, (BlockKind)kind);
+    cost->root = *known_root(known, spec, place);
     note_looked_at(known, spec, place, cost);
     return table_add(&known->stages, &key, cost);
 }
@@ -439,30 +453,49 @@ const guint *known_extremes(Known *known, const ProgramSpec *spec)
     return found != NULL ? found : table_add(&known->extremes, &key, find_extremes(spec));
 }
 
-static Key flow_key(const ProgramSpec *spec)
+static Key flow_key(const Schedule *schedule, guint pp)
 {
-    const Schedule *schedule = &spec->schedule;
-
-    return (Key){{spec->layout.size[AXIS_PP], schedule->kind, schedule_virtual_stages(schedule),
-                  schedule->micro_batches}};
+    return (Key){{pp, schedule->kind, schedule_virtual_stages(schedule), schedule->micro_batches}};
 }
 
-static Flow *shared_flow(Shared *shared, const ProgramSpec *spec, const Key *key)
-{
-    Flow *flow = shared_find(shared, &shared->flows, key);
+static const Flow *flow_of(Known *known, const Schedule *schedule, guint pp);
 
-    return flow != NULL ? flow
-                        : shared_add(shared, &shared->flows, key,
-                                     flow_new(&spec->schedule, spec->layout.size[AXIS_PP]));
+static const Flow *flow_of_fewer(Known *known, const Schedule *schedule, guint pp,
+                                 guint micro_batches)
+{
+    Schedule fewer = *schedule;
+
+    fewer.micro_batches = micro_batches;
+    return flow_of(known, &fewer, pp);
+}
+
+static Flow *find_flow(Known *known, const Schedule *schedule, guint pp)
+{
+    const guint filled = flow_filled(schedule->micro_batches, pp);
+
+    if (filled == 0)
+        return flow_new(schedule, pp);
+    return flow_extended(schedule, pp, flow_of_fewer(known, schedule, pp, filled),
+                         flow_of_fewer(known, schedule, pp, filled + pp));
+}
+
+static const Flow *flow_of(Known *known, const Schedule *schedule, guint pp)
+{
+    Table *shared = &known->shared->flows;
+    const Key key = flow_key(schedule, pp);
+    Flow *flow = table_find(&known->flows, &key);
+
+    if (flow != NULL)
+        return flow;
+    flow = shared_find(known->shared, shared, &key);
+    if (flow == NULL)
+        flow = shared_add(known->shared, shared, &key, find_flow(known, schedule, pp));
+    return table_add(&known->flows, &key, flow);
 }
 
 const Flow *known_flow(Known *known, const ProgramSpec *spec)
 {
-    const Key key = flow_key(spec);
-    Flow *flow = table_find(&known->flows, &key);
-
-    return flow != NULL ? flow
-                        : table_add(&known->flows, &key, shared_flow(known->shared, spec, &key));
+    return flow_of(known, &spec->schedule, spec->layout.size[AXIS_PP]);
 }
 
 /* A pass takes about 100 bytes of a timetable, and there may be 100,000 of them.  Beyond so many
@@ -483,7 +516,7 @@ const Timetable *known_timetables(Known *known, const ProgramSpec *spec)
 {
     const Schedule *schedule = &spec->schedule;
     const guint pp = spec->layout.size[AXIS_PP];
-    const Key key = flow_key(spec);
+    const Key key = flow_key(schedule, pp);
     Timetables *found = table_find(&known->timetables, &key);
 
     if (found == NULL) {

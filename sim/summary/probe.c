@@ -11,7 +11,7 @@ StagePlace stage_place(guint stage, guint pp)
     return stage == 0 ? STAGE_FIRST : stage + 1 == pp ? STAGE_LAST : STAGE_MIDDLE;
 }
 
-/* A program of one block a stage, and the seconds of its ops. */
+/* A program of at most one block a stage, and the seconds of its ops. */
 typedef struct {
     Model *model;
     Sketch *sketch;
@@ -48,10 +48,18 @@ static gboolean is_of_block(const Segment *segment)
     return FALSE;
 }
 
-/* Which segments are of interest: all; those that move or update units; those of the root. */
-typedef enum { OF_ALL, OF_UNITS, OF_ROOT } ProbeScope;
+/* What is of interest: passes over a block; those of the root, which need no blocks; what moves or
+ * updates units. */
+typedef enum { OF_BLOCKS, OF_ROOT, OF_UNITS } ProbeScope;
 
-/* NULL: of a segment that is not. */
+static gboolean is_of_interest(const Segment *segment, ProbeScope scope)
+{
+    return scope == OF_BLOCKS ? is_of_block(segment) && is_pass(segment)
+           : scope == OF_ROOT ? !is_of_block(segment)
+                              : !is_pass(segment);
+}
+
+/* NULL: of a segment that is of no interest. */
 static double **some_durations(const Program *program, const SimulateContext *context,
                                const guint *spans, ProbeScope scope)
 {
@@ -60,7 +68,7 @@ static double **some_durations(const Program *program, const SimulateContext *co
     for (guint s = 0; s < program->segments->len; s++) {
         const Segment *segment = program_segment(program, s);
 
-        if (scope == OF_UNITS ? !is_pass(segment) : !is_of_block(segment))
+        if (is_of_interest(segment, scope))
             durations[s] = durations_of_segment(program, s, context, spans);
     }
     return durations;
@@ -78,8 +86,7 @@ static double **probe_durations(const Program *program, const ProgramSpec *spec,
     if (framework.broadcast_s > 0)
         least.framework = &framework;
     framework.broadcast_s = 0;
-    return scope == OF_ALL ? durations_new(program, &least, spans)
-                           : some_durations(program, &least, spans, scope);
+    return some_durations(program, &least, spans, scope);
 }
 
 /* What a probe is about. */
@@ -89,18 +96,18 @@ typedef struct {
     ProbeScope scope;
 } ProbeOf;
 
-/* Two stages stand for several: the first and the last; one between is the last without its root.
- */
+/* As few stages as have such a place. */
 static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeOf of)
 {
-    const guint pp = of.place == STAGE_ONLY ? 1 : 2;
+    static const guint num_stages[] = {1, 2, 2, 3}, at[] = {0, 0, 1, 1}; /* by place */
+    const guint pp = num_stages[of.place];
     /* Where a program has both kinds of blocks, one of them stands for both as they grow: a probe
      * of one leaves them as they are, which is less.  Logits may shrink. */
-    const gboolean mixes = model_num_sparse(spec->model) > 0;
+    const gboolean grows = model_num_sparse(spec->model) == 0 && of.scope != OF_ROOT;
     Probe probe = {.model = g_memdup2(spec->model, sizeof *spec->model)};
     Model *model = probe.model;
 
-    model->layers = pp;
+    model->layers = of.scope == OF_ROOT ? 0 : pp;
     model->experts.first = of.kind == BLOCK_SPARSE ? 0 : pp;
     model->experts.every = 1;
     spec->model = model;
@@ -109,14 +116,14 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeO
     spec->schedule.virtual_stages = 1;
     if (spec->schedule.kind != SCHEDULE_ZB_H1)
         spec->schedule.kind = SCHEDULE_1F1B;
-    probe.sketch = program_sketch(spec, of.place == STAGE_FIRST ? 0 : pp - 1);
+    probe.sketch = program_sketch(spec, at[of.place]);
     probe.program = probe.sketch->program;
     probe.durations = probe_durations(probe.program, spec, context, of.scope);
     probe.framework = framework_or_default(context->framework);
-    if (framework_is_foreign(probe.framework) && mixes)
-        framework_grow_logits(probe.framework, probe.sketch->program);
-    else if (framework_is_foreign(probe.framework))
+    if (framework_is_foreign(probe.framework) && grows)
         framework_grow(probe.framework, probe.sketch->program);
+    else if (framework_is_foreign(probe.framework))
+        framework_grow_logits(probe.framework, probe.sketch->program);
     return probe;
 }
 
@@ -166,7 +173,7 @@ static SegmentSums sums_of(const Probe *probe, const char *unit, const char *wha
     return segment_sums(&run);
 }
 
-/* ---- stages ---- */
+/* ---- blocks ---- */
 
 static guint find_space(const Program *program, const char *name)
 {
@@ -214,14 +221,6 @@ static PassCost pass_cost(const Probe *probe, const SegmentRun *run)
         .peak = segment_peak(run, counted),
         .alone_peak = segment_peak(run, alone),
     };
-}
-
-static PassCost root_cost(const Probe *probe, const char *segment)
-{
-    SegmentRun run = run_new(probe);
-
-    run_add(probe, &run, segment, "");
-    return pass_cost(probe, &run);
 }
 
 static PassCost block_pass(const Probe *probe, const char *what)
@@ -280,7 +279,9 @@ static BlockCost sparse_cost(const Probe *probe)
     };
 }
 
-static void sum_inputs(const Program *program, StageCost *cost)
+/* ---- roots ---- */
+
+static void sum_inputs(const Program *program, RootCost *root)
 {
     const guint micro_batches = find_space(program, "micro_batch");
 
@@ -290,73 +291,72 @@ static void sum_inputs(const Program *program, StageCost *cost)
         if (tensor->persistence != PERSIST_STATE || tensor->unit != NO_UNIT)
             continue;
         if (tensor->space == micro_batches)
-            cost->micro_batch_bytes += tensor_copy_bytes(tensor);
+            root->micro_batch_bytes += tensor_copy_bytes(tensor);
         else
-            cost->input_bytes += tensor_bytes(program, tensor);
+            root->input_bytes += tensor_bytes(program, tensor);
     }
 }
 
-static StageCost stage_cost(const Probe *probe, StagePlace place)
+static PassCost call_cost(const Probe *probe, const char *segment)
+{
+    SegmentRun run = run_new(probe);
+
+    run_add(probe, &run, segment, "");
+    return pass_cost(probe, &run);
+}
+
+static RootCost root_cost(const Probe *probe)
 {
     const Program *program = probe->program;
-    StageCost cost = {
+    RootCost root = {
+        .embed = call_cost(probe, "embed.forward"),
+        .head = call_cost(probe, "head"),
+        .embed_backward = call_cost(probe, "embed.backward"),
+        .input = call_cost(probe, "input"),
         .ring = {.residual = space_bytes(program, "residual"),
                  .gradient = space_bytes(program, "gradient"),
                  .inbox = space_bytes(program, "inbox")},
-        .input = root_cost(probe, "input"),
         .count_valid = sums_of(probe, "count_valid", ""),
     };
 
-    sum_inputs(program, &cost);
-    if (place == STAGE_MIDDLE)
-        return cost;
-    cost.embed = root_cost(probe, "embed.forward");
-    cost.head = root_cost(probe, "head");
-    cost.embed_backward = root_cost(probe, "embed.backward");
+    sum_inputs(program, &root);
+    return root;
+}
+
+/* A program of one micro-batch, whose units are whole. */
+static Probe probe_passes(const ProgramSpec *spec, const SimulateContext *context, ProbeOf of)
+{
+    const DType gradient = program_gradient_dtype(spec);
+    const Sharding whole = {
+        .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
+    Workload workload = *spec->workload;
+    ProgramSpec least = *spec;
+
+    workload.recipe = recipe_with_gradients(workload.recipe, gradient, gradient);
+    least.workload = &workload;
+    least.layout.size[AXIS_DP_REPLICATE] = 1;
+    least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
+    least.sharding = &whole;
+    least.schedule.micro_batches = 1;
+    return probe_new(&least, context, of);
+}
+
+BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      BlockKind kind)
+{
+    Probe probe = probe_passes(spec, context, (ProbeOf){place, kind, OF_BLOCKS});
+    const BlockCost cost = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
+
+    probe_clear(&probe);
     return cost;
 }
 
-/* The root and rings are the same in a probe of either kind. */
-static gboolean is_looked_at(const Model *model, BlockKind kind, const StageCost *others)
+RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
 {
-    return model_has_blocks(model, kind) &&
-           (others == NULL || kind == BLOCK_SPARSE || !model_has_blocks(model, BLOCK_SPARSE));
-}
+    Probe probe = probe_passes(spec, context, (ProbeOf){place, BLOCK_DENSE, OF_ROOT});
+    const RootCost cost = root_cost(&probe);
 
-StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      const StageCost *others, const BlockCost *dense)
-{
-    const DType gradient = program_gradient_dtype(spec);
-    Sharding sharding = {
-        .strategy = STRATEGY_NO_SHARD, .live_units = 1, .gather_fp8 = spec->sharding->gather_fp8};
-    Workload workload = *spec->workload;
-    BlockCost block[NUM_BLOCK_KINDS] = {0};
-    StageCost cost = {0};
-
-    workload.recipe = recipe_with_gradients(workload.recipe, gradient, gradient);
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
-        const ProbeOf of = {place, (BlockKind)kind, others == NULL ? OF_ALL : OF_ROOT};
-        ProgramSpec least = *spec;
-
-        if (!is_looked_at(spec->model, of.kind, others))
-            continue;
-        if (of.kind == BLOCK_DENSE && dense != NULL &&
-            model_has_blocks(spec->model, BLOCK_SPARSE)) {
-            block[kind] = *dense;
-            continue;
-        }
-        least.workload = &workload;
-        least.layout.size[AXIS_DP_REPLICATE] = 1;
-        least.layout.size[AXIS_DP_SHARD] = layout_ep(&spec->layout); /* some must share experts */
-        least.sharding = &sharding;
-        least.schedule.micro_batches = 1;
-        Probe probe = probe_new(&least, context, of);
-        cost = stage_cost(&probe, place);
-        if (others == NULL)
-            block[kind] = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
-        probe_clear(&probe);
-    }
-    memcpy(cost.block, others == NULL ? block : others->block, sizeof block);
+    probe_clear(&probe);
     return cost;
 }
 

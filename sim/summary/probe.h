@@ -34,13 +34,17 @@ typedef struct {
     guint64 saved, kept, again_kept, left; /* bytes of one copy of its rings; left for weights */
 } BlockCost;
 
-/* Of one micro-batch; absent passes are zeros. */
+/* What is on a stage beside its blocks, of one micro-batch; absent passes are zeros. */
 typedef struct {
-    BlockCost block[NUM_BLOCK_KINDS];
+    PassCost embed, head, embed_backward, input;
     RingBytes ring;
-    PassCost embed, head, embed_backward, input; /* of the root */
     SegmentSums count_valid;
     guint64 input_bytes, micro_batch_bytes; /* what the host binds: in all, and for a micro-batch */
+} RootCost;
+
+typedef struct {
+    BlockCost block[NUM_BLOCK_KINDS];
+    RootCost root;
 } StageCost;
 
 /* One unit under a strategy; absent segments are zeros. */
@@ -62,12 +66,12 @@ typedef struct {
     SegmentSums clip;
 } ShardCost;
 
-/* @spec's block and root under its axes tp, cp, its micro-batch, recomputation, context, with or
- * without other stages, backward in one or two parts.  Blocks are the same at every place: @others
- * are those of another, or NULL.  Those without experts are the same whatever ep: @dense, or NULL.
- */
-StageCost probe_stage(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      const StageCost *others, const BlockCost *dense);
+/* A block of @spec's, and the root of a stage at @place, under its axes tp, cp, ep, its micro-batch,
+ * context, recomputation, backward in one or two parts.  Blocks are the same at every place, those
+ * without experts whatever ep is; the root is the same however its blocks are computed. */
+BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                      BlockKind kind);
+RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,

@@ -70,7 +70,7 @@ void stage_add_passes(Stage *stage, Known *known)
     stage->cost = known_stage(known, spec, stage->shape->place);
     stage->rest = rest_cost(known, spec, stage->shape->place);
     if (spec->layout.size[AXIS_PP] > 1)
-        stage->exchange_s = known_exchange_s(known, spec, stage->cost->ring.residual);
+        stage->exchange_s = known_exchange_s(known, spec, stage->cost->root.ring.residual);
 }
 
 gboolean stage_add_fewer(Stage *stage, Known *known)
@@ -222,13 +222,13 @@ void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
         add_volume(bytes, &stage->shards[shape->root_strategy]->tied_reduce, 1);
     }
     if (stage_has_embedding(shape)) {
-        add_volume(bytes, &cost->embed.sums, micro_batches);
-        add_volume(bytes, &cost->embed_backward.sums, micro_batches);
+        add_volume(bytes, &cost->root.embed.sums, micro_batches);
+        add_volume(bytes, &cost->root.embed_backward.sums, micro_batches);
     }
     if (stage_has_head(shape))
-        add_volume(bytes, &cost->head.sums, micro_batches);
+        add_volume(bytes, &cost->root.head.sums, micro_batches);
     bytes[VOLUME_ALL_REDUCE] += stage->scalars->volume_bytes;
     bytes[VOLUME_EXCHANGE] +=
         (guint64)(stage->flow->activations_received + stage->flow->gradients_received) *
-        cost->ring.residual;
+        cost->root.ring.residual;
 }

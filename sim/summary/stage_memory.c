@@ -175,7 +175,7 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
 
 static ActivationRings activation_rings(const Stage *stage)
 {
-    const RingBytes *ring = &stage->cost->ring;
+    const RingBytes *ring = &stage->cost->root.ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
     ActivationRings rings = {
@@ -386,7 +386,7 @@ static guint64 inbox_bytes(const Stage *stage)
 
     if (kind == SCHEDULE_INTERLEAVED)
         beside = is_settled(stage) && !(place == STAGE_FIRST && root_is_whole(stage));
-    return beside ? stage->flow->inboxes * stage->cost->ring.inbox : 0;
+    return beside ? stage->flow->inboxes * stage->cost->root.ring.inbox : 0;
 }
 
 /* While any block is at work, what another micro-batch saved is there. */
@@ -441,7 +441,7 @@ static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRing
 static guint64 head_beside_others(const Stage *stage, const ActivationRings *rings,
                                   const UnitRings *units)
 {
-    const SegmentPeak *peak = &stage->cost->head.peak;
+    const SegmentPeak *peak = &stage->cost->root.head.peak;
     const guint64 before = MAX(peak->bytes[0][0], peak->bytes[1][0]);
     const guint64 after = MAX(peak->bytes[0][1], peak->bytes[1][1]);
     const guint64 gradients = stage->shape->uniform ? units->gradients : 0;
@@ -467,7 +467,7 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
         for (guint lot = 0; lot < NUM_LOTS; lot++)
             bytes += rings->saved[k][lot];
     if (stage->micro_batches == 1 || depends_on_blocks(stage))
-        return bytes + most(&stage->cost->head.peak, &of_root);
+        return bytes + most(&stage->cost->root.head.peak, &of_root);
     for (guint k = 0; stage->flow->backward_apart > 1 && k < NUM_BLOCK_KINDS; k++)
         bytes += rings->weights[k][LOT_FIRST] + rings->weights[k][LOT_REST] + rings->again_kept[k];
     return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
@@ -494,7 +494,7 @@ guint64 stage_floor_bytes(const Stage *stage)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
             most_bytes =
                 MAX(most_bytes, work_bytes(stage, (AtWork){(BlockKind)k, (Lot)lot}, &rings));
-    return stage_state_bytes(stage) + stage->cost->input_bytes +
+    return stage_state_bytes(stage) + stage->cost->root.input_bytes +
            program_scales(stage->spec) * dtype_bytes(DTYPE_FP32) +
-           stage->micro_batches * stage->cost->micro_batch_bytes + most_bytes;
+           stage->micro_batches * stage->cost->root.micro_batch_bytes + most_bytes;
 }

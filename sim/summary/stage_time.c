@@ -68,13 +68,13 @@ static Work stage_work(const Stage *stage)
                          micro_batches * blocks);
         }
     }
-    add_work(&work, &cost->count_valid, micro_batches);
+    add_work(&work, &cost->root.count_valid, micro_batches);
     if (stage_has_embedding(shape)) {
-        add_work(&work, &cost->embed.sums, micro_batches);
-        add_work(&work, &cost->embed_backward.sums, micro_batches);
+        add_work(&work, &cost->root.embed.sums, micro_batches);
+        add_work(&work, &cost->root.embed_backward.sums, micro_batches);
     }
     if (stage_has_head(shape))
-        add_work(&work, &cost->head.sums, micro_batches);
+        add_work(&work, &cost->root.head.sums, micro_batches);
     for (guint s = 0; s < NUM_STRATEGIES; s++)
         for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
             const BlockUnits of = (BlockUnits)u;
@@ -278,9 +278,9 @@ static double passes_s(const Stage *stage)
                                          weights_pass_s(stage, &size->layers));
     }
     if (stage_has_embedding(shape))
-        micro_batch_s += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
+        micro_batch_s += cost->root.embed.path.stream_s + cost->root.embed_backward.path.stream_s;
     if (stage_has_head(shape))
-        micro_batch_s += cost->head.path.stream_s;
+        micro_batch_s += cost->root.head.path.stream_s;
     return stage->micro_batches * micro_batch_s;
 }
 
@@ -303,7 +303,7 @@ static double updates_s(const Stage *stage)
 
 static double embed_s(const Stage *stage)
 {
-    return stage_has_embedding(stage->shape) ? stage->cost->embed.path.stream_s : 0;
+    return stage_has_embedding(stage->shape) ? stage->cost->root.embed.path.stream_s : 0;
 }
 
 /* Before the first block's first forward comes what the stream of compute has to do: all updates.
@@ -311,7 +311,7 @@ static double embed_s(const Stage *stage)
 static double ready_s(const Stage *stage)
 {
     return stage->shards[stage->shape->root_strategy]->clip.all_s + updates_s(stage) +
-           stage->micro_batches * stage->cost->count_valid.all_s + embed_s(stage);
+           stage->micro_batches * stage->cost->root.count_valid.all_s + embed_s(stage);
 }
 
 /* The first chunk's first forward is done: by the stream of compute; and after its units, one after
@@ -367,7 +367,7 @@ static double late_reductions_s(const Stage *stage, gboolean root_last)
     if (!root_last || sparse)
         return chain + unit->reduce_last.replicate_s;
     const UnitCost *root = stage_root(stage);
-    return chain + root->reduce_last.shard_s - stage->cost->embed_backward.path.stream_s +
+    return chain + root->reduce_last.shard_s - stage->cost->root.embed_backward.path.stream_s +
            root->reduce_last.replicate_s;
 }
 
@@ -416,7 +416,7 @@ static double back_s(const Stage *stage, const Stage *first)
                                    : shape->before_of_kind;
 
     return before * stage->exchange_s + backward_blocks_s(stage, &blocks, before) +
-           first->cost->embed_backward.path.stream_s + weights + end_s(first);
+           first->cost->root.embed_backward.path.stream_s + weights + end_s(first);
 }
 
 /* Backward for weights that may come after the last backward for inputs. */
@@ -488,12 +488,12 @@ static double last_chunk_s(const Stage *stage, const Stage *first)
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
     const BlockCounts layers = chunk_blocks(spec, chunks - 1);
     const BlockCounts before = blocks_before(spec, spec->model->layers - all_of(&layers));
-    const double each_s = forward_pass_s(stage, &layers) + stage->cost->head.path.stream_s +
+    const double each_s = forward_pass_s(stage, &layers) + stage->cost->root.head.path.stream_s +
                           backward_pass_s(stage, &layers);
 
     return way_s(stage, first) + stage->micro_batches * each_s + (chunks - 1) * stage->exchange_s +
            backward_blocks_s(stage, &before, chunks - 1) +
-           first->cost->embed_backward.path.stream_s + end_s(first);
+           first->cost->root.embed_backward.path.stream_s + end_s(first);
 }
 
 /* When the first micro-batch comes from the stage before. */
@@ -515,9 +515,9 @@ static double streamed_s(const Stage *stage)
     double seconds = 0;
 
     if (stage_has_embedding(stage->shape))
-        seconds += cost->embed.path.stream_s + cost->embed_backward.path.stream_s;
+        seconds += cost->root.embed.path.stream_s + cost->root.embed_backward.path.stream_s;
     if (stage_has_head(stage->shape))
-        seconds += cost->head.path.stream_s;
+        seconds += cost->root.head.path.stream_s;
     for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
         for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
             const BlockCost *block = &stage_lot_cost(stage, lot)->block[k];

@@ -228,11 +228,11 @@ static void forward(Walk *walk, Clocks *clocks, const Action *action)
     if (action->chunk == 0) {
         const double root_s = root_weights_s(clocks, FALSE);
 
-        clocks->compute_s = MAX(clocks->compute_s + cost->embed.path.stream_s,
-                                root_s + cost->embed.path.weights_tail_s);
+        clocks->compute_s = MAX(clocks->compute_s + cost->root.embed.path.stream_s,
+                                root_s + cost->root.embed.path.weights_tail_s);
     } else {
         clocks->compute_s = MAX(clocks->compute_s, clocks->received_s[flight(walk, action)]) +
-                            cost->input.path.stream_s;
+                            cost->root.input.path.stream_s;
     }
     for (guint i = first; i < first + layers; i++) {
         const SegmentPath *path = &cost->block[clocks->kinds[i]].forward.path;
@@ -279,7 +279,7 @@ static void backward_block(Walk *walk, Clocks *clocks, const Action *action, gui
 /* Where the root ends with the head, its gradients are complete then. */
 static void head(const Walk *walk, Clocks *clocks, guint micro_batch)
 {
-    const SegmentPath *path = &clocks->stage.cost->head.path;
+    const SegmentPath *path = &clocks->stage.cost->root.head.path;
     const double start_s = clocks->compute_s, root_s = root_weights_s(clocks, TRUE);
 
     clocks->compute_s = MAX(start_s + path->stream_s, root_s + path->weights_tail_s);
@@ -305,7 +305,7 @@ static void backward(Walk *walk, Clocks *clocks, const Action *action)
     clocks->backward_end_s[flight(walk, action)] = clocks->compute_s;
     if (action->chunk > 0)
         return;
-    const SegmentPath *path = &cost->embed_backward.path;
+    const SegmentPath *path = &cost->root.embed_backward.path;
     const double start_s = clocks->compute_s;
     clocks->compute_s = start_s + path->stream_s;
     clocks->root_reduced_s =
@@ -389,7 +389,7 @@ static gboolean exchange(Walk *walk, guint s, const Transfer *transfers, guint n
         start_s = MAX(start_s, g_array_index(theirs, double, nth));
         sent += transfers[i].send ? 1 : 0;
     }
-    const guint64 bytes = MAX(sent, num - sent) * clocks->stage.cost->ring.residual;
+    const guint64 bytes = MAX(sent, num - sent) * clocks->stage.cost->root.ring.residual;
     clocks->exchange_s = start_s + known_exchange_s(walk->known, walk->spec, bytes);
     for (guint i = 0; i < num; i++)
         if (!transfers[i].send)
@@ -447,7 +447,7 @@ static void update(Clocks *clocks)
             amax_s += units->cost->amax.all_s;
         }
     clocks->compute_s += amax_s;
-    clocks->compute_s += clocks->stage.micro_batches * clocks->stage.cost->count_valid.all_s;
+    clocks->compute_s += clocks->stage.micro_batches * clocks->stage.cost->root.count_valid.all_s;
 }
 
 /* Norms in the order of units, each after its reduction. */

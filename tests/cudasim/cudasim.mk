@@ -6,7 +6,7 @@ export CUDA_HOME
 CUDA_HEADERS := $(and $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h), \
     $(wildcard $(addsuffix /include/nccl.h,$(CUDA_HOME) /usr/local /usr)))
 
-OPTIMIZE_checked := -O2 -g
+OPTIMIZE_checked := -O2 -g1
 INSTRUMENT := $(if $(filter checked,$(notdir $(BUILD))),-fsanitize=thread)
 CUDASIM_CFLAGS := -isystem $(CUDA_HOME)/include $(if $(INSTRUMENT),-DCUDASIM_CHECK)
 

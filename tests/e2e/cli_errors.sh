@@ -29,6 +29,11 @@ refused() {
     mkdir "$tmp/out"
 }
 
+# What is allowed is said.
+allowed() {
+    grep -qE 'must be|allowed: ' "$tmp/stderr" || complain "$*: not what is allowed: $(<"$tmp/stderr")"
+}
+
 search() { refused 2 fsdp-plan search --model "$model" --gpus 2 -o "$tmp/out/plan" "$@"; }
 train() { refused 2 fsdp-run "$good" --data "$text" --db "$tmp/out/db" "$@"; }
 report() { refused 2 fsdp-report "$@"; }
@@ -76,10 +81,16 @@ for file in "${damaged[@]}"; do
     report "$file"
 done
 
-for number in 0 -1 1.5 x "" 99999999999999999999; do
-    for option in gpus seq-len global-batch micro-batch top; do
+for number in 0 -1 1.5 x "" 999999999999 99999999999999999999; do
+    for option in gpus seq-len global-batch micro-batch top virtual-stages; do
         search "--$option" "$number"
+        allowed "--$option $number"
     done
+done
+# Nothing is no list and no file.
+for option in fix offload from output db recompute schedule sort framework precision recipe optimizer; do
+    search "--$option" ""
+    allowed "--$option of nothing"
 done
 search --precision fp12
 search --precision fp32 --recipe zero
@@ -99,8 +110,16 @@ for recompute in some none:1 full: full:x full:1/ full:1:2; do
     search --recompute "$recompute"
 done
 search --recompute full:1/2/3 --fix pp=2
+# tiny-1m has 5 layers.
+for recompute in full:6 selective:99 full:6/1; do
+    search --recompute "$recompute"
+    allowed "--recompute $recompute"
+done
+search --fix pp=2,recompute=full:4
+allowed "--fix recompute=full:4 of 3 and 2 layers"
+search --recompute full:3/3
+search --fix stages=4:1 --recompute full:4/2
 search --schedule dualpipe
-search --virtual-stages 0
 search --sort cost
 search --frobnicate
 search --layout dp_shard=2
@@ -123,7 +142,7 @@ search --db "$tmp/in/empty_folder"
 search --db "$tmp/in/missing/db"
 
 refused 2 fsdp-plan estimate --model "$model" -o "$tmp/out/plan"
-for layout in dp=2 dp_shard dp_shard=0 dp_shard=x ep=0 ep=x form=flat; do
+for layout in "" "," dp=2 dp_shard dp_shard=0 dp_shard=x ep=0 ep=x form=flat; do
     refused 2 fsdp-plan estimate --model "$model" --layout "$layout" -o "$tmp/out/plan"
 done
 refused 2 fsdp-plan estimate --model "$model" --layout dp_shard=2 --gpus 3 -o "$tmp/out/plan"
@@ -236,18 +255,22 @@ train "$good"
 train --frobnicate
 for number in 0 -1 1.5 x "" 99999999999999999999; do
     train --steps "$number"
+    allowed "--steps $number"
     train --lr-schedule cosine --lr-steps "$number"
+    allowed "--lr-steps $number"
 done
-for number in -1 1.5 x 99999999999999999999; do
-    train --seed "$number"
-    train --log-every "$number"
-    train --check-seed "$number"
-    train --watchdog "$number"
-    train --lr-schedule cosine --lr-steps 5 --warmup "$number"
+for number in -1 1.5 x "" 99999999999999999999; do
+    for option in seed log-every check-seed watchdog "lr-schedule cosine --lr-steps 5 --warmup"; do
+        # shellcheck disable=SC2086 # the last is several
+        train --$option "$number"
+        allowed "--$option $number"
+    done
 done
-for number in -1 x nan inf; do
-    train --lr "$number"
-    train --clip-norm "$number"
+for number in -1 x "" 1x nan inf; do
+    for option in lr clip-norm; do
+        train "--$option" "$number"
+        allowed "--$option $number"
+    done
 done
 train --lr 0
 train --watchdog 86401
@@ -268,6 +291,16 @@ done
 refused 2 fsdp-run calibrate
 refused 2 fsdp-run calibrate --frobnicate -o "$tmp/out/topology"
 refused 2 fsdp-run calibrate stray -o "$tmp/out/topology"
+# A minute of measuring begins only where its result can be kept.
+for file in "" "$tmp/in/empty_folder" "$tmp/in/missing/topology"; do
+    refused 2 fsdp-run calibrate -o "$file"
+    allowed "calibrate -o $file"
+done
+refused 2 fsdp-run calibrate --nvme "" -o "$tmp/out/topology"
+for option in db nvme data; do
+    train "--$option" ""
+    allowed "--$option of nothing"
+done
 OMPI_COMM_WORLD_RANK=x OMPI_COMM_WORLD_SIZE=2 refused 2 fsdp-run "$good" --data "$text"
 
 # ---- damaged plans ----
@@ -305,11 +338,17 @@ report --frobnicate "$tmp/in/good.db"
 report "$tmp/in/good.db" "$tmp/in/good.db"
 report "$tmp/in/foreign.db"
 report "$good"
-for number in -1 99 x 99999999999999999999; do
+report "$tmp/in/good.db" --run 99
+for number in -1 0 x "" 99999999999999999999; do
     report "$tmp/in/good.db" --run "$number"
+    allowed "--run $number"
 done
 report "$tmp/in/good.db" --png
 report "$tmp/in/good.db" --html "$text"
+for option in html calibrate; do
+    report "$tmp/in/good.db" "--$option" ""
+    allowed "--$option of nothing"
+done
 
 # A topology file that can't be calibrated stays as it is.
 timeout 60 "$build/fsdp-plan" topology dgx-h100 >"$tmp/in/gpus.topology"

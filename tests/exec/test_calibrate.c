@@ -232,7 +232,7 @@ START_TEST(a_disk_is_measured_for_the_ranks_that_share_it)
     g_autoptr(Topology) localhost = topology_load("localhost", options.topologies_dir, &error);
     g_autofree char *stated = topology_print(localhost);
     g_autofree char *text =
-        g_strconcat(stated, "[memory nvme]\ncapacity = 1 B\nbandwidth = 1 B/s\nspan = 9\n", NULL);
+        g_strconcat(stated, "[memory nvme]\ncapacity = 1 kB\nbandwidth = 1 kB/s\nspan = 9\n", NULL);
     g_autoptr(Topology) topology =
         topology_parse(text, "localhost", options.topologies_dir, &error);
     MemoryTier nvme;

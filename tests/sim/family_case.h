@@ -103,6 +103,14 @@ static const struct {
     {"latent alone", "{\"model_type\": \"deepseek_v3\", " EXPERT_SIZES LATENT_SIZES
                      ", \"q_lora_rank\": 20, \"n_shared_experts\": 1, "
                      "\"first_k_dense_replace\": 4}"},
+    {"minimax_m2", "{\"model_type\": \"minimax_m2\", " EXPERT_SIZES
+                   "\"num_key_value_heads\": 2, \"head_dim\": 8, \"rotary_dim\": 4, "
+                   "\"num_local_experts\": 4}"},
+    /* each query reads 5 keys of its sequence */
+    {"deepseek_v32", "{\"model_type\": \"deepseek_v32\", " EXPERT_SIZES LATENT_SIZES
+                     ", \"q_lora_rank\": 20, \"n_shared_experts\": 1, "
+                     "\"first_k_dense_replace\": 1, \"index_n_heads\": 2, "
+                     "\"index_head_dim\": 10, \"index_topk\": 5}"},
     {"dbrx", "{\"model_type\": \"dbrx\", \"vocab_size\": 256, \"n_layers\": 3, \"n_heads\": 4, "
              "\"d_model\": 32, \"max_seq_len\": 4096, \"attn_config\": {\"kv_n_heads\": 2}, "
              "\"ffn_config\": {\"ffn_hidden_size\": 40, \"moe_num_experts\": 4, \"moe_top_k\": 2, "

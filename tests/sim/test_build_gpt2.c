@@ -196,8 +196,8 @@ START_TEST(biases_go_with_their_rows_or_are_whole)
     ck_assert_int_eq(split.split, worked[_i].split);
     ck_assert_uint_eq(split.chunk, worked[_i].chunk);
     ck_assert_uint_eq(split.copies, worked[_i].copies);
-    ck_assert_int_eq(tensor_gradient_sum(worked[_i].role, TRUE), worked[_i].split_tokens);
-    ck_assert_int_eq(tensor_gradient_sum(worked[_i].role, FALSE), SUM_NONE);
+    ck_assert_int_eq(tensor_gradient_sum(model, worked[_i].role, TRUE), worked[_i].split_tokens);
+    ck_assert_int_eq(tensor_gradient_sum(model, worked[_i].role, FALSE), SUM_NONE);
 }
 END_TEST
 

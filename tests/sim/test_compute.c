@@ -598,7 +598,7 @@ START_TEST(every_op_has_a_name_and_a_class)
     }
     ck_assert_uint_eq(count[OP_CLASS_COMMUNICATION], 5);
     ck_assert_uint_eq(count[OP_CLASS_GEMM], 8);
-    ck_assert_uint_eq(count[OP_CLASS_ATTENTION], 2);
+    ck_assert_uint_eq(count[OP_CLASS_ATTENTION], 7);
     ck_assert_uint_eq(count[OP_CLASS_OPTIMIZER], 5);
     ck_assert_str_eq(op_class_name(op_class(OP_ADAMW)), "optimizer");
     ck_assert_str_eq(op_class_name(op_class(OP_SWIGLU)), "memory_bound");

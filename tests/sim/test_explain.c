@@ -269,7 +269,7 @@ static void changes_say_the_same(JsonObject *answer, const char *name, const cha
     JsonArray *changes = json_object_get_array_member(answer, "changes");
 
     ck_assert_msg(json_array_get_length(changes) ==
-                      lines_between(text, "one change, simulated", "\nthe same batch"),
+                      lines_between(text, "one change, simulated", "\n\n"),
                   "%s: changes", name);
     for (guint i = 0; i < json_array_get_length(changes); i++) {
         JsonObject *change = json_array_get_object_element(changes, i);
@@ -283,6 +283,46 @@ static void changes_say_the_same(JsonObject *answer, const char *name, const cha
                                     json_object_get_string_member(change, "change"), micro,
                                     100 * json_object_get_double_member(change, "speed_change")));
     }
+}
+
+/* One line, with what the object says; or that there is none. */
+static void mend_says_the_same(JsonObject *object, const char *name, const char *text)
+{
+    JsonObject *mend = NULL;
+
+    if (json_object_get_null_member(object, "mend")) {
+        assert_line(text, name, g_strdup("no single change of "));
+        mend = json_object_get_null_member(object, "nearest") ? NULL : member(object, "nearest");
+    } else {
+        ck_assert(json_object_get_null_member(object, "nearest"));
+        mend = member(object, "mend");
+        assert_line(
+            text, name,
+            g_strdup_printf("%s makes it fit: ", json_object_get_string_member(mend, "change")));
+    }
+    if (mend != NULL)
+        assert_line(text, name, g_strdup(json_object_get_string_member(mend, "change")));
+}
+
+/* Of the plan itself, and of those that memory refuses. */
+static void refusals_say_the_same(JsonObject *answer, const char *name, const char *text)
+{
+    const gboolean fits = json_object_get_boolean_member(member(answer, "plan"), "feasible");
+    const gint64 refused = json_object_has_member(member(answer, "rejected"), "memory");
+
+    ck_assert_int_eq(json_object_has_member(answer, "mend"), !fits);
+    ck_assert_int_eq(strstr(text, "\nthis plan does not fit:\n") != NULL, !fits);
+    if (!fits)
+        mend_says_the_same(answer, name, text);
+    ck_assert_int_eq(json_object_get_null_member(answer, "too_large"), !refused);
+    if (!refused)
+        return;
+    JsonObject *large = member(answer, "too_large");
+    assert_line(text, name,
+                g_strdup_printf(" memory, such as %s: %s\n",
+                                json_object_get_string_member(large, "choice"),
+                                json_object_get_string_member(large, "reason")));
+    mend_says_the_same(large, name, text);
 }
 
 /* Each of them can be kept and run. */
@@ -405,6 +445,7 @@ START_TEST(explain_says_to_programs_what_it_says_to_people)
     bound_says_the_same(answer, of->name, text);
     changes_say_the_same(answer, of->name, text);
     others_say_the_same(answer, of->name, text);
+    refusals_say_the_same(answer, of->name, text);
     ck_assert_int_eq(json_object_has_member(answer, "units"), of->units);
     ck_assert_int_eq(strstr(text, "\nunits that differ (") != NULL, of->units);
     assert_line(text, of->name,

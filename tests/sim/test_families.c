@@ -77,6 +77,7 @@ static const struct {
     {"dbrx", 131596523520, 36469708800},
     {"deepseek-v2", 235741434880, 21375800320},
     {"deepseek-v2-lite", 15706484224, 2661150208},
+    {"deepseek-v3.2", 671877944064, 38403822336},
     {"falcon-11b", 11102822400, 0},  /* one norm in parallel */
     {"falcon-40b", 41303293952, 0},  /* two norms, 8 kv heads */
     {"falcon-7b", 6921720704, 0},    /* one norm, one kv head */
@@ -84,11 +85,16 @@ static const struct {
     {"gemma-2b", 2506172416, 0},
     {"gemma-3-1b", 999885952, 0},
     {"gemma-7b", 8537680896, 0},
+    {"glm-5", 743911218432, 41784728832},
     {"gpt-j-6b", 6050882784, 0},
     {"kimi-k2", 1026408232448, 32861500928},
+    {"mimo-7b", 7622619136, 0},
+    {"minimax-m2.5", 228689764864, 11030553088},
     {"mistral-nemo-12b", 12247782400, 0},
     {"mixtral-8x22b", 140620634112, 39152031744},
     {"mpt-7b", 6649286656, 0},
+    {"nemotron-h-56b", 56324350464, 0},
+    {"nemotron-super-49b", 49867145216, 0},
     {"olmo-1b", 1176764416, 0},
     {"olmo-2-7b", 7298617344, 0},
     {"phi-2", 2779683840, 0},
@@ -116,6 +122,78 @@ START_TEST(every_family_has_its_published_number_of_parameters)
 
     ck_assert_uint_eq(model_parameters(model), parameters);
     ck_assert_uint_eq(model_active_parameters(model), active == 0 ? parameters : active);
+}
+END_TEST
+
+/* Where files hold more than the model: what it is worked out by hand, and with it the total that
+ * Hugging Face shows of them. */
+static const struct {
+    const char *name;
+    guint64 beside, file;
+} beside[] = {
+    /* A block for multi-token prediction: of the kind of the others (q and o 2 x 4096^2, k and v
+     * 2 x 1024 x 4096, biases 6144, MLP 3 x 4096 x 11008, two norms), the matrix that joins two
+     * inputs (4096, 8192), and three norms. */
+    {"mimo-7b", 177223680 + 4096 * 8192 + 3 * 4096, 7833409536},
+    /* A scale of each 128 x 128 block of what is fp8: attention 3072 x (2 x 6144 + 2 x 1024) and
+     * 256 experts of 3 x 3072 x 1536, in 62 layers. */
+    {"minimax-m2.5", 62ull * (3072 * 14336 + 256ull * 3 * 3072 * 1536) / (128 * 128), 228703644928},
+    /* Without scales.  One more block with experts: attention 187107328, indexer 13959424, router
+     * 256 x 7169, 257 experts of 3 x 7168 x 2048, five norms, the matrix that joins (7168, 14336);
+     * and embedding and head again. */
+    {"deepseek-v3.2",
+     187107328 + 13959424 + 256 * 7169 + 257ull * 3 * 7168 * 2048 + 5 * 7168 + 2 * 7168 * 7168 +
+         2 * 129280ull * 7168,
+     685355329792},
+    /* The same: attention 165022208, indexer 9371904; embedding and head once. */
+    {"glm-5",
+     165022208 + 9371904 + 256 * 6145 + 257ull * 3 * 6144 * 2048 + 5 * 6144 + 2 * 6144 * 6144,
+     753864139008},
+};
+
+START_TEST(what_files_hold_beside_the_model_makes_their_published_size)
+{
+    g_autoptr(Model) model = load(beside[_i].name);
+
+    ck_assert_uint_eq(model_parameters(model) + beside[_i].beside, beside[_i].file);
+}
+END_TEST
+
+/* Nemotron-H 56B: 54 Mamba-2 blocks of 256 heads x 64 with a state of 256 in 8 groups, 54 MLPs of
+ * two matrices, 10 of attention; a norm each, one behind all, embedding and head.  Published as 56
+ * B. */
+START_TEST(blocks_of_one_part_each_add_up)
+{
+    const guint64 hidden = 8192, inner = 256 * 64, conv = inner + 2 * 8 * 256;
+    const guint64 mamba =
+        hidden * (inner + conv + 256) + conv * (4 + 1) + 3 * 256 + inner + inner * hidden;
+    const guint64 mlp = 2 * hidden * 32768, attention = 2 * hidden * (8192 + 1024);
+    g_autoptr(Model) model = load("nemotron-h-56b");
+
+    ck_assert_uint_eq(model_parameters(model),
+                      54 * mamba + 54 * mlp + 10 * attention + 119 * hidden + 2 * 131072 * hidden);
+    /* attention in 10 of 118 blocks, 6 H D T a token each */
+    const double longer = model_step_flops(model, 8192, 8192) / 8192;
+    const double shorter = model_step_flops(model, 4096, 4096) / 4096;
+    ck_assert_double_eq_tol(longer - shorter, 6.0 * 10 * 8192 * 4096, 1e4);
+}
+END_TEST
+
+/* Nemotron Super 49B: blocks by the width of their MLP, 2/3 of ffn_mult x 8192 in steps of 256. */
+START_TEST(blocks_from_which_parts_were_taken_add_up)
+{
+    static const struct {
+        guint64 blocks, with_attention, ffn;
+    } kinds[] = {{6, 1, 14336}, {49, 48, 28672}, {1, 0, 17920},
+                 {10, 0, 7168}, {8, 0, 5632},    {6, 0, 2816}};
+    const guint64 hidden = 8192, attention = 2 * hidden * (8192 + 1024) + hidden;
+    guint64 elements = (2 * 128256 + 1) * hidden;
+    g_autoptr(Model) model = load("nemotron-super-49b");
+
+    for (guint i = 0; i < G_N_ELEMENTS(kinds); i++)
+        elements += kinds[i].blocks * (3 * hidden * kinds[i].ffn + hidden) +
+                    kinds[i].with_attention * attention;
+    ck_assert_uint_eq(model_parameters(model), elements);
 }
 END_TEST
 
@@ -215,9 +293,19 @@ static const struct {
     {"gpt-oss-20b", "model.layers.0.mlp.experts.gate_up_proj", 32, 2880, 5760},
     {"gpt-oss-20b", "model.layers.0.mlp.experts.down_proj_bias", 1, 32, 2880},
     {"gpt-oss-20b", "model.layers.0.self_attn.sinks", 1, 64, 0},
+    {"glm-5", "model.layers.0.self_attn.indexer.wq_b.weight", 1, 4096, 2048},
+    {"glm-5", "model.layers.77.self_attn.indexer.k_norm.bias", 1, 128, 0},
     {"kimi-k2", "model.layers.1.mlp.gate.e_score_correction_bias", 1, 384, 0},
+    {"mimo-7b", "model.layers.35.self_attn.k_proj.bias", 1, 1024, 0},
+    {"minimax-m2.5", "model.layers.0.block_sparse_moe.e_score_correction_bias", 1, 256, 0},
+    {"minimax-m2.5", "model.layers.61.self_attn.k_norm.weight", 1, 1024, 0},
     {"mixtral-8x22b", "model.layers.0.block_sparse_moe.experts.7.w2.weight", 1, 6144, 16384},
     {"mpt-7b", "transformer.blocks.0.ffn.up_proj.weight", 1, 16384, 4096},
+    {"nemotron-h-56b", "backbone.layers.0.mixer.in_proj.weight", 1, 37120, 8192},
+    {"nemotron-h-56b", "backbone.layers.0.mixer.conv1d.weight", 20480, 1, 4},
+    {"nemotron-h-56b", "backbone.layers.1.mixer.up_proj.weight", 1, 32768, 8192},
+    {"nemotron-super-49b", "model.layers.0.mlp.gate_proj.weight", 1, 14336, 8192},
+    {"nemotron-super-49b", "model.layers.79.self_attn.k_proj.weight", 1, 1024, 8192},
     {"olmo-2-7b", "model.layers.0.self_attn.q_norm.weight", 1, 4096, 0},
     {"opt-350m", "model.decoder.embed_positions.weight", 1, 2050, 1024},
     {"opt-350m", "model.decoder.project_in.weight", 1, 1024, 512},
@@ -380,6 +468,9 @@ static const struct {
     {"falcon-rw-1b", "ALiBi"},
     {"gemma-2-2b", "norms that multiply by 1 + weight"},
     {"gpt-j-6b", "rotary embedding of neighbouring pairs"},
+    {"minimax-m2.5", "norms of queries and keys, rotary embedding of a part"},
+    {"nemotron-h-56b", "blocks that differ in more than experts, Mamba-2 blocks"},
+    {"nemotron-super-49b", "blocks that differ in more than experts"},
     {"olmo-1b", "norms without parameters"},
     {"olmo-2-7b", "norms of what attention and MLP give"},
     {"gpt-oss-20b", "attention sinks, biases of experts"},
@@ -436,6 +527,13 @@ START_TEST(a_field_that_decides_the_kv_heads_is_missed_aloud)
 }
 END_TEST
 
+#define BAD_SIZES                                                                                  \
+    "\"hidden_size\": 64, \"intermediate_size\": 64, \"num_hidden_layers\": 2, "                   \
+    "\"num_attention_heads\": 8, \"vocab_size\": 9"
+#define MAMBA_SIZES                                                                                \
+    "\"mamba_num_heads\": 4, \"mamba_head_dim\": 8, \"n_groups\": 2, \"ssm_state_size\": 16, "     \
+    "\"conv_kernel\": 4"
+
 static const struct {
     const char *text, *message;
 } bad[] = {
@@ -461,6 +559,32 @@ static const struct {
      "\"vocab_size\": 9}",
      "\"num_kv_heads\" is 3; allowed: divisors of num_attention_heads, 8"},
     {"{\"model_type\": \"mamba\"}", "gpt_neox (GPTNeoXForCausalLM)"},
+    {"{\"model_type\": \"minimax_m2\", " BAD_SIZES ", \"qk_norm_type\": \"per_head\"}",
+     "\"qk_norm_type\" is \"per_head\"; allowed: per_layer"},
+    {"{\"model_type\": \"minimax_m2\", " BAD_SIZES ", \"use_routing_bias\": false}",
+     "\"use_routing_bias\" is false; allowed: true"},
+    {"{\"model_type\": \"deepseek_v32\", " BAD_SIZES "}", "\"index_n_heads\" is missing"},
+    {"{\"model_type\": \"glm_moe_dsa\", " BAD_SIZES ", \"index_n_heads\": 2, \"index_head_dim\": "
+     "8, \"index_topk\": 4, \"q_lora_rank\": 8, \"index_topk_freq\": 4}",
+     "\"index_topk_freq\" is 4"},
+    {"{\"model_type\": \"nemotron_h\", " BAD_SIZES ", " MAMBA_SIZES
+     ", \"hybrid_override_pattern\": \"ME\"}",
+     "\"hybrid_override_pattern\" is \"ME\"; allowed: M, * or - for each of num_hidden_layers, 2"},
+    {"{\"model_type\": \"nemotron_h\", " BAD_SIZES ", " MAMBA_SIZES
+     ", \"hybrid_override_pattern\": \"M-*\"}",
+     "\"hybrid_override_pattern\" is \"M-*\""},
+    {"{\"model_type\": \"nemotron-nas\", " BAD_SIZES ", \"block_configs\": [{}]}",
+     "\"block_configs\" has 1 blocks; allowed: num_hidden_layers, 2"},
+    {"{\"model_type\": \"nemotron-nas\", " BAD_SIZES
+     ", \"block_configs\": [{}, {\"attention\": {\"no_op\": true}}]}",
+     "\"block_configs.0.attention.n_heads_in_group\" is missing"},
+    {"{\"model_type\": \"nemotron-nas\", " BAD_SIZES ", \"block_configs\": [{\"attention\": "
+     "{\"n_heads_in_group\": 3}}, {}]}",
+     "\"block_configs.0.attention.n_heads_in_group\" is 3; allowed: divisors of "
+     "num_attention_heads, 8"},
+    {"{\"model_type\": \"nemotron-nas\", " BAD_SIZES ", \"block_configs\": [{\"attention\": "
+     "{\"no_op\": true}, \"ffn\": {\"replace_with_linear\": true}}, {}]}",
+     "\"block_configs.0.ffn.replace_with_linear\" is true; allowed: false"},
     {"{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"llama\"}}",
      "\"llava\" is not known (its \"text_config\", a llama, is the language model: in a file of "
      "its "
@@ -493,6 +617,10 @@ int main(void)
                         G_N_ELEMENTS(published));
     tcase_add_loop_test(counts, gpt2_shapes_have_the_parameters_of_the_formula, 0,
                         G_N_ELEMENTS(computed));
+    tcase_add_loop_test(counts, what_files_hold_beside_the_model_makes_their_published_size, 0,
+                        G_N_ELEMENTS(beside));
+    tcase_add_test(counts, blocks_of_one_part_each_add_up);
+    tcase_add_test(counts, blocks_from_which_parts_were_taken_add_up);
     tcase_add_test(counts, every_model_that_ships_has_its_count_here);
     tcase_add_loop_test(counts, tensors_add_up_to_the_parameters_and_have_names_of_their_own, 0,
                         G_N_ELEMENTS(published));

@@ -11,10 +11,24 @@ static Schedule schedule_of(ScheduleKind kind, guint virtual_stages, guint micro
                       .virtual_stages = virtual_stages};
 }
 
+static Flow *flow_of_fewer(const Schedule *schedule, guint pp, guint micro_batches)
+{
+    Schedule fewer = *schedule;
+
+    fewer.micro_batches = micro_batches;
+    return flow_new(&fewer, pp);
+}
+
 static void compare(const Schedule *schedule, guint pp)
 {
-    g_autoptr(Flow) some = flow_new(schedule, pp);
-    g_autoptr(Flow) all = flow_new_listed(schedule, pp);
+    const guint filled_at = flow_filled(schedule->micro_batches, pp);
+
+    if (filled_at == 0)
+        return;
+    g_autoptr(Flow) filled = flow_of_fewer(schedule, pp, filled_at);
+    g_autoptr(Flow) one_more = flow_of_fewer(schedule, pp, filled_at + pp);
+    g_autoptr(Flow) some = flow_extended(schedule, pp, filled, one_more);
+    g_autoptr(Flow) all = flow_new(schedule, pp);
 
     for (guint s = 0; s < pp; s++)
         ck_assert_msg(memcmp(&some->stages[s], &all->stages[s], sizeof(StageFlow)) == 0,

@@ -75,6 +75,57 @@ START_TEST(no_interval_is_much_better_than_dalys)
 }
 END_TEST
 
+/* 4 groups, each lost every 4000 s and away for 200 s; a step of 10 s, MTBF of the job 1000 s:
+ * 4000 / 4200 e^-0.01 = 0.952381 x 0.990050 = 0.942905; all are away (200 / 4200)^4 = 5.1418e-6. */
+START_TEST(the_share_that_survivors_do_is_the_worked_value)
+{
+    const Survivors survivors = {
+        .groups = 4, .mtbf = 1000, .group_mtbf = 4000, .restart = 150, .heal = 50, .step = 10};
+
+    ck_assert_double_eq_tol(goodput_surviving(&survivors), 0.942905, 1e-6);
+    ck_assert_double_eq_tol(goodput_none_left(&survivors), 5.1418e-6, 1e-9);
+}
+END_TEST
+
+/* To first order each failure costs the absent group's share, T / R, and one step. */
+START_TEST(rare_failures_cost_survivors_one_share_and_one_step)
+{
+    for (guint groups = 2; groups <= 128; groups *= 2) {
+        const double mtbf = 1e6, away = 300, step = 20;
+        const Survivors survivors = {.groups = groups,
+                                     .mtbf = mtbf,
+                                     .group_mtbf = groups * mtbf,
+                                     .restart = away,
+                                     .step = step};
+
+        ck_assert_double_eq_tol(goodput_surviving(&survivors), 1 - (away / groups + step) / mtbf,
+                                1e-7);
+    }
+}
+END_TEST
+
+/* A rollback costs all groups the restart, and what came after a checkpoint. */
+START_TEST(going_on_beats_going_back_with_more_groups_the_more)
+{
+    for (double mtbf = 1000; mtbf < 1e6; mtbf *= 3) {
+        const Failures failures = {.checkpoint = 20, .restart = 300, .mtbf = mtbf};
+        double before = goodput_useful(&failures, goodput_daly_s(&failures));
+
+        for (guint groups = 2; groups <= 64; groups *= 2) {
+            const Survivors survivors = {.groups = groups,
+                                         .mtbf = mtbf,
+                                         .group_mtbf = groups * mtbf,
+                                         .restart = 300,
+                                         .step = 10};
+
+            ck_assert_double_gt(goodput_surviving(&survivors), before);
+            before = goodput_surviving(&survivors);
+        }
+        ck_assert_double_lt(before, 1);
+    }
+}
+END_TEST
+
 /* ---- plans ---- */
 
 static const char failing[] = "[cluster]\nname = c\nsource = s\nnodes = 8\n[node]\ngpus = 4\ngpu = "
@@ -141,14 +192,96 @@ START_TEST(failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint)
     ck_assert_double_eq(run.failures.restart, 120);
     ck_assert_uint_eq(run.checkpoint_bytes, bytes);
     ck_assert_double_eq_tol(run.failures.checkpoint, (double)bytes / 8e8, 1e-12);
-    ck_assert_uint_eq(run.replicas, 1);
+    ck_assert_uint_eq(plan_survivors(plan).replicas, 1);
     plan->layout.size[AXIS_DP_REPLICATE] = 4;
-    ck_assert(plan_goodput(plan, &run));
-    ck_assert_uint_eq(run.replicas, 4);
+    ck_assert_uint_eq(plan_survivors(plan).replicas, 4);
     plan->workload.recipe = &recipe_fsdp2; /* the fp32 shard is the master */
     plan->workload.optimizer = OPTIMIZER_SGD;
     ck_assert(plan_goodput(plan, &run));
     ck_assert_uint_eq(run.checkpoint_bytes, 4 * model_parameters(model));
+}
+END_TEST
+
+/* @replicate replicas of 2 ranks in each of @pp stages, on nodes of 4, steps of 10 s. */
+static Plan replicated(const Model *model, Topology *topology, guint replicate, guint pp)
+{
+    return (Plan){.model = (Model *)model,
+                  .topology = topology,
+                  .gpus = 2 * pp * replicate,
+                  .ranks_per_node = 4,
+                  .workload = {.recipe = &recipe_zero},
+                  .layout = {.size = {pp, replicate, 2, 1, 1}},
+                  .sharding = sharding_default,
+                  .prediction = {.step_seconds = 10, .tokens_per_second_per_gpu = 2000}};
+}
+
+/* Of 2 GPUs on a node, 2 / 2e6 + 1 / 1e6 = 2e-6 a second; with two stages on 2 nodes twice that.  A
+ * rank gets half of the 12 bytes a parameter, or a quarter, over a link of 10 GB/s of which 0.8 are
+ * reached, less 3% for two nodes. */
+START_TEST(a_lost_replica_heals_from_another_over_the_network)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const double state = 12.0 * (double)model_parameters(model);
+
+    for (guint pp = 1; pp <= 2; pp++) {
+        const Plan plan = replicated(model, topology, 4, pp);
+        const PlanSurvivors all = plan_survivors(&plan);
+
+        ck_assert(all.go_on);
+        ck_assert_uint_eq(all.formula.groups, 4);
+        ck_assert_uint_eq(all.lost_with_node, 2);
+        ck_assert_double_eq_tol(all.formula.group_mtbf, 5e5 / pp, 1e-3);
+        ck_assert_double_eq_tol(all.formula.mtbf, plan_mtbf_s(&plan), 1e-9);
+        ck_assert_double_eq_tol((double)all.heal_bytes, state / (2 * pp), 1);
+        ck_assert_double_eq_tol(all.formula.heal, 1e-6 + state / (2 * pp) / (8e9 / 1.03), 1e-7);
+        ck_assert_double_eq_tol(
+            all.useful,
+            5e5 / pp / (5e5 / pp + 120 + all.formula.heal) * exp(-10 / plan_mtbf_s(&plan)), 1e-9);
+    }
+}
+END_TEST
+
+/* Two replicas on one node, which fails: none is left.  Where only GPUs are said to fail, one is.
+ */
+START_TEST(replicas_of_one_node_do_not_survive_it)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const Plan plan = replicated(model, topology, 2, 1), one = replicated(model, topology, 1, 1);
+
+    ck_assert(!plan_survivors(&plan).go_on);
+    topology->reliability.node_mtbf_s = 0;
+    ck_assert(plan_survivors(&plan).go_on);
+    ck_assert_double_eq_tol(plan_survivors(&plan).formula.group_mtbf, 1e6, 1e-3);
+    ck_assert(!plan_survivors(&one).go_on);
+}
+END_TEST
+
+/* An MTBF of a thousandth of the checkpoint, and one that leaves a share too small for a price. */
+START_TEST(tokens_of_which_nothing_is_useful_have_no_cost)
+{
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) topology = parse_topology(failing);
+    const Plan plan = replicated(model, topology, 4, 1);
+    const double mtbf[] = {1e-3, 0.1};
+    PlanGoodput run;
+
+    topology->reliability.checkpoint_bytes_per_s =
+        12.0 * (double)model_parameters(model) / plan.gpus;
+    topology->reliability.restart_s = 0;
+    topology->reliability.node_mtbf_s = 0;
+    for (guint i = 0; i < G_N_ELEMENTS(mtbf); i++) {
+        topology->reliability.gpu_mtbf_s = mtbf[i] * plan.gpus;
+        ck_assert(plan_goodput(&plan, &run));
+        ck_assert_double_eq_tol(run.failures.checkpoint, 1, 1e-6);
+        ck_assert(run.useful >= 0 && run.useful < GOODPUT_LEAST);
+        ck_assert(isinf(plan_money_per_million(&plan)));
+        ck_assert(isinf(plan_kwh_per_million(&plan)));
+    }
+    topology->cost = (RunningCost){.currency = topology->cost.currency};
+    ck_assert_double_eq(plan_money_per_million(&plan), 0); /* and not 0 x infinity */
+    ck_assert_double_eq(plan_kwh_per_million(&plan), 0);
 }
 END_TEST
 
@@ -196,6 +329,28 @@ START_TEST(llama_3_is_interrupted_every_three_hours_and_useful_for_90_percent)
     ck_assert_double_eq_tol(run.failures.mtbf / 3600, 54.0 * 24 / 419, 1e-4);
     ck_assert_double_eq_tol(run.failures.checkpoint, 12 * 405.853e9 / 2e12, 0.01);
     ck_assert(run.useful > 0.90 && run.useful < 1);
+}
+END_TEST
+
+/* 6.5 failures in 1,000 days of nodes: 2,048 of them fail every 1.8 hours, as the paper says; and
+ * of checkpoints it says nothing. */
+START_TEST(metas_research_cluster_fails_as_published)
+{
+    g_autofree char *topologies = data_dir("topologies");
+    g_autoptr(Model) model = tiny();
+    g_autoptr(Topology) meta = topology_load("meta-rsc-1", topologies, NULL);
+    const Plan plan = {.model = model,
+                       .topology = meta,
+                       .gpus = 16384,
+                       .ranks_per_node = 8,
+                       .workload = {.recipe = &recipe_zero},
+                       .layout = {.size = {1, 128, 128, 1, 1}},
+                       .sharding = sharding_default};
+    PlanGoodput run;
+
+    ck_assert_double_eq_tol(plan_mtbf_s(&plan) / 3600, 1.8, 0.01);
+    ck_assert(!plan_goodput(&plan, &run));
+    ck_assert(plan_survivors(&plan).go_on);
 }
 END_TEST
 
@@ -399,6 +554,32 @@ START_TEST(a_plan_with_costs_reads_back_as_it_was_printed)
     ck_assert_str_eq(again, text);
     ck_assert_ptr_nonnull(strstr(text, "\"useful_fraction\""));
     ck_assert_ptr_nonnull(strstr(text, "\"currency\" : \"EUR\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"restart_seconds\" : 120"));
+}
+END_TEST
+
+/* What is not stated, and what has no end, is null: JSON knows neither. */
+START_TEST(costs_without_end_are_null_in_a_plan)
+{
+    g_autoptr(Model) model = tiny();
+    g_autofree char *often = replaced(failing, "gpu_mtbf = 2000000 s", "gpu_mtbf = 1 s");
+    g_autofree char *slow = replaced(often, "100 MB/s", "1 kB/s");
+    g_autofree char *silent = replaced(slow, "restart = 120 s\n", "");
+    g_autoptr(Topology) topology = parse_topology(silent);
+    SearchRequest request = request_on(model, topology);
+    g_autoptr(GError) error = NULL;
+
+    request.gpus = 8;
+    request.fixed[AXIS_DP_REPLICATE] = 4;
+    g_autoptr(SearchResult) result = search(&request);
+    g_autofree char *text = plan_print(g_ptr_array_index(result->plans, 0));
+    g_autoptr(Plan) read = plan_parse(text, "plan", &error);
+
+    ck_assert_msg(read != NULL, "%s", error == NULL ? "" : error->message);
+    ck_assert_ptr_nonnull(strstr(text, "\"money\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"kwh\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"restart_seconds\" : null"));
+    ck_assert_ptr_nonnull(strstr(text, "\"none_left_fraction\""));
 }
 END_TEST
 
@@ -413,9 +594,17 @@ int main(void)
     tcase_add_test(tcase, without_failures_only_checkpoints_are_lost);
     tcase_add_test(tcase, the_useful_share_is_the_worked_value);
     tcase_add_test(tcase, no_interval_is_much_better_than_dalys);
+    tcase_add_test(tcase, the_share_that_survivors_do_is_the_worked_value);
+    tcase_add_test(tcase, rare_failures_cost_survivors_one_share_and_one_step);
+    tcase_add_test(tcase, going_on_beats_going_back_with_more_groups_the_more);
+    tcase_add_test(tcase, a_lost_replica_heals_from_another_over_the_network);
+    tcase_add_test(tcase, replicas_of_one_node_do_not_survive_it);
+    tcase_add_test(tcase, tokens_of_which_nothing_is_useful_have_no_cost);
+    tcase_add_test(tcase, costs_without_end_are_null_in_a_plan);
     tcase_add_test(tcase, failures_of_gpus_and_nodes_add_up_and_ranks_share_a_checkpoint);
     tcase_add_test(tcase, money_and_energy_are_those_of_the_time_with_what_is_lost);
     tcase_add_test(tcase, llama_3_is_interrupted_every_three_hours_and_useful_for_90_percent);
+    tcase_add_test(tcase, metas_research_cluster_fails_as_published);
     tcase_add_test(tcase, a_topology_says_what_it_costs_and_prints_the_same);
     tcase_add_test(tcase, unknown_keys_of_cost_and_reliability_are_refused);
     tcase_add_test(tcase, the_cheapest_token_is_looked_for_on_fewer_gpus_too);

@@ -145,7 +145,11 @@ START_TEST(a_batch_that_does_not_divide_names_its_neighbours)
                    "nearest are 6 and 12");
     one.workload.global_batch = 5;
     assert_refused(&one, VERDICT_BATCH,
-                   "global batch 5 is less than 3 data-parallel ranks x micro-batch 2 = 6");
+                   "global batch 5 is less than 3 data-parallel ranks x micro-batch 2 = 6; "
+                   "allowed: as much, or at most 2 such ranks");
+    one.workload.global_batch = 1;
+    assert_refused(&one, VERDICT_BATCH,
+                   "global batch 1 is less than a micro-batch of 2; allowed: one that divides it");
     one.workload.global_batch = 12;
     assert_refused(&one, VERDICT_BATCH, "micro_batches = 1: global batch 12 over 3 ranks");
 }
@@ -247,6 +251,26 @@ START_TEST(sequences_are_limited_by_learned_positions_alone)
     model->features |= FEATURE_POSITIONS;
     assert_refused(&one, VERDICT_SEQUENCE, "seq_len = 4097: the model has 4096 learned positions");
     one.workload.seq_len = 4096;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+}
+END_TEST
+
+/* 17 activations a micro-batch, with the head's: 3855 x 17 = 65535. */
+START_TEST(gpipe_says_how_many_micro_batches_it_can_hold)
+{
+    const CaseShape deep = {
+        .vocab = 257, .hidden = 24, .ffn = 40, .layers = 16, .heads = 4, .kv_heads = 2};
+    g_autoptr(Model) model = case_model(&deep);
+    Case one = case_with(model, STRATEGY_FULL_SHARD, 2, 3856);
+
+    one.layout.size[AXIS_PP] = 2;
+    one.schedule.kind = SCHEDULE_GPIPE;
+    assert_refused(&one, VERDICT_LIMIT, "allowed: 3855 micro-batches, or 1f1b");
+    one.schedule.kind = SCHEDULE_1F1B;
+    ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+    one = case_with(model, STRATEGY_FULL_SHARD, 2, 3855);
+    one.layout.size[AXIS_PP] = 2;
+    one.schedule.kind = SCHEDULE_GPIPE;
     ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
 }
 END_TEST
@@ -386,6 +410,7 @@ int main(void)
     tcase_add_test(tcase, prefetch_needs_a_live_unit_more);
     tcase_add_test(tcase, overrides_of_units_that_do_not_exist_are_refused);
     tcase_add_test(tcase, sequences_are_limited_by_learned_positions_alone);
+    tcase_add_test(tcase, gpipe_says_how_many_micro_batches_it_can_hold);
     tcase_add_test(tcase, what_a_program_cannot_count_is_refused);
     tcase_add_test(tcase, full_shard_in_replicas_is_hybrid_shard_and_is_called_so);
     tcase_add_test(tcase, strategies_with_whole_gradients_accumulate_unsharded);

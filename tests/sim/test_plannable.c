@@ -1,4 +1,5 @@
 /* Programs of models that no kernel runs yet. */
+#include "sim/layout/tensor_parallel.h"
 #include "tests/sim/family_case.h"
 
 /* All parameters of the ranks of a tp group, each once, and of all that share experts. */
@@ -49,14 +50,8 @@ START_TEST(tensor_parallel_ranks_hold_the_model_together)
 {
     g_autoptr(Model) model = family_model((guint)_i);
     Case one = case_of(model, 1, 2, 1);
-    g_autofree char *reason = NULL;
 
     one.layout.size[AXIS_TP] = 2;
-    if ((model->features & FEATURE_QK_NORM_OF_ALL) != 0) {
-        ck_assert_int_eq(case_verdict(&one, &reason), VERDICT_TENSOR);
-        ck_assert_ptr_nonnull(strstr(reason, "norms the queries of all heads at once"));
-        return;
-    }
     for (guint sequence = 0; sequence < 2; sequence++) {
         one.sequence_parallel = sequence == 1;
         g_autoptr(Program) program = case_build(&one);
@@ -86,6 +81,39 @@ START_TEST(ranks_of_random_layouts_hold_the_model_together)
                 program_parameters(program, spec.layout.size[AXIS_TP], layout_ep(&spec.layout));
         }
         ck_assert_msg(elements == (double)model_parameters(model), "%s: %.0f", text, elements);
+    }
+}
+END_TEST
+
+/* A norm of all heads: ranks have its weights with their heads (two share a kv head of 8 where
+ * there are 4 of them) and sum over their columns, of queries and of keys, forward and backward, an
+ * fp32 value of each of 16 tokens. */
+START_TEST(norms_of_all_heads_are_summed_over_ranks)
+{
+    g_autoptr(Model) model = family_model(4);
+    const gint q = model_param_index(model, UNIT_BLOCK, PARAM_Q_NORM);
+    const gint k = model_param_index(model, UNIT_BLOCK, PARAM_K_NORM);
+    Case one = case_of(model, 1, 2, 1);
+
+    ck_assert_str_eq(model->model_type, "olmo2");
+    ck_assert_uint_eq(tensor_split(model, UNIT_BLOCK, (guint)q, 4).chunk, 8);
+    ck_assert_uint_eq(tensor_split(model, UNIT_BLOCK, (guint)k, 4).chunk, 8);
+    ck_assert_uint_eq(tensor_copies(model, PARAM_Q_NORM, 4), 1);
+    ck_assert_uint_eq(tensor_copies(model, PARAM_K_NORM, 4), 2);
+    ck_assert_int_eq(tensor_gradient_sum(model, PARAM_Q_NORM, TRUE), SUM_NONE);
+    ck_assert_int_eq(tensor_gradient_sum(model, PARAM_K_NORM, TRUE), SUM_OVER_KV);
+    one.layout.size[AXIS_TP] = 2;
+    one.sequence_parallel = TRUE;
+    g_autoptr(Program) program = case_build(&one);
+    for (guint pass = 0; pass < 2; pass++) {
+        const Segment *segment = program_segment(
+            program, (guint)find_segment(program, pass == 0 ? "block.forward" : "block.backward"));
+        guint sums = 0;
+
+        for (guint i = 0; i < segment->num_ops; i++)
+            sums += segment->ops[i].kind == OP_ALL_REDUCE && segment->ops[i].dtype == DTYPE_FP32 &&
+                    segment->ops[i].sizes.elements == 16;
+        ck_assert_uint_eq(sums, 2);
     }
 }
 END_TEST
@@ -318,6 +346,7 @@ int main(void)
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, ranks_of_random_layouts_hold_the_model_together, 0,
                         num + (int)G_N_ELEMENTS(expert_cases));
+    tcase_add_test(tcase, norms_of_all_heads_are_summed_over_ranks);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, windows_leave_the_pairs_inside_them, 0, 2);
     tcase_add_loop_test(tcase, check_proves_random_plans, 0, num);

@@ -204,6 +204,31 @@ START_TEST(the_front_leaves_out_only_what_is_beaten)
 }
 END_TEST
 
+/* Plans of many micro-batches are found by a straight line, and priced whole when they are listed.
+ */
+START_TEST(none_of_a_front_of_pipelines_is_beaten)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_load("llama-3.1-70b", "models", &error);
+    g_autoptr(Topology) topology = topology_load("perlmutter", "topologies", &error);
+
+    ck_assert_msg(error == NULL, "%s", error == NULL ? "" : error->message);
+    SearchRequest request = request_of(model, topology, 128);
+    request.seq_len = 0;
+    request.schedule = -1;
+    request.sequence_parallel = TRUE;
+    request.global_batch = 1024;
+    request.fixed[AXIS_PP] = request.fixed[AXIS_TP] = 2;
+    request.fixed[AXIS_CP] = request.fixed[AXIS_DP_REPLICATE] = 1;
+    request.micro_batch = 1;
+    request.sort = SORT_PARETO;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_gt(result->plans->len, 2);
+    for (guint i = 0; i < result->plans->len; i++)
+        ck_assert(!is_reached(g_ptr_array_index(result->plans, i), result->plans, -1e-9));
+}
+END_TEST
+
 START_TEST(the_same_request_gives_the_same_plans)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -598,6 +623,7 @@ int main(void)
     tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
                         G_N_ELEMENTS(gpu_counts));
     tcase_add_loop_test(tcase, the_front_leaves_out_only_what_is_beaten, 0, 6);
+    tcase_add_test(tcase, none_of_a_front_of_pipelines_is_beaten);
     tcase_add_test(tcase, ranks_that_share_a_sequence_share_parameters_too);
     tcase_add_test(tcase, the_same_request_gives_the_same_plans);
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);

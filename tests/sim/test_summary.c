@@ -356,8 +356,37 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
-/* So what was looked at for one place serves the others, which look at their root alone; and blocks
- * without experts for one ep the others. */
+/* So what was looked at once serves all places; and the root whatever becomes of blocks. */
+static void compare_probes(const ProgramSpec *spec, const SimulateContext *context, const char *text)
+{
+    ProgramSpec whole = *spec, other = *spec;
+
+    whole.layout.ep = other.layout.ep = 0;
+    other.context = CONTEXT_RING;
+    other.schedule.kind = SCHEDULE_1F1B;
+    other.schedule.recompute = RECOMPUTE_NONE;
+    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+        if (!model_has_blocks(spec->model, (BlockKind)kind))
+            continue;
+        const BlockCost one = probe_block(kind == BLOCK_DENSE ? &whole : spec, context,
+                                          STAGE_MIDDLE, (BlockKind)kind);
+
+        for (guint place = 0; place < NUM_STAGE_PLACES; place++) {
+            const BlockCost here =
+                probe_block(spec, context, (StagePlace)place, (BlockKind)kind);
+
+            ck_assert_msg(memcmp(&one, &here, sizeof one) == 0, "block at place %u of %s", place,
+                          text);
+        }
+    }
+    for (guint place = 0; place < STAGE_MIDDLE; place++) {
+        const RootCost one = probe_root(spec, context, (StagePlace)place);
+        const RootCost same = probe_root(&other, context, (StagePlace)place);
+
+        ck_assert_msg(memcmp(&one, &same, sizeof one) == 0, "root at place %u of %s", place, text);
+    }
+}
+
 START_TEST(blocks_are_the_same_at_every_place)
 {
     enum { DRAWS = 30 };
@@ -373,20 +402,8 @@ START_TEST(blocks_are_the_same_at_every_place)
         const SimulateContext context = draw_context(random, &one, &topology);
         const ProgramSpec spec = case_spec(&one);
         g_autofree char *text = case_text(&one);
-        const StageCost last = probe_stage(&spec, &context, STAGE_LAST, NULL, NULL);
 
-        for (guint place = STAGE_ONLY; place <= STAGE_LAST; place++) {
-            const StageCost all = probe_stage(&spec, &context, (StagePlace)place, NULL, NULL);
-            const StageCost root = probe_stage(&spec, &context, (StagePlace)place, &last, NULL);
-
-            ck_assert_msg(memcmp(&all, &root, sizeof all) == 0, "place %u of %s", place, text);
-        }
-        ProgramSpec whole = spec;
-        whole.layout.ep = 0;
-        const StageCost dense = probe_stage(&whole, &context, STAGE_FIRST, NULL, NULL);
-        const StageCost taken =
-            probe_stage(&spec, &context, STAGE_LAST, NULL, &dense.block[BLOCK_DENSE]);
-        ck_assert_msg(memcmp(&taken, &last, sizeof last) == 0, "ep of %s", text);
+        compare_probes(&spec, &context, text);
     }
 }
 END_TEST

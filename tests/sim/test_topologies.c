@@ -165,7 +165,9 @@ static const struct {
     {"aws-p4d", "a100-sxm-40gb", 32, 300, 6.25},
     {"aws-p5", "h100-sxm-80gb", 32, 450, 50},
     {"azure-ndv4", "a100-sxm-40gb", 32, 300, 25},
+    {"azure-ndv5-h200", "h200-sxm-141gb", 32, 450, 50},
     {"meta-24k-h100", "h100-sxm-80gb", 24576, 450, 50},
+    {"meta-rsc-1", "a100-sxm-80gb", 16000, 300, 25},
     {"one-h200", "h200-sxm-141gb", 1, 63, 63},
 };
 
@@ -180,6 +182,29 @@ START_TEST(known_systems_have_their_published_size_and_rates)
                             known[_i].inner_gb_per_s * 1e9, 1e3);
     ck_assert_double_eq_tol(g_array_index(t->networks, NetworkLevel, last).bytes_per_s,
                             known[_i].outer_gb_per_s * 1e9, 1e3);
+}
+END_TEST
+
+/* Of one GPU, while all of a node copy as much out as in: 1 / (1 / read + 1 / write) x 2 / GPUs. */
+static const struct {
+    const char *name;
+    double terabytes, read_gb_per_s, write_gb_per_s;
+} disks[] = {
+    {"aws-p4d", 8, 16, 16},
+    {"frontier", 3.84, 11, 4},
+    {"azure-ndv5-h200", 30.787, 48, 26},
+};
+
+START_TEST(disks_are_shared_by_a_node_and_copied_to_and_from)
+{
+    g_autoptr(Topology) t = load(disks[_i].name);
+    const double mean = 2 / (1 / disks[_i].read_gb_per_s + 1 / disks[_i].write_gb_per_s);
+    MemoryTier nvme;
+
+    ck_assert(topology_memory(t, TIER_NVME, &nvme));
+    ck_assert_uint_eq(nvme.span, 0);
+    ck_assert_double_eq_tol((double)nvme.capacity_bytes, disks[_i].terabytes * 1e12, 1e9);
+    ck_assert_double_eq_tol(nvme.bytes_per_s, mean * 1e9 / t->gpus_per_node, 5e6);
 }
 END_TEST
 
@@ -235,6 +260,8 @@ int main(void)
     tcase_add_test(tcase, networks_are_of_one_gpu_and_one_direction);
     tcase_add_loop_test(tcase, known_systems_have_their_published_size_and_rates, 0,
                         G_N_ELEMENTS(known));
+    tcase_add_loop_test(tcase, disks_are_shared_by_a_node_and_copied_to_and_from, 0,
+                        G_N_ELEMENTS(disks));
     tcase_add_test(tcase, an_nvlink_domain_may_be_wider_than_a_node);
     tcase_add_test(tcase, gpus_of_superchips_reach_their_host_by_c2c);
     tcase_add_test(tcase, what_is_projected_says_so);

@@ -274,7 +274,25 @@ static const struct {
     {"memory = 80 GiB", "memory = 80",
      "t:19: [gpu g] memory: \"80\": allowed: a number >= 0 and B"},
     {"450 GB/s", "450 Gb/s", "t:25: [network nvlink] bandwidth: \"450 Gb/s\""},
-    {"450 GB/s", "0 GB/s", "allowed: at least 1 B/s"},
+    {"450 GB/s", "0 GB/s", "allowed: at least 1 kB/s"},
+    {"450 GB/s", "450 PB/s",
+     "t:25: [network nvlink] bandwidth: \"450 PB/s\": allowed: at most 100"},
+    {"989.4 TFLOP/s", "989.4 FLOP/s",
+     "t:17: [gpu g] bf16: \"989.4 FLOP/s\": allowed: at least 1 M"},
+    {"80 GiB", "80 B", "allowed: at least 1 kB"},
+    {"latency = 5 us", "latency = 1e9 s",
+     "t:31: [network ib] latency: \"1e9 s\": allowed: at most 10"},
+    {"price_per_gpu_hour = 2.5", "price_per_gpu_hour = 0", "\"0\": allowed: at least 1e-06"},
+    {"power_per_gpu = 700 W", "power_per_gpu = 0 W", "\"0 W\": allowed: at least 1 W"},
+    {"gpu_mtbf = 1e8 s", "restart = 0 s", "\"0 s\": allowed: at least 1 ms"},
+    {"span = 8", "span = 3",
+     "t:24: [network nvlink] span: 3, where a node has 8 GPUs; allowed: what divides them"},
+    {"span = 8", "span = 12", "12, where a node has 8 GPUs"},
+    {"span = 8",
+     "span = 4\nbandwidth = 1 GB/s\nlatency = 1 us\n[network two]\nkind = nvlink\nspan = 6",
+     "t:29: [network two] span: 6, where a node has 8 GPUs"},
+    {"capacity = 30 TB", "capacity = 30 TB\nspan = 5",
+     "t:35: [memory nvme] span: 5, where a node has 8 GPUs"},
     {"span = 8", "span = 1", "t:24: [network nvlink] span: \"1\""},
     {"span = all", "span = 8", "t:29: [network ib] span: levels come innermost first"},
     {"span = all", "span = 16",
@@ -313,6 +331,39 @@ START_TEST(mistakes_are_refused_with_line_key_value_and_what_is_allowed)
     ck_assert(g_error_matches(error, ERROR_DOMAIN, ERROR_INPUT));
     ck_assert_msg(strstr(error->message, refused[_i].message) != NULL, "%s", error->message);
     ck_assert_ptr_null(strchr(error->message, '\n'));
+}
+END_TEST
+
+/* Whatever number is written, a slip of many powers of ten is not taken for one. */
+START_TEST(no_number_of_a_file_is_without_a_bound)
+{
+    g_autofree char *reliability = replace(sample, "gpu_mtbf = 1e8 s",
+                                           "gpu_mtbf = 1e8 s\nnode_mtbf = 1e8 s\n"
+                                           "checkpoint_bandwidth = 1 GB/s\nrestart = 60 s");
+    g_autofree char *memory =
+        replace(reliability, "capacity = 30 TB", "capacity = 30 TB\nspan = 4");
+    g_auto(GStrv) lines = g_strsplit(memory, "\n", -1);
+    guint numbers = 0;
+
+    for (guint i = 0; lines[i] != NULL; i++) {
+        g_auto(GStrv) pair = g_strsplit(lines[i], " = ", 2);
+        g_autoptr(GError) error = NULL;
+
+        if (g_strv_length(pair) != 2 || !g_ascii_isdigit(pair[1][0]))
+            continue;
+        char *kept = lines[i];
+        const char *unit = strchr(pair[1], ' ');
+        lines[i] = g_strdup_printf("%s = 1e30%s", pair[0], unit == NULL ? "" : unit);
+        g_autofree char *text = g_strjoinv("\n", lines);
+        ck_assert_msg(parse(text, &error) == NULL, "%s", lines[i]);
+        ck_assert_msg(strstr(error->message, "1e30") != NULL &&
+                          strstr(error->message, "allowed: ") != NULL,
+                      "%s", error->message);
+        g_free(lines[i]);
+        lines[i] = kept;
+        numbers++;
+    }
+    ck_assert_uint_ge(numbers, 30);
 }
 END_TEST
 
@@ -480,6 +531,7 @@ int main(void)
     tcase_add_test(tcase, measured_values_survive_to_the_last_bit);
     tcase_add_loop_test(tcase, mistakes_are_refused_with_line_key_value_and_what_is_allowed, 0,
                         G_N_ELEMENTS(refused));
+    tcase_add_test(tcase, no_number_of_a_file_is_without_a_bound);
     tcase_add_test(tcase, missing_groups_are_refused);
     tcase_add_test(tcase, shipped_files_load_and_survive_printing);
     tcase_add_test(tcase, a_bandwidth_of_all_adapters_together_is_doubted_aloud);

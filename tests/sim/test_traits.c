@@ -136,6 +136,11 @@ static const struct {
     {OP_RMSNORM, "rrwwrw", 4 * (48 + 3 + 48 + 16 + 96), 2 * (48 + 3 + 48 + 96) + 64},
     {OP_RMSNORM_BACKWARD, "rrrruaw", 4 * (48 + 48 + 3 + 16 + 96 + 3),
      2 * (48 + 48 + 3 + 96 + 3) + 64},
+    /* beside the sums of all columns, one a row; those of this rank's */
+    {OP_RMSNORM_BACKWARD, "rrrruawr", 4 * (48 + 48 + 3 + 16 + 96 + 3 + 16),
+     2 * (48 + 48 + 3 + 96 + 3) + 2 * 64},
+    {OP_ROW_SUMS, "rw", 4 * (48 + 16), 2 * 48 + 64},
+    {OP_ROW_SUMS, "rwrr", 4 * (48 + 16 + 48 + 3), 2 * (48 + 48 + 3) + 64},
     {OP_LINEAR, "rrww", 4 * (48 + 15 + 80), 2 * (48 + 15 + 80)},
     {OP_LAYERNORM, "rrrww", 4 * (48 + 3 + 3 + 48 + 32), 2 * (48 + 3 + 3 + 48) + 128},
     {OP_LAYERNORM, "rrrwwrw", 4 * (48 + 3 + 3 + 48 + 32 + 96), 2 * (48 + 3 + 3 + 48 + 96) + 128},
