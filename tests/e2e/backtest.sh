@@ -74,5 +74,6 @@ scripts/shown.sh --check "$tmp/shown.md" || complain "what was printed is not ta
 diff "$tmp/older.md" "$tmp/shown.md" | grep '^[<>]' >"$tmp/changed" || true
 [[ $(<"$tmp/changed") == "< an older line"$'\n'"> proven for 2 ranks"* ]] ||
     complain "shown.sh changed: $(<"$tmp/changed")"
+scripts/shown.sh --check README.md || complain "README.md"
 
 finish "the documented figures are what is printed"
