@@ -242,6 +242,19 @@ START_TEST(an_activation_that_is_part_of_the_products_moves_nothing)
 }
 END_TEST
 
+/* Shared experts with a gate have an operand of weights too, and kernels as dense ones have. */
+START_TEST(the_activation_of_shared_experts_is_no_part_of_products)
+{
+    Framework fuses = *framework_default();
+    Op op = {.kind = OP_SWIGLU, .num_operands = 4, .sizes = {.rows = 8, .in = 8}};
+
+    fuses.fuses_experts = TRUE;
+    ck_assert_double_eq(framework_passes(&fuses, &op, FALSE), 1);
+    op.sizes.top_k = 4;
+    ck_assert_double_eq(framework_passes(&fuses, &op, FALSE), 0);
+}
+END_TEST
+
 /* A router has logits too: they stay as they are. */
 START_TEST(logits_that_are_held_are_the_heads)
 {
@@ -506,6 +519,7 @@ static Suite *framework_suite(void)
     tcase_add_test(test, no_more_of_exchanges_is_hidden_than_there_is_beside_them);
     tcase_add_test(test, rows_of_experts_are_padded_in_fp8_only);
     tcase_add_test(test, an_activation_that_is_part_of_the_products_moves_nothing);
+    tcase_add_test(test, the_activation_of_shared_experts_is_no_part_of_products);
     tcase_add_test(test, the_loss_of_gathered_logits_is_taken_on_each_rank);
     tcase_add_test(test, logits_that_are_held_are_the_heads);
     tcase_add_test(test, logits_of_a_split_vocabulary_have_bytes_of_their_own);
