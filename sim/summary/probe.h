@@ -66,9 +66,10 @@ typedef struct {
     SegmentSums clip;
 } ShardCost;
 
-/* A block of @spec's, and the root of a stage at @place, under its axes tp, cp, ep, its micro-batch,
- * context, recomputation, backward in one or two parts.  Blocks are the same at every place, those
- * without experts whatever ep is; the root is the same however its blocks are computed. */
+/* A block of @spec's, and the root of a stage at @place, under its axes tp, cp, ep, its
+ * micro-batch, context, recomputation, backward in one or two parts.  Blocks are the same at every
+ * place, those without experts whatever ep is; the root is the same however its blocks are
+ * computed. */
 BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                       BlockKind kind);
 RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);

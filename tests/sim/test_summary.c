@@ -357,7 +357,8 @@ START_TEST(they_hold_for_mixtures_of_experts)
 END_TEST
 
 /* So what was looked at once serves all places; and the root whatever becomes of blocks. */
-static void compare_probes(const ProgramSpec *spec, const SimulateContext *context, const char *text)
+static void compare_probes(const ProgramSpec *spec, const SimulateContext *context,
+                           const char *text)
 {
     ProgramSpec whole = *spec, other = *spec;
 
@@ -372,8 +373,7 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
                                           STAGE_MIDDLE, (BlockKind)kind);
 
         for (guint place = 0; place < NUM_STAGE_PLACES; place++) {
-            const BlockCost here =
-                probe_block(spec, context, (StagePlace)place, (BlockKind)kind);
+            const BlockCost here = probe_block(spec, context, (StagePlace)place, (BlockKind)kind);
 
             ck_assert_msg(memcmp(&one, &here, sizeof one) == 0, "block at place %u of %s", place,
                           text);
