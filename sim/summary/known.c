@@ -276,8 +276,9 @@ static const BlockCost *known_block(Known *known, const ProgramSpec *spec, Block
     return shared_add(known->shared, blocks, &key, cost);
 }
 
-/* It costs the same however blocks are computed. */
-static const RootCost *known_root(Known *known, const ProgramSpec *spec, StagePlace place)
+/* It costs the same however blocks are computed, but for the @scratch bytes that they need. */
+static const RootCost *known_root(Known *known, const ProgramSpec *spec, StagePlace place,
+                                  guint64 scratch)
 {
     Table *roots = &known->shared->roots;
     ProgramSpec least = *spec;
@@ -286,13 +287,14 @@ static const RootCost *known_root(Known *known, const ProgramSpec *spec, StagePl
     least.schedule.recompute = RECOMPUTE_NONE;
     least.context = CONTEXT_RING;
     least.layout.ep = 0;
-    const Key key = stage_key(&least, place, spec->schedule.micro_batch);
+    Key key = stage_key(&least, place, spec->schedule.micro_batch);
+    key.part[KEY_PARTS - 1] = scratch; /* in place of ep */
     const RootCost *found = shared_find(known->shared, roots, &key);
 
     if (found != NULL)
         return found;
     RootCost *cost = g_new(RootCost, 1);
-    *cost = probe_root(&least, &known->context, looked_at(place));
+    *cost = probe_root(&least, &known->context, looked_at(place), scratch);
     return shared_add(known->shared, roots, &key, cost);
 }
 
@@ -300,14 +302,18 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 {
     const Key key = stage_key(spec, place, spec->schedule.micro_batch);
     StageCost *cost = table_find(&known->stages, &key);
+    guint64 scratch = 0;
 
     if (cost != NULL)
         return cost;
     cost = g_new0(StageCost, 1);
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++)
-        if (model_has_blocks(spec->model, (BlockKind)kind))
-            cost->block[kind] = *known_block(known, spec, (BlockKind)kind);
-    cost->root = *known_root(known, spec, place);
+    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+        if (!model_has_blocks(spec->model, (BlockKind)kind))
+            continue;
+        cost->block[kind] = *known_block(known, spec, (BlockKind)kind);
+        scratch = MAX(scratch, cost->block[kind].scratch);
+    }
+    cost->root = *known_root(known, spec, place, scratch);
     note_looked_at(known, spec, place, cost);
     return table_add(&known->stages, &key, cost);
 }

@@ -209,6 +209,22 @@ static gboolean *counted_spaces(const Program *program, gboolean alone)
     return counted;
 }
 
+/* What ops share as they run: NULL where none needs any. */
+static Tensor *find_scratch(const Program *program)
+{
+    for (guint t = 0; t < program->tensors->len; t++)
+        if (strcmp(program_tensor(program, t)->name, "scratch") == 0)
+            return program_tensor(program, t);
+    return NULL;
+}
+
+static guint64 scratch_bytes(const Program *program)
+{
+    const Tensor *scratch = find_scratch(program);
+
+    return scratch == NULL ? 0 : tensor_copy_bytes(scratch);
+}
+
 static PassCost pass_cost(const Probe *probe, const SegmentRun *run)
 {
     if (run->num == 0)
@@ -245,6 +261,7 @@ static BlockCost dense_cost(const Probe *probe)
         .kept = space_bytes(probe->program, "kept"),
         .again_kept = space_bytes(probe->program, "again_kept"),
         .left = space_bytes(probe->program, "weights"),
+        .scratch = scratch_bytes(probe->program),
     };
 }
 
@@ -276,6 +293,7 @@ static BlockCost sparse_cost(const Probe *probe)
         .kept = space_bytes(probe->program, "sparse_kept"),
         .again_kept = space_bytes(probe->program, "sparse_again_kept"),
         .left = space_bytes(probe->program, "sparse_weights"),
+        .scratch = scratch_bytes(probe->program),
     };
 }
 
@@ -351,9 +369,14 @@ BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, S
     return cost;
 }
 
-RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place)
+RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                    guint64 scratch)
 {
     Probe probe = probe_passes(spec, context, (ProbeOf){place, BLOCK_DENSE, OF_ROOT});
+    Tensor *own = find_scratch(probe.program);
+
+    if (own != NULL)
+        own->elements = MAX(own->elements, scratch / dtype_bytes(own->dtype));
     const RootCost cost = root_cost(&probe);
 
     probe_clear(&probe);

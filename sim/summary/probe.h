@@ -32,6 +32,7 @@ typedef struct {
 typedef struct {
     PassCost forward, backward, weights;   /* backward with what is computed again */
     guint64 saved, kept, again_kept, left; /* bytes of one copy of its rings; left for weights */
+    guint64 scratch;                       /* bytes that its ops share */
 } BlockCost;
 
 /* What is on a stage beside its blocks, of one micro-batch; absent passes are zeros. */
@@ -69,10 +70,12 @@ typedef struct {
 /* A block of @spec's, and the root of a stage at @place, under its axes tp, cp, ep, its
  * micro-batch, context, recomputation, backward in one or two parts.  Blocks are the same at every
  * place, those without experts whatever ep is; the root is the same however its blocks are
- * computed. */
+ * computed, but for the
+ * @scratch bytes at least that they share with it. */
 BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                       BlockKind kind);
-RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place);
+RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                    guint64 scratch);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
 ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,

@@ -380,8 +380,8 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
         }
     }
     for (guint place = 0; place < STAGE_MIDDLE; place++) {
-        const RootCost one = probe_root(spec, context, (StagePlace)place);
-        const RootCost same = probe_root(&other, context, (StagePlace)place);
+        const RootCost one = probe_root(spec, context, (StagePlace)place, 1 << 20);
+        const RootCost same = probe_root(&other, context, (StagePlace)place, 1 << 20);
 
         ck_assert_msg(memcmp(&one, &same, sizeof one) == 0, "root at place %u of %s", place, text);
     }
