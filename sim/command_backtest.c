@@ -73,7 +73,8 @@ static int run(const char *path, gboolean all, gboolean json, GError **error)
 
     if (records == NULL)
         return error_exit_status(*error);
-    g_autoptr(Backtest) backtest = backtest_run(records, topologies, all);
+    g_autoptr(Progress) progress = progress_new("backtest");
+    g_autoptr(Backtest) backtest = backtest_run(records, topologies, all, progress);
     if (json) {
         g_autoptr(JsonNode) node = backtest_node(backtest);
         g_autofree char *printed = json_node_text(node, TRUE);

@@ -207,11 +207,13 @@ static int run(int argc, char **argv, gboolean estimate, GError **error)
 {
     PlanOptions options = {0};
     PlanInputs inputs = {0};
+    g_autoptr(Progress) progress = progress_new("search");
     int status = 2;
 
     if (plan_options_parse(&options, estimate, &argc, &argv, error) &&
         plan_inputs_load(&inputs, &options, estimate, error)) {
         inputs.request.briefly = !estimate && !writes_plans(&options);
+        inputs.request.progress = progress;
         status = estimate ? show_estimate(&inputs, &options, error)
                           : show_search(&inputs, &options, error);
     }

@@ -14,6 +14,8 @@ typedef struct {
     const Backtest *backtest;
     const char *topologies_dir;
     gboolean all;
+    Progress *progress;
+    gint begun; /* rows; atomic */
 } Work;
 
 /* The row's own quantity: a driver sees the whole process, an allocator its tensors; of the rank
@@ -111,10 +113,13 @@ static void predict(const Work *work, Outcome *outcome)
 
 static void predict_row(gpointer data, guint i, guint worker)
 {
-    const Work *work = data;
-    Outcome *outcome = &g_array_index(work->backtest->outcomes, Outcome, i);
+    Work *work = data;
+    const GArray *outcomes = work->backtest->outcomes;
+    Outcome *outcome = &g_array_index(outcomes, Outcome, i);
+    const guint begun = (guint)g_atomic_int_add(&work->begun, 1);
 
-    (void)worker;
+    if (worker == 0 && progress_is_due(work->progress))
+        progress_show(work->progress, (double)begun / outcomes->len);
     outcome->record = &g_array_index(work->backtest->records, Record, i);
     classify(outcome, work->all);
     if (outcome->skipped == NULL)
@@ -290,10 +295,11 @@ static void source_clear(gpointer data)
     g_free(score->worst);
 }
 
-Backtest *backtest_run(GArray *records, const char *topologies_dir, gboolean all)
+Backtest *backtest_run(GArray *records, const char *topologies_dir, gboolean all,
+                       Progress *progress)
 {
     Backtest *backtest = g_new0(Backtest, 1);
-    Work work = {backtest, topologies_dir, all};
+    Work work = {backtest, topologies_dir, all, progress, 0};
 
     backtest->records = records;
     backtest->outcomes = g_array_new(FALSE, TRUE, sizeof(Outcome));
@@ -302,6 +308,7 @@ Backtest *backtest_run(GArray *records, const char *topologies_dir, gboolean all
     g_array_set_clear_func(backtest->sources, source_clear);
     g_array_set_size(backtest->outcomes, records->len);
     parallel_run(records->len, predict_row, &work);
+    progress_hide(progress);
     score_sources(backtest);
     score_times(backtest, &backtest->total.all);
     score_labels(backtest, &backtest->total);

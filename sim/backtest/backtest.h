@@ -2,6 +2,7 @@
 #pragma once
 
 #include "sim/backtest/record.h"
+#include "sim/base/progress.h"
 
 #include <json-glib/json-glib.h>
 
@@ -40,8 +41,10 @@ typedef struct {
     TotalScore total;
 } Backtest;
 
-/* Predicts all rows, on all cores; @all: the default filter is not applied. */
-Backtest *backtest_run(GArray *records, const char *topologies_dir, gboolean all);
+/* Predicts all rows, on all cores; @all: the default filter is not applied.  @progress may be NULL.
+ */
+Backtest *backtest_run(GArray *records, const char *topologies_dir, gboolean all,
+                       Progress *progress);
 void backtest_free(Backtest *backtest);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(Backtest, backtest_free)
 

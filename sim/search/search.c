@@ -313,6 +313,16 @@ static void reject_rest(Search *search, guint64 num)
         search->result->rejected[VERDICT_SLOWER] += num - 1;
 }
 
+static void show_progress(const Search *search, const Queue *queue, const GArray *ready)
+{
+    Progress *progress = search->request->progress;
+
+    if (!progress_is_due(progress))
+        return;
+    const guint64 left = ready->len + queue_left(queue);
+    progress_show(progress, 1 - (double)left / (double)MAX(search->found->legal, 1));
+}
+
 /* In the order of bounds, each candidate once its closer bound is the least of all. */
 static void price_by_time(Search *search)
 {
@@ -325,6 +335,7 @@ static void price_by_time(Search *search)
         const Candidate *next = queue_first(&queue);
         const double frontier = next == NULL ? INFINITY : next->bound_s;
 
+        show_progress(search, &queue, ready);
         if (next != NULL && !is_excluded(search, next) &&
             (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
             walk_more(search, &queue, ready);
@@ -354,6 +365,7 @@ static void price_by_memory(Search *search)
     do {
         queue_fill(&queue, BATCH, is_excluded, search);
         queue_take(&queue, BATCH - ready->len, ready);
+        show_progress(search, &queue, ready);
         count = price_batch(search, ready, INFINITY);
         g_array_remove_range(ready, 0, count);
     } while (count > 0);
@@ -386,8 +398,10 @@ static void price_front(Search *search)
         queue_take(&queue, AT_ONCE, ready);
         leave_beaten(search, ready);
         walk_ready(search, ready, 0);
-        for (leave_beaten(search, ready); ready->len > 0; leave_beaten(search, ready))
+        for (leave_beaten(search, ready); ready->len > 0; leave_beaten(search, ready)) {
+            show_progress(search, &queue, ready);
             g_array_remove_range(ready, 0, price_batch(search, ready, INFINITY));
+        }
         g_array_append_vals(ready, search->more->data, search->more->len);
         g_array_set_size(search->more, 0);
     } while (ready->len > 0 || queue_first(&queue) != NULL);
@@ -546,6 +560,7 @@ SearchResult *search(const SearchRequest *request)
     result->candidates += found->legal;
     for (guint v = 0; v < NUM_VERDICTS; v++)
         result->rejected[v] += found->rejected[v];
+    progress_hide(request->progress);
     price_listed(&search, found);
     if (found->legal == 0)
         say_none_offered(request, result);

@@ -1,6 +1,7 @@
 /* Search: every complete legal choice is priced, or excluded by a proven bound. */
 #pragma once
 
+#include "sim/base/progress.h"
 #include "sim/cost/framework.h"
 #include "sim/search/plan.h"
 
@@ -45,6 +46,7 @@ typedef struct {
     gboolean briefly;           /* plans are shown as rows of a table: plan_price_briefly() */
     gboolean keeps_large;       /* result->large */
     const Framework *framework; /* that predictions are for; NULL = fsdp-run */
+    Progress *progress;         /* shown as the search goes on; NULL = not */
 } SearchRequest;
 
 typedef struct {

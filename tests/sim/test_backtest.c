@@ -353,7 +353,7 @@ START_TEST(a_row_is_predicted_as_estimate_predicts_it)
     g_autoptr(Plan) estimate = search_estimate(&request, &error);
     g_autoptr(Csv) csv = table(row);
     g_autoptr(GArray) read = records(csv);
-    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
     const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
 
     ck_assert_msg(estimate != NULL, "%s", error != NULL ? error->message : "");
@@ -377,7 +377,7 @@ START_TEST(labels_are_counted_as_found_missed_and_wrongly_said)
     g_autofree char *rows = g_strconcat(row, oom, missed, larger, crash, NULL);
     g_autoptr(Csv) csv = table(rows);
     g_autoptr(GArray) read = records(csv);
-    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
     const TotalScore *total = &backtest->total;
 
     ck_assert_uint_eq(total->labels, 4);
@@ -400,7 +400,7 @@ START_TEST(only_groups_of_four_are_choices)
     for (guint i = 0; i < 2; i++) {
         g_autoptr(Csv) csv = table(texts[i]);
         g_autoptr(GArray) read = records(csv);
-        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
 
         ck_assert_uint_eq(backtest->total.choices, i);
         ck_assert_double_eq_tol(backtest->total.regret_max, 0, 1e-15);
@@ -419,7 +419,7 @@ START_TEST(the_json_has_the_keys_of_the_design)
     g_autofree char *rows = g_strconcat(row, skipped, NULL);
     g_autoptr(Csv) csv = table(rows);
     g_autoptr(GArray) read = records(csv);
-    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
     g_autoptr(JsonNode) node = backtest_node(backtest);
     JsonObject *object = json_node_get_object(node);
 

@@ -415,7 +415,7 @@ START_TEST(memory_of_nanotron_is_that_of_the_first_stage)
     g_autoptr(Plan) plan = plan_of(text, &share, &reason);
     g_autoptr(Csv) csv = table(text);
     g_autoptr(GArray) read = records(csv);
-    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+    g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
     const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
 
     ck_assert_msg(plan != NULL, "%s", reason);
@@ -491,7 +491,7 @@ START_TEST(selective_of_torchtitan_is_between_none_and_all)
         g_autofree char *text = with(row, "recompute_kind", kinds[i]);
         g_autoptr(Csv) csv = table(text);
         g_autoptr(GArray) read = records(csv);
-        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE);
+        g_autoptr(Backtest) backtest = backtest_run(read, "topologies", FALSE, NULL);
         const Outcome *outcome = &g_array_index(backtest->outcomes, Outcome, 0);
 
         step_s[i] = outcome->step_s;
