@@ -348,6 +348,29 @@ START_TEST(ranks_that_share_a_sequence_share_parameters_too)
 }
 END_TEST
 
+/* Nothing of these may be whole, on one rank and on one rank of each stage neither. */
+START_TEST(what_refuses_no_shard_is_sharded_over_one_rank)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    const guint gpus = 1 + (guint)_i / 3;
+    SearchRequest request = request_of(model, topology, gpus);
+
+    request.fixed[AXIS_PP] = gpus;
+    if (_i % 3 == 0)
+        request.recipe = &recipe_fsdp2;
+    else if (_i % 3 == 1)
+        request.sharding.offload.parameters = TIER_HOST;
+    else
+        request.sharding.gather_fp8 = TRUE;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_gt(result->plans->len, 0);
+    const Plan *plan = g_ptr_array_index(result->plans, 0);
+    ck_assert_uint_eq(layout_shard_ranks(&plan->layout), 1);
+    ck_assert_int_ge(plan->sharding.strategy, STRATEGY_SHARD_GRAD_OP);
+}
+END_TEST
+
 START_TEST(what_is_fixed_is_not_searched)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -629,6 +652,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);
     tcase_add_test(tcase, the_list_is_as_long_as_asked_for_and_sorted);
     tcase_add_test(tcase, what_is_fixed_is_not_searched);
+    tcase_add_loop_test(tcase, what_refuses_no_shard_is_sharded_over_one_rank, 0, 6);
     tcase_add_test(tcase, a_batch_that_no_layout_divides_is_refused_with_an_example);
     tcase_add_test(tcase, defaults_are_those_of_the_design);
     tcase_add_test(tcase, an_estimate_is_the_best_of_its_mesh);
