@@ -475,6 +475,30 @@ START_TEST(a_layout_that_does_not_fit_is_priced_all_the_same)
 }
 END_TEST
 
+/* A byte too little, whether its floor shows that or only its program does. */
+START_TEST(a_layout_that_almost_fits_is_priced_all_the_same)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 2);
+
+    request.fixed[AXIS_DP_REPLICATE] = 2;
+    request.global_batch = 16;
+    request.micro_batch = 4;
+    request.strategy = STRATEGY_FULL_SHARD;
+    request.recompute = RECOMPUTE_NONE;
+    if (_i == 1)
+        request.sharding.offload = (Offload){TIER_HOST, TIER_HOST};
+    g_autoptr(Plan) fits = search_estimate(&request, NULL);
+    ck_assert_uint_eq(fits->reasons->len, 0);
+    topology->gpu.memory_bytes -= fits->prediction.memory_limit - fits->prediction.memory_total + 1;
+    g_autoptr(Plan) plan = search_estimate(&request, NULL);
+    ck_assert_uint_eq(plan->reasons->len, 1);
+    ck_assert_str_eq(plan->hash, fits->hash);
+    ck_assert_uint_eq(plan->prediction.memory_total, fits->prediction.memory_total);
+}
+END_TEST
+
 /* ---- predictions ---- */
 
 START_TEST(terms_of_a_prediction_add_up)
@@ -658,6 +682,7 @@ int main(void)
     tcase_add_test(tcase, an_estimate_is_the_best_of_its_mesh);
     tcase_add_test(tcase, an_illegal_layout_is_refused_with_the_reason);
     tcase_add_test(tcase, a_layout_that_does_not_fit_is_priced_all_the_same);
+    tcase_add_loop_test(tcase, a_layout_that_almost_fits_is_priced_all_the_same, 0, 2);
     tcase_add_test(tcase, terms_of_a_prediction_add_up);
     tcase_add_test(tcase, mfu_is_finite_where_the_device_states_no_peak_of_that_type);
     tcase_add_loop_test(tcase, the_smallest_number_of_gpus_is_what_trying_each_gives, 0,
