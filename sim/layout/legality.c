@@ -352,10 +352,15 @@ static Verdict check_gradients(const Choice *choice, char **reason)
 
 /* FSDP2's recipe stores an fp32 shard and gathers bf16 copies of it, so each unit must be sharded.
  */
+static gboolean stores_shards(const Recipe *recipe)
+{
+    return recipe->stored != recipe->compute;
+}
+
 static Verdict check_recipe(const Choice *choice, char **reason)
 {
     const Recipe *recipe = choice->workload->recipe;
-    const gint whole = recipe->stored == recipe->compute ? -1 : whole_unit(choice);
+    const gint whole = stores_shards(recipe) ? whole_unit(choice) : -1;
 
     if (whole >= 0)
         return refuse(reason, VERDICT_RECIPE,
@@ -380,6 +385,12 @@ static Verdict check_offload(const Choice *choice, char **reason)
                       tier_name(tier),
                       strategy_name(sharding_unit_strategy(choice->sharding, (guint)whole)));
     return VERDICT_OK;
+}
+
+gboolean legality_needs_shards(const Recipe *recipe, const Sharding *sharding)
+{
+    return stores_shards(recipe) || sharding->offload.parameters != TIER_DEVICE ||
+           sharding->gather_fp8;
 }
 
 static gboolean has_sparse(const Model *model, guint first, guint last)

@@ -42,6 +42,9 @@ typedef struct {
  * and what is allowed; the caller's. */
 Verdict legality_check(const Choice *choice, char **reason);
 
+/* Whether strategies that keep weights whole are refused, whatever the mesh. */
+gboolean legality_needs_shards(const Recipe *recipe, const Sharding *sharding);
+
 /* full_shard with dp_replicate > 1 *is* hybrid_shard and is called so; strategies that keep whole
  * gradients accumulate unsharded, and so does zb_h1, whose backward for weights comes later than
  * that for inputs. */

@@ -24,7 +24,7 @@ static Candidates *candidates_new(void)
     found->groups = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
     found->large = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
     found->members = g_array_new(FALSE, FALSE, sizeof(Member));
-    found->least.floor_bytes = G_MAXUINT64;
+    found->least.floor_bytes = found->nearly.floor_bytes = G_MAXUINT64;
     found->summarisers = g_ptr_array_new_with_free_func((GDestroyNotify)summariser_free);
     found->layers = g_ptr_array_new_with_free_func(g_free);
     return found;

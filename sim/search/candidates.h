@@ -43,6 +43,7 @@ typedef struct {
     char *example[NUM_VERDICTS]; /* of the first of each kind, or NULL */
     Candidate least;             /* that needs least of those found too large so far, or none: its
                                     floor_bytes is G_MAXUINT64 */
+    Candidate nearly;            /* the same of those whose floor fits */
     guint64 framework_bytes;     /* what each rank needs beside its floor */
     guint64 floor_limit_bytes;   /* what that leaves for it */
     GPtrArray *summarisers;      /* Summariser, by worker of parallel_run() */
@@ -74,6 +75,9 @@ static inline guint group_counted(const ChoiceGroup *group)
 {
     return group->least.partly ? 0 : group->num;
 }
+
+/* @candidate's floor fits, itself it does not: what needs least where no floor is too large. */
+void candidates_note_large(Candidates *candidates, const Candidate *candidate);
 
 /* What needs least of all that is too large. */
 const Candidate *candidates_least(Candidates *candidates, const SearchRequest *request);

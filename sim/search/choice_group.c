@@ -298,6 +298,12 @@ void candidates_expand(Candidates *candidates, const SearchRequest *request,
     candidates->rejected[VERDICT_MEMORY] += expand(candidates, request, groups, num, listed);
 }
 
+void candidates_note_large(Candidates *candidates, const Candidate *candidate)
+{
+    if (!candidate->partly && candidate->floor_bytes < candidates->nearly.floor_bytes)
+        candidates->nearly = *candidate;
+}
+
 /* Those of groups that are too large as a whole have been counted. */
 const Candidate *candidates_least(Candidates *candidates, const SearchRequest *request)
 {
@@ -313,5 +319,5 @@ const Candidate *candidates_least(Candidates *candidates, const SearchRequest *r
             break;
         expand(candidates, request, groups, MIN(large->len - i, AT_ONCE), none);
     }
-    return &candidates->least;
+    return candidates->least.floor_bytes != G_MAXUINT64 ? &candidates->least : &candidates->nearly;
 }

@@ -1,5 +1,7 @@
 #include "sim/search/offers.h"
 
+#include "sim/layout/legality.h"
+
 /* With one stage the order is plain; a schedule that was asked for is tried and refused there. */
 gboolean offers_schedule(const SearchRequest *request, guint pp, ScheduleKind kind)
 {
@@ -34,9 +36,9 @@ gboolean offers_virtual_stages(const SearchRequest *request, guint pp, ScheduleK
                : virtual_stages == 1;
 }
 
-/* Sharding over one rank is what no_shard does with more copies: offered only when asked for. Ranks
- * of cp share parameters too, and with ep experts lie on several ranks anyway: then all that shard
- * are a choice, and no_shard, with ep, only when asked for. */
+/* Sharding over one rank is what no_shard does with more copies: offered only when asked for, or
+ * where nothing may be whole.  Ranks of cp share parameters too, and with ep experts lie on several
+ * ranks anyway: then all that shard are a choice, and no_shard, with ep, only when asked for. */
 gboolean offers_strategy(const SearchRequest *request, const Layout *layout, Strategy strategy)
 {
     const gboolean replicated = layout->size[AXIS_DP_REPLICATE] > 1;
@@ -50,8 +52,11 @@ gboolean offers_strategy(const SearchRequest *request, const Layout *layout, Str
         return named == (Strategy)request->strategy || strategy == (Strategy)request->strategy;
     if (strategy == STRATEGY_HYBRID_SHARD) /* enumerated as full_shard */
         return FALSE;
-    return strategy == STRATEGY_NO_SHARD ? layout->size[AXIS_DP_SHARD] == 1
-                                         : layout_shard_ranks(layout) > 1 || spreads;
+    if (strategy == STRATEGY_NO_SHARD)
+        return layout->size[AXIS_DP_SHARD] == 1;
+    return layout_shard_ranks(layout) > 1 || spreads ||
+           (strategy != STRATEGY_SHARD_OPTIMIZER &&
+            legality_needs_shards(request->recipe, &request->sharding));
 }
 
 /* How attention crosses ranks matters only where there are several. */

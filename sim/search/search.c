@@ -253,6 +253,7 @@ static void take_priced(Search *search, const Candidate *candidate, Plan *plan, 
     if (result == PRICE_TOO_LARGE) {
         reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
         add_partly(search, candidate, plan);
+        candidates_note_large(search->found, candidate);
         if (search->request->keeps_large && search->result->large == NULL && !candidate->partly) {
             search->result->large = plan;
             return;

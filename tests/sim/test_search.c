@@ -348,6 +348,29 @@ START_TEST(ranks_that_share_a_sequence_share_parameters_too)
 }
 END_TEST
 
+/* Nothing of these may be whole, on one rank and on one rank of each stage neither. */
+START_TEST(what_refuses_no_shard_is_sharded_over_one_rank)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    const guint gpus = 1 + (guint)_i / 3;
+    SearchRequest request = request_of(model, topology, gpus);
+
+    request.fixed[AXIS_PP] = gpus;
+    if (_i % 3 == 0)
+        request.recipe = &recipe_fsdp2;
+    else if (_i % 3 == 1)
+        request.sharding.offload.parameters = TIER_HOST;
+    else
+        request.sharding.gather_fp8 = TRUE;
+    g_autoptr(SearchResult) result = search(&request);
+    ck_assert_uint_gt(result->plans->len, 0);
+    const Plan *plan = g_ptr_array_index(result->plans, 0);
+    ck_assert_uint_eq(layout_shard_ranks(&plan->layout), 1);
+    ck_assert_int_ge(plan->sharding.strategy, STRATEGY_SHARD_GRAD_OP);
+}
+END_TEST
+
 START_TEST(what_is_fixed_is_not_searched)
 {
     g_autoptr(Model) model = case_model(&case_shape);
@@ -449,6 +472,30 @@ START_TEST(a_layout_that_does_not_fit_is_priced_all_the_same)
     ck_assert(g_str_has_prefix(g_ptr_array_index(plan->reasons, 0), "memory: a rank needs"));
     ck_assert_double_gt(plan->prediction.step_seconds, 0);
     ck_assert_uint_eq(plan->prediction.memory_limit, G_GUINT64_CONSTANT(3500000000));
+}
+END_TEST
+
+/* A byte too little, whether its floor shows that or only its program does. */
+START_TEST(a_layout_that_almost_fits_is_priced_all_the_same)
+{
+    g_autoptr(Model) model = case_model(&case_shape);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 20000);
+    SearchRequest request = request_of(model, topology, 2);
+
+    request.fixed[AXIS_DP_REPLICATE] = 2;
+    request.global_batch = 16;
+    request.micro_batch = 4;
+    request.strategy = STRATEGY_FULL_SHARD;
+    request.recompute = RECOMPUTE_NONE;
+    if (_i == 1)
+        request.sharding.offload = (Offload){TIER_HOST, TIER_HOST};
+    g_autoptr(Plan) fits = search_estimate(&request, NULL);
+    ck_assert_uint_eq(fits->reasons->len, 0);
+    topology->gpu.memory_bytes -= fits->prediction.memory_limit - fits->prediction.memory_total + 1;
+    g_autoptr(Plan) plan = search_estimate(&request, NULL);
+    ck_assert_uint_eq(plan->reasons->len, 1);
+    ck_assert_str_eq(plan->hash, fits->hash);
+    ck_assert_uint_eq(plan->prediction.memory_total, fits->prediction.memory_total);
 }
 END_TEST
 
@@ -629,11 +676,13 @@ int main(void)
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);
     tcase_add_test(tcase, the_list_is_as_long_as_asked_for_and_sorted);
     tcase_add_test(tcase, what_is_fixed_is_not_searched);
+    tcase_add_loop_test(tcase, what_refuses_no_shard_is_sharded_over_one_rank, 0, 6);
     tcase_add_test(tcase, a_batch_that_no_layout_divides_is_refused_with_an_example);
     tcase_add_test(tcase, defaults_are_those_of_the_design);
     tcase_add_test(tcase, an_estimate_is_the_best_of_its_mesh);
     tcase_add_test(tcase, an_illegal_layout_is_refused_with_the_reason);
     tcase_add_test(tcase, a_layout_that_does_not_fit_is_priced_all_the_same);
+    tcase_add_loop_test(tcase, a_layout_that_almost_fits_is_priced_all_the_same, 0, 2);
     tcase_add_test(tcase, terms_of_a_prediction_add_up);
     tcase_add_test(tcase, mfu_is_finite_where_the_device_states_no_peak_of_that_type);
     tcase_add_loop_test(tcase, the_smallest_number_of_gpus_is_what_trying_each_gives, 0,

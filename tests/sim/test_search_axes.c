@@ -68,11 +68,16 @@ static void add_schedules(Everything *every, Strategy strategy)
 static void add_mesh(Everything *every)
 {
     const Layout *layout = &every->one.layout;
+    const SearchRequest *request = every->request;
+    const gboolean shards = layout_shard_ranks(layout) > 1 ||
+                            request->recipe->stored != request->recipe->compute ||
+                            request->sharding.offload.parameters != TIER_DEVICE ||
+                            request->sharding.gather_fp8; /* no_shard is none of these */
 
     for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
         for (guint context = 0; context < NUM_CONTEXT_KINDS; context++) {
-            const gboolean offered = s == STRATEGY_NO_SHARD ? layout->size[AXIS_DP_SHARD] == 1
-                                                            : layout_shard_ranks(layout) > 1;
+            const gboolean offered =
+                s == STRATEGY_NO_SHARD ? layout->size[AXIS_DP_SHARD] == 1 : shards;
 
             if (!offered || (layout->size[AXIS_CP] == 1 && context != CONTEXT_RING))
                 continue;
