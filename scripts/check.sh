@@ -161,7 +161,7 @@ check_cudasim_tcp() {
     run_simulated build tests/cuda/test_host_waits_tcp random asc 1
     for program in tests/cuda/test_train_tcp tests/cuda/test_graphs_tcp; do
         RANKS="1 2" run_simulated build/checked "$program" lifo asc 1
-        RANKS="2 4" run_simulated build/asan "$program" lifo desc 1
+        RANKS=2 run_simulated build/asan "$program" lifo desc 1
         run_simulated build "$program" fifo asc 1
         run_simulated build "$program" lifo desc 1
         for seed in $(seq $((${SEEDS:-4} / 2))); do
@@ -180,11 +180,12 @@ check_cudasim_mpi() {
         run_simulated_mpi build "$program" "$ranks" fifo asc 1
         run_simulated_mpi build "$program" "$ranks" lifo desc 1
         NCCL=1 run_simulated_mpi build "$program" "$ranks" fifo asc 1
-        NCCL=1 run_simulated_mpi build "$program" "$ranks" lifo desc 1
         for seed in $(seq $((${SEEDS:-4} / 2))); do
             run_simulated_mpi build "$program" "$ranks" random random "$seed"
-            NCCL=1 run_simulated_mpi build "$program" "$ranks" random random "$seed"
+            [ "$ranks" -eq 1 ] || # alone it has nobody to talk to
+                NCCL=1 run_simulated_mpi build "$program" "$ranks" random random "$seed"
         done
+        [ "$ranks" -eq 1 ] || NCCL=1 run_simulated_mpi build "$program" "$ranks" lifo desc 1
     done
 }
 
