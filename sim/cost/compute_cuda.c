@@ -185,7 +185,7 @@ static gboolean family_matches(const GpuFamily *family, const char *lower)
     return family->names[0] == NULL;
 }
 
-static const GpuFamily *gpu_family(const char *name)
+static const GpuFamily *find_family(const char *name)
 {
     g_autofree char *lower = g_ascii_strdown(name, -1);
     const GpuFamily *family = families;
@@ -193,6 +193,22 @@ static const GpuFamily *gpu_family(const char *name)
     while (!family_matches(family, lower))
         family++;
     return family;
+}
+
+/* Asked for with every op, mostly for the GPU of the one before: that is kept by thread. */
+static const GpuFamily *gpu_family(const char *name)
+{
+    static _Thread_local char last_name[64];
+    static _Thread_local const GpuFamily *last;
+
+    if (last == NULL || strcmp(name, last_name) != 0) {
+        const gboolean is_whole = g_strlcpy(last_name, name, sizeof last_name) < sizeof last_name;
+
+        last = find_family(name);
+        if (!is_whole)
+            last_name[0] = '\0'; /* too long to be known again */
+    }
+    return last;
 }
 
 static guint64 ceil_divide(guint64 a, guint64 b)

@@ -235,15 +235,29 @@ static gboolean advance(Clocks *clocks, guint now)
 
 /* ---- timetables ---- */
 
-static gint by_time(gconstpointer a, gconstpointer b)
+static gint by_time(const TimedTransfer *left, const TimedTransfer *right)
 {
-    const TimedTransfer *left = a, *right = b;
-
     if (left->time != right->time)
         return left->time < right->time ? -1 : 1;
     if (left->transfer.gradient != right->transfer.gradient)
         return left->transfer.gradient ? 1 : -1;
     return (gint)right->transfer.send - (gint)left->transfer.send;
+}
+
+/* By insertion: they come in the order in which what they wait for starts, so few are far from
+ * their places. */
+static void sort_transfers(GArray *transfers)
+{
+    TimedTransfer *all = &g_array_index(transfers, TimedTransfer, 0);
+
+    for (guint i = 1; i < transfers->len; i++) {
+        const TimedTransfer one = all[i];
+        guint at = i;
+
+        for (; at > 0 && by_time(&all[at - 1], &one) > 0; at--)
+            all[at] = all[at - 1];
+        all[at] = one;
+    }
 }
 
 /* All transfers from @first on that are ready at the same time. */
@@ -282,7 +296,7 @@ static void fill_timetable(Timetable *table, const Stage *stage)
     table->actions = g_array_sized_new(FALSE, FALSE, sizeof(Action),
                                        stage->actions->len + stage->transfers->len);
     table->transfers = g_array_sized_new(FALSE, FALSE, sizeof(Transfer), stage->transfers->len);
-    g_array_sort(stage->transfers, by_time);
+    sort_transfers(stage->transfers);
     for (guint a = 0; a < stage->actions->len; a++) {
         const Timed *timed = &g_array_index(stage->actions, Timed, a);
         const Action action = {.kind = timed->kind,

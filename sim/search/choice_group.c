@@ -7,17 +7,65 @@
 
 /* ---- into groups ---- */
 
+enum { LAST_CHOICE = G_MAXUINT };
+
+static guint key_hash(gconstpointer data)
+{
+    const GroupKey *key = data;
+    guint32 part[sizeof *key / sizeof(guint32)];
+    guint64 hash = 0;
+
+    memcpy(part, key, sizeof part);
+    for (guint i = 0; i < G_N_ELEMENTS(part); i++)
+        hash = (hash ^ part[i]) * G_GUINT64_CONSTANT(0x9e3779b97f4a7c15);
+    return (guint)(hash >> 32);
+}
+
+static gboolean key_equal(gconstpointer a, gconstpointer b)
+{
+    return memcmp(a, b, sizeof(GroupKey)) == 0;
+}
+
+/* The choices of one key, a list in the order of enumeration. */
+typedef struct {
+    const GroupKey *key;
+    guint first, last;
+} KeyChoices;
+
 /* Fewer sequences come first: what does not fit of them does not of more (stage_add_fewer()). */
 static gint by_key(gconstpointer a, gconstpointer b)
 {
-    const LegalChoice *left = a, *right = b;
-    const gint order = memcmp(&left->key, &right->key, sizeof left->key);
+    const GroupKey *left = ((const KeyChoices *)a)->key, *right = ((const KeyChoices *)b)->key;
 
-    if (left->key.micro_batch != right->key.micro_batch)
-        return left->key.micro_batch < right->key.micro_batch ? -1 : 1;
-    if (order != 0)
-        return order;
-    return left->member.order < right->member.order ? -1 : 1;
+    if (left->micro_batch != right->micro_batch)
+        return left->micro_batch < right->micro_batch ? -1 : 1;
+    return memcmp(left, right, sizeof *left);
+}
+
+/* KeyChoices of @choices, in their order; @next (array of as many): the list. */
+static GArray *list_by_key(const GArray *choices, guint *next)
+{
+    GArray *lists = g_array_new(FALSE, FALSE, sizeof(KeyChoices));
+    g_autoptr(GHashTable) numbers = g_hash_table_new(key_hash, key_equal); /* from 1 */
+
+    for (guint i = 0; i < choices->len; i++) {
+        const GroupKey *key = &g_array_index(choices, LegalChoice, i).key;
+        const guint number = GPOINTER_TO_UINT(g_hash_table_lookup(numbers, key));
+
+        next[i] = LAST_CHOICE;
+        if (number == 0) {
+            const KeyChoices list = {key, i, i};
+
+            g_array_append_val(lists, list);
+            g_hash_table_insert(numbers, (gpointer)key, GUINT_TO_POINTER(lists->len));
+            continue;
+        }
+        KeyChoices *list = &g_array_index(lists, KeyChoices, number - 1);
+        next[list->last] = i;
+        list->last = i;
+    }
+    g_array_sort(lists, by_key);
+    return lists;
 }
 
 static Candidate candidate_of(const Candidate *common, const GroupKey *key)
@@ -94,54 +142,53 @@ static void add_group(Candidates *found, const SearchRequest *request, Summarise
         note_too_large(found, group);
 }
 
-/* The choices from @first on that have its key; returns how many. */
-static guint add_run(Candidates *found, const Candidate *common, const LegalChoice *choices,
-                     guint num, ChoiceGroup *group)
+static ChoiceGroup take_choices(Candidates *found, const Candidate *common, const GArray *choices,
+                                const KeyChoices *list, const guint *next)
 {
-    const Member *widest = &choices[0].member;
-    guint i = 0;
+    const LegalChoice *all = &g_array_index(choices, LegalChoice, 0);
+    const Member *widest = &all[list->first].member;
+    ChoiceGroup group = {.first = found->members->len};
 
-    *group = (ChoiceGroup){.first = found->members->len};
-    for (; i < num && memcmp(&choices[i].key, &choices[0].key, sizeof choices[0].key) == 0; i++) {
-        if (choices[i].member.dp_shard > widest->dp_shard)
-            widest = &choices[i].member;
-        g_array_append_val(found->members, choices[i].member);
+    for (guint i = list->first; i != LAST_CHOICE; i = next[i]) {
+        if (all[i].member.dp_shard > widest->dp_shard)
+            widest = &all[i].member;
+        g_array_append_val(found->members, all[i].member);
     }
-    const Candidate candidate = candidate_of(common, &choices[0].key);
-    group->least = candidate_with(&candidate, widest);
-    group->least.order = choices[0].member.order;
-    group->num = i;
-    return i;
+    const Candidate candidate = candidate_of(common, list->key);
+    group.least = candidate_with(&candidate, widest);
+    group.least.order = all[list->first].member.order;
+    group.num = found->members->len - group.first;
+    return group;
 }
 
-/* Whether @group is @none but for what it computes again. */
-static gboolean goes_with(const ChoiceGroup *group, const ChoiceGroup *none,
-                          const LegalChoice *choices)
+/* Whether @key is @none but for what is computed again. */
+static gboolean goes_with(const GroupKey *key, const GroupKey *none)
 {
-    const GroupKey *key = &choices[group->first].key;
     GroupKey without = *key;
 
     without.recompute = RECOMPUTE_NONE;
-    return key->recompute != RECOMPUTE_NONE &&
-           memcmp(&without, &choices[none->first].key, sizeof without) == 0;
+    return key->recompute != RECOMPUTE_NONE && key_equal(&without, none);
 }
 
 void groups_add(Candidates *found, const SearchRequest *request, Summariser *summariser,
-                const Candidate *common, GArray *choices)
+                const Candidate *common, const GArray *choices)
 {
-    const LegalChoice *sorted = &g_array_index(choices, LegalChoice, 0);
+    g_autofree guint *next = g_new(guint, choices->len);
+    g_autoptr(GArray) lists = list_by_key(choices, next);
+    const GroupKey *none_key = NULL;
     ChoiceGroup none = {.num = 0};
 
-    g_array_sort(choices, by_key);
-    for (guint i = 0; i < choices->len;) {
-        ChoiceGroup group;
-
-        i += add_run(found, common, &sorted[i], choices->len - i, &group);
+    for (guint i = 0; i < lists->len; i++) {
+        const KeyChoices *list = &g_array_index(lists, KeyChoices, i);
+        ChoiceGroup group = take_choices(found, common, choices, list, next);
         const gboolean fits =
-            none.num > 0 && goes_with(&group, &none, sorted) && candidates_fit(found, &none);
+            none_key != NULL && goes_with(list->key, none_key) && candidates_fit(found, &none);
+
         add_group(found, request, summariser, fits ? &none : NULL, &group);
-        if (group.least.recompute == RECOMPUTE_NONE)
+        if (group.least.recompute == RECOMPUTE_NONE) {
             none = group;
+            none_key = list->key;
+        }
         if (group.least.recompute == RECOMPUTE_NONE || !offers_partly(request))
             continue;
         group.least.partly = TRUE;

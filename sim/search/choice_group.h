@@ -23,10 +23,10 @@ typedef struct {
     Member member;
 } LegalChoice;
 
-/* Sorts @choices, which are alike in all that @common says, into groups of @found; with the bounds
- * of each. */
+/* Makes groups of @found, with the bounds of each, of @choices (LegalChoice, in the order of
+ * enumeration), which are alike in all that @common says. */
 void groups_add(Candidates *found, const SearchRequest *request, Summariser *summariser,
-                const Candidate *common, GArray *choices);
+                const Candidate *common, const GArray *choices);
 
 /* A summariser for each worker of parallel_run() on so many items. */
 void candidates_add_summarisers(Candidates *candidates, guint num);
