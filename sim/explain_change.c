@@ -52,8 +52,7 @@ static gboolean split_backward(Plan *plan)
     return TRUE;
 }
 
-/* Of all layers. */
-static gboolean recompute(Plan *plan, Recompute what)
+gboolean change_recompute(Plan *plan, Recompute what)
 {
     if (plan->schedule.recompute == what && !schedule_has_rest(&plan->schedule))
         return FALSE;
@@ -63,17 +62,17 @@ static gboolean recompute(Plan *plan, Recompute what)
 
 static gboolean recompute_less(Plan *plan)
 {
-    return recompute(plan, RECOMPUTE_NONE);
+    return change_recompute(plan, RECOMPUTE_NONE);
 }
 
 static gboolean recompute_attention(Plan *plan)
 {
-    return recompute(plan, RECOMPUTE_SELECTIVE);
+    return change_recompute(plan, RECOMPUTE_SELECTIVE);
 }
 
 static gboolean recompute_all(Plan *plan)
 {
-    return recompute(plan, RECOMPUTE_FULL);
+    return change_recompute(plan, RECOMPUTE_FULL);
 }
 
 /* Kept whole from forward to backward, or not. */

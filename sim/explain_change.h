@@ -15,7 +15,8 @@ typedef struct {
 } Change;
 
 gboolean change_halve_micro_batch(Plan *plan);
-gboolean change_gather_twice(Plan *plan); /* full_shard */
+gboolean change_gather_twice(Plan *plan);              /* full_shard */
+gboolean change_recompute(Plan *plan, Recompute what); /* of all layers */
 
 /* The plan with that change, not priced; NULL where it is none, or illegal. */
 Plan *change_apply(const Change *change, const Plan *plan);

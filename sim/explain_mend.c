@@ -77,12 +77,13 @@ static gboolean recompute_some_layers(Plan *plan)
     return recompute_some(plan, RECOMPUTE_FULL);
 }
 
+/* Of layers that all compute more again already it is no mend. */
 static gboolean recompute_all(Plan *plan, Recompute recompute)
 {
-    if (plan->schedule.recompute >= recompute && !schedule_has_rest(&plan->schedule))
-        return FALSE;
-    plan_set_recompute(plan, recompute, NULL, 0);
-    return TRUE;
+    const Schedule *schedule = &plan->schedule;
+
+    return (schedule->recompute <= recompute || schedule_has_rest(schedule)) &&
+           change_recompute(plan, recompute);
 }
 
 static gboolean recompute_all_attention(Plan *plan)

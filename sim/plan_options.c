@@ -85,8 +85,7 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
          "Plans listed (default 10)", "K"},
         {"sort", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_STRING, &o->sort,
          "time (default), memory, pareto (none is both faster and smaller), or cost: without "
-         "--gpus "
-         "on a half, a quarter, ... of the cluster too",
+         "--gpus on a half, a quarter, ... of the cluster too",
          "KEY"},
         {"db", 0, estimate ? G_OPTION_FLAG_HIDDEN : 0, G_OPTION_ARG_FILENAME, &o->db,
          "Record the ranked plans in this store", "FILE"},
