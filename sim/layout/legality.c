@@ -470,6 +470,21 @@ static guint64 most_in_flight(const Choice *choice)
     return MIN(passes, (guint64)pp * (2 + schedule_virtual_stages(choice->schedule)));
 }
 
+/* With gpipe all micro-batches are under way at once: fewer of them help. */
+static Verdict refuse_in_flight(const Choice *choice, char **reason)
+{
+    const Schedule *schedule = choice->schedule;
+    g_autofree char *allowed =
+        schedule->kind == SCHEDULE_GPIPE
+            ? g_strdup_printf("; allowed: %u micro-batches, or 1f1b, which has fewer under way",
+                              G_MAXUINT16 / (choice->model->layers + 1))
+            : g_strdup("");
+
+    return refuse(reason, VERDICT_LIMIT,
+                  "schedule %s with %u micro-batches: at most %u activations of blocks at a time%s",
+                  schedule_name(schedule->kind), schedule->micro_batches, G_MAXUINT16, allowed);
+}
+
 static Verdict check_limits(const Choice *choice, char **reason)
 {
     const guint64 tokens = (guint64)choice->schedule->micro_batch * choice->workload->seq_len;
@@ -481,19 +496,8 @@ static Verdict check_limits(const Choice *choice, char **reason)
         return refuse(reason, VERDICT_LIMIT,
                       "micro-batch %u x seq_len %u: fewer than 2^%d tokens at a time",
                       choice->schedule->micro_batch, choice->workload->seq_len, MAX_TOKENS_LOG2);
-    if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16 &&
-        choice->schedule->kind == SCHEDULE_GPIPE)
-        return refuse(reason, VERDICT_LIMIT,
-                      "schedule gpipe with %u micro-batches: at most %u activations of blocks at a "
-                      "time; allowed: %u micro-batches, or 1f1b, which has fewer under way",
-                      choice->schedule->micro_batches, G_MAXUINT16,
-                      G_MAXUINT16 / (choice->model->layers + 1));
     if (most_in_flight(choice) * (choice->model->layers + 1) > G_MAXUINT16)
-        return refuse(reason, VERDICT_LIMIT,
-                      "schedule %s with %u micro-batches: at most %u activations of blocks at a "
-                      "time",
-                      schedule_name(choice->schedule->kind), choice->schedule->micro_batches,
-                      G_MAXUINT16);
+        return refuse_in_flight(choice, reason);
     if (choice->sharding->live_units > 1024)
         return refuse(reason, VERDICT_LIMIT, "live_units = %u: at most 1024",
                       choice->sharding->live_units);
