@@ -83,7 +83,7 @@ static gint64 try_graphs(const TrainTest *test)
     for (guint i = 0; i < G_N_ELEMENTS(train_layouts); i++) {
         const TrainLayout *of = &train_layouts[i];
 
-        if (of->ranks == test->ranks && of->as_graph)
+        if (train_layout_is_wanted(test, of) && of->as_graph)
             failed += graphs_change_no_bit(test, of) ? 0 : 1;
     }
     return failed;

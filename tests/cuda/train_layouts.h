@@ -194,15 +194,21 @@ static inline gboolean trains_as_the_cpu(const TrainTest *test, const TrainLayou
     return train_losses_are_near(test, of, run, want) && ok;
 }
 
-/* Of this job's size; how many fail, on this rank.  LAYOUT in the environment: that one alone. */
-static inline gint64 train_all_layouts(const TrainTest *test)
+/* Of this job's size.  LAYOUT in the environment: that one alone. */
+static inline gboolean train_layout_is_wanted(const TrainTest *test, const TrainLayout *of)
 {
     const char *only = g_getenv("LAYOUT");
+
+    return of->ranks == test->ranks && (only == NULL || strcmp(only, of->name) == 0);
+}
+
+/* How many fail, on this rank. */
+static inline gint64 train_all_layouts(const TrainTest *test)
+{
     gint64 failed = 0;
 
     for (guint i = 0; i < G_N_ELEMENTS(train_layouts); i++)
-        if (train_layouts[i].ranks == test->ranks &&
-            (only == NULL || strcmp(only, train_layouts[i].name) == 0))
+        if (train_layout_is_wanted(test, &train_layouts[i]))
             failed += trains_as_the_cpu(test, &train_layouts[i]) ? 0 : 1;
     return failed;
 }
