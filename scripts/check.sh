@@ -18,8 +18,8 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}quarantine_size_mb=32
 no_leaks=(env "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0")
 mpirun=(mpirun --allow-run-as-root --oversubscribe --bind-to none)
-# Several tests share the cores, so a rank that waits must not keep one.
-export OMPI_MCA_mpi_yield_when_idle=1
+# Several tests share the cores, so a rank or a thread that waits must not keep one.
+export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
 # For the same reason Check's 4 s for a test that states no limit are too few.
 export CK_DEFAULT_TIMEOUT=60
 
