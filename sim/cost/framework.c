@@ -135,17 +135,17 @@
 #define NANOTRON                                                                                   \
     WHOLE_LOGITS, DRIVER, .attention = ATTENTION_FLASH_2, .gather_exposed = 1,                     \
                           .reduce_exposed = 1, .splits_messages = TRUE, .logit_held_bytes = 8,     \
-                          .whole_bytes = 4, .transient_share = 0.1,                                \
+                          .whole_bytes = 4, .transient_share = 0.07,                               \
                           .saved = {.hidden = 4, .ffn = 4}
 
 /* Whole residual streams in bf16 beside the program's.  Gathers write to two that stay
- * (parallel/utils.py, MemoryBuffer), a block's two reductions read two more. */
-#define GATHER_BUFFERS(n) .gather_bytes = 2.0 * (n)
+ * (parallel/utils.py, MemoryBuffer), a reduction reads one more. */
+#define GATHER_BUFFERS .gather_bytes = 2.0 * 3
 
 /* The host may be as many kernels ahead of the device as CUDA's queue takes, about 1,000, and what
  * a reduction reads is free only when the device has passed it (ProcessGroupNCCL's record_stream):
- * at some 20 kernels a reduction up to 50 such buffers are held.  Runs held 0 to 50: half. */
-#define HELD_BUFFERS 24
+ * at some 20 kernels a reduction up to 50 such buffers are held. */
+#define QUEUED_REDUCTIONS .queued_reductions = 50
 
 static const Framework frameworks[] = {
     {
@@ -486,13 +486,14 @@ static const Framework frameworks[] = {
         .name = "nanotron",
         .reading = "nanotron: FlashAttention-2, fp32 gradients beside bf16 ones and a copy of them",
         NANOTRON,
-        GATHER_BUFFERS(4 + HELD_BUFFERS),
+        GATHER_BUFFERS,
+        QUEUED_REDUCTIONS,
     },
     {
         .name = "nanotron-waits",
         .reading = "the same where the host is not ahead of the device: no buffers are held",
         NANOTRON,
-        GATHER_BUFFERS(4),
+        GATHER_BUFFERS,
     },
     {
         .name = "jax",
