@@ -178,15 +178,35 @@ static double reductions_ahead(const Framework *framework, const Program *progra
     return CLAMP(2 * (copies - 2.0 * count_blocks(program)), 0, most);
 }
 
+static double cached_state(const Framework *framework, const Program *program)
+{
+    double bytes = 0;
+
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+
+        bytes += framework->cached_bytes * unit->count * (double)unit->map->shard_elements;
+    }
+    return bytes;
+}
+
+/* As much of @bytes as there is room for. */
+static void add_within(MemoryUse *use, MemoryTerm term, double bytes, guint64 limit_bytes)
+{
+    const guint64 room = limit_bytes - MIN(use->total, limit_bytes);
+    const guint64 added = MIN((guint64)bytes, room);
+
+    use->term[term] += added;
+    use->total += added;
+}
+
 void framework_add_held(const Framework *framework, const Program *program, guint64 limit_bytes,
                         MemoryUse *use)
 {
     const Tensor *whole = find_tensor(program, "partial"); /* none without a tp group */
+    const double read =
+        whole == NULL ? 0 : reductions_ahead(framework, program) * (double)tensor_copy_bytes(whole);
 
-    if (whole == NULL || use->total >= limit_bytes)
-        return;
-    const double bytes = reductions_ahead(framework, program) * (double)tensor_copy_bytes(whole);
-    const guint64 held = MIN((guint64)bytes, limit_bytes - use->total);
-    use->term[TERM_COMMUNICATION] += held;
-    use->total += held;
+    add_within(use, TERM_COMMUNICATION, read, limit_bytes);
+    add_within(use, TERM_GRADIENTS, cached_state(framework, program), limit_bytes);
 }

@@ -135,7 +135,11 @@ static const Framework frameworks[] = {
         .gather_exposed = 1,
         .reduce_exposed = 0.15,
         .broadcast_s = 2.5e-3,
-        .shard_bytes = 6, /* a step's flat gradients, 2 B, and in fp32 (hybrid_zero_optim.py) */
+        /* a step's gradients in fp32; its square roots and what is divided by, in fp32, as
+         * torch.optim.AdamW takes the one flat tensor of all parameters at once.  Gradients in 16
+         * bits, and flat ones, are free by then (hybrid_zero_optim.py, _step) */
+        .shard_bytes = 10,
+        .cached_bytes = 4,
         /* and two buckets of 512 Mi gradients, one in flight (reduce_bucket_size) */
         .process_bytes = 3.5e9 + 2 * 2.0 * 512 * 1024 * 1024,
         .logit_held_bytes = 6,

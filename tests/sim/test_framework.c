@@ -331,6 +331,8 @@ START_TEST(state_of_a_framework_is_bytes_a_parameter)
     ck_assert_uint_eq(more.memory_total - own.memory_total, 2 * parameters + 8 * parameters / 8);
     ck_assert_uint_eq(more.memory_bytes[TERM_GRADIENTS] - own.memory_bytes[TERM_GRADIENTS],
                       more.memory_total - own.memory_total);
+    keeps.cached_bytes = 16;
+    ck_assert_uint_eq(priced_for(&keeps).memory_total - more.memory_total, 16 * parameters / 8);
 }
 END_TEST
 
@@ -513,10 +515,11 @@ START_TEST(passes_that_await_nothing_hold_what_their_reductions_read)
 }
 END_TEST
 
-/* An allocator awaits the device before it gives up. */
+/* An allocator gives up only when it has awaited the device and emptied its cache. */
 START_TEST(what_is_held_leaves_room)
 {
     const Framework *holds = framework_from_name("nanotron");
+    const Framework caches = {.cached_bytes = 4};
     g_autofree char *text = staged_row(0);
     g_autofree char *reason = NULL;
     double share;
@@ -529,6 +532,9 @@ START_TEST(what_is_held_leaves_room)
     ck_assert_uint_eq(little.term[TERM_COMMUNICATION], 50);
     framework_add_held(holds, set->classes[0], 90, &much);
     ck_assert_uint_eq(much.total, 100);
+    framework_add_held(&caches, set->classes[0], 120, &much);
+    ck_assert_uint_eq(much.total, 120);
+    ck_assert_uint_eq(much.term[TERM_GRADIENTS], 20);
 }
 END_TEST
 
