@@ -17,6 +17,12 @@
  */
 #define EAGER_LOSS .logit_held_bytes = 12, .logit_split_bytes = 16
 
+/* bf16 logits and their gradient: one kernel has it in registers. */
+#define COMPILED_LOSS .logit_held_bytes = 4
+
+/* Products of rows with a scale each are not cuBLAS's. */
+#define ROWWISE .fp8_more = 0.6
+
 /* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
  * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
  * product with the gate (models/llama.py).  bf16 gradients of the whole backward pass, and as much
@@ -56,7 +62,7 @@ static const Framework frameworks[] = {
         .reading = "the same, fp8 with a scale for each row: its products are not cuBLAS's",
         TORCHTITAN,
         EAGER_LOSS,
-        .fp8_more = 0.6,
+        ROWWISE,
     },
     {
         .name = "torchtitan-eager",
@@ -77,7 +83,14 @@ static const Framework frameworks[] = {
         .name = "torchtitan-2025",
         .reading = "the same since April 2025: the loss is compiled too",
         TORCHTITAN,
-        .logit_held_bytes = 4, /* bf16 logits and their gradient: one kernel has it in registers */
+        COMPILED_LOSS,
+    },
+    {
+        .name = "torchtitan-2025-rowwise",
+        .reading = "the same, fp8 with a scale for each row",
+        TORCHTITAN,
+        COMPILED_LOSS,
+        ROWWISE,
     },
     {
         .name = "torchtitan-2026",

@@ -89,6 +89,7 @@ static const struct {
     {"TorchTitan", "Llama 3 8B", "torch.compile", "", "torchtitan"},
     {"torchtitan of 2025-03", "Llama 3 8B", "torch.compile", "", "torchtitan"},
     {"torchtitan of 2025-04", "Llama 3 8B", "torch.compile", "", "torchtitan-2025"},
+    {"torchtitan of 2025-04", "Llama 3 8B", "rowwise", "", "torchtitan-2025-rowwise"},
     {"torchtitan FSDP2", "Llama 3 8B", "PyTorch 20260415", "", "torchtitan-2026"},
     {"torchtitan FSDP2", "Llama 3 8B", "torch.compile", "@a202506b", "torchtitan"},
     {"torchtitan FSDP2", "Llama 2 13B", "", "docs/performance.md", "torchtitan-eager-norm"},
