@@ -77,12 +77,19 @@
                                    .transient_share = 0.07, MEGATRON_SCORES
 
 /* Where stages have several chunks, messages are sent beside their work, by default since October
- * 2023 (Megatron-LM, overlap_p2p_comm); how much of them as of NeMo's: assumed. */
-#define MEGATRON_CORE                                                                              \
+ * 2023 (Megatron-LM, overlap_p2p_comm); how much of them as of NeMo's: assumed.
+ * Holds so many bytes for each logit. */
+#define MEGATRON_CORE_HOLDS(bytes)                                                                 \
     WHOLE_LOGITS, DRIVER, MEGATRON_EXPERTS, .recomputes_all = TRUE, .keeps_fp8_weights = TRUE,     \
                                             .pipeline_hidden = 0.7, .gather_exposed = 0.15,        \
                                             .reduce_exposed = 0.15, .splits_messages = TRUE,       \
-                                            .logit_held_bytes = 6, .transient_share = 0.07
+                                            .logit_held_bytes = (bytes), .transient_share = 0.07
+#define MEGATRON_CORE MEGATRON_CORE_HOLDS(6)
+
+/* The fused loss is compiled: its exponentials are a new tensor beside the fp32 logits, which its
+ * caller keeps (fused_cross_entropy.py; golden values of two runs that differ in it: 4 bytes a
+ * logit). */
+#define FUSED_LOSS MEGATRON_CORE_HOLDS(10)
 
 /* Megatron-Core whose traffic of tp and pp is hidden but for 0.3; keeps so many bytes for each
  * value of the residual stream. */
@@ -115,6 +122,13 @@ static const Framework frameworks[] = {
         DROPOUT,
         .attention = ATTENTION_FUSED_MASK,
         MEGATRON_SCORES,
+    },
+    {
+        .name = "megatron-fused-loss",
+        .reading = "the same with cuDNN's attention and --cross-entropy-loss-fusion",
+        FUSED_LOSS,
+        .attention = ATTENTION_CUDNN,
+        .saved = {.hidden = 4, .ffn = 2},
     },
     {
         .name = "megatron-norm-act",
