@@ -155,16 +155,12 @@ static gboolean splits_tokens(const Record *record, const Usage *usage)
 
 /* ---- framework ---- */
 
-/* Where no micro-batch begins after another's backward pass, the device has caught up at the peak.
- * Beside that parts of the playbook's sweep hold nothing, on which no column has a word but the
- * layout: two stages, and stages with tp 32 (a block takes 0.1 s and more there, whatever its size)
- * or on more than 256 GPUs.  Its script, scaling_benchmarks.py, ran two stages apart, and what has
- * stages again after a change. */
+/* Parts of the playbook's sweep are of code that awaits each message by polling, on which no column
+ * has a word but the layout: stages with tp 32 or on more than 256 GPUs.  Its script,
+ * scaling_benchmarks.py, ran again what has stages after that change. */
 static gboolean host_waits(const Plan *plan, guint gpus)
 {
-    const guint pp = plan->layout.size[AXIS_PP], tp = plan->layout.size[AXIS_TP];
-
-    return plan->schedule.micro_batches <= pp || pp == 2 || (pp > 1 && (tp >= 32 || gpus > 256));
+    return plan->layout.size[AXIS_PP] > 1 && (plan->layout.size[AXIS_TP] >= 32 || gpus > 256);
 }
 
 static const char *framework_of(const Usage *usage, const Plan *plan, guint gpus)

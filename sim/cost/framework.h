@@ -76,7 +76,11 @@ typedef struct Framework {
     double transient_share;   /* buffers that come and go, of all that is not state */
     double gather_bytes;      /* of buffers that stay, for the collectives of a tp group, for each
                                  value of a micro-batch's residual stream */
+    guint queued_reductions;  /* of a tp group, that the device's queue takes: what they read is
+                                 held until the device has passed them; 0: the host waits */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
+    double cached_bytes; /* of a parameter that a rank updates: free within a step, but taken from
+                            the device while there is room */
     gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,
                                 between which tokens are split */
     SavedBytes saved;

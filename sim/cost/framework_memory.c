@@ -149,3 +149,64 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     use->term[TERM_WORKSPACE] += transient;
     use->total += transient;
 }
+
+static guint count_blocks(const Program *program)
+{
+    guint count = 0;
+
+    for (guint u = 0; u < program->units->len; u++)
+        if (program_unit(program, u)->kind == UNIT_BLOCK)
+            count += program_unit(program, u)->count;
+    return count;
+}
+
+/* Reductions of a tp group that the host is ahead of the device by, two a block and pass.  Without
+ * stages as many as the queue takes, or none where the host is the slower one: half.  A stage
+ * begins with forward passes that await nothing: the device goes on to the second when the next
+ * stage has taken what the first gave, and the last one is followed by a gradient that is awaited.
+ * So of the micro-batches that have blocks alive all but two are ahead. */
+static double reductions_ahead(const Framework *framework, const Program *program)
+{
+    const Tensor *saved = find_tensor(program, "q");
+    const double most = framework->queued_reductions;
+
+    if (program_purpose_ranks(program, "pp") == 1)
+        return most / 2;
+    if (saved == NULL)
+        return 0;
+    const double copies = tensor_num_copies(program, saved);
+    return CLAMP(2 * (copies - 2.0 * count_blocks(program)), 0, most);
+}
+
+static double cached_state(const Framework *framework, const Program *program)
+{
+    double bytes = 0;
+
+    for (guint u = 0; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+
+        bytes += framework->cached_bytes * unit->count * (double)unit->map->shard_elements;
+    }
+    return bytes;
+}
+
+/* As much of @bytes as there is room for. */
+static void add_within(MemoryUse *use, MemoryTerm term, double bytes, guint64 limit_bytes)
+{
+    const guint64 room = limit_bytes - MIN(use->total, limit_bytes);
+    const guint64 added = MIN((guint64)bytes, room);
+
+    use->term[term] += added;
+    use->total += added;
+}
+
+void framework_add_held(const Framework *framework, const Program *program, guint64 limit_bytes,
+                        MemoryUse *use)
+{
+    const Tensor *whole = find_tensor(program, "partial"); /* none without a tp group */
+    const double read =
+        whole == NULL ? 0 : reductions_ahead(framework, program) * (double)tensor_copy_bytes(whole);
+
+    add_within(use, TERM_COMMUNICATION, read, limit_bytes);
+    add_within(use, TERM_GRADIENTS, cached_state(framework, program), limit_bytes);
+}

@@ -17,3 +17,9 @@ double framework_unit_bytes(const Framework *framework, const UnitMap *map);
 
 /* State and buffers that no tensor of the program stands for, of a placed one's memory. */
 void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use);
+
+/* And what is given back when memory runs out, as far as there is room within @limit_bytes: what
+ * collectives have read that the device has not passed yet, what an allocator has in its cache
+ * (PyTorch's CUDACachingAllocator.cpp, release_cached_blocks: it awaits the device, and frees). */
+void framework_add_held(const Framework *framework, const Program *program, guint64 limit_bytes,
+                        MemoryUse *use);

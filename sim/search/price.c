@@ -181,8 +181,10 @@ static MemoryUse rank_memory(const Plan *plan, const Program *program)
 {
     MemoryUse use = program_memory(program);
 
-    if (is_foreign(plan))
+    if (is_foreign(plan)) {
         framework_add_memory(plan->framework, program, &use);
+        framework_add_held(plan->framework, program, plan_floor_limit(plan), &use);
+    }
     return use;
 }
 
