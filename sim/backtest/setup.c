@@ -104,26 +104,38 @@ static Recompute recompute_of(const Record *record, const Usage *usage, const Mo
                                                                            : RECOMPUTE_NONE;
 }
 
-/* Stages take blocks until they have their part of all parameters but the embedding's; what is
- * left, and the head, is the last one's (nanotron, pipeline_parallel: cost of blocks). */
-static void balance_head(Plan *plan)
+/* Parts of the playbook's sweep are of code that awaits each message by polling (nanotron 67c5ebb6,
+ * 27 December 2024), on which no column has a word.  Its script, scaling_benchmarks.py, has the model
+ * of 80 blocks alone, and those before have it not; it ran again what had stages before that change:
+ * so it is with tp 32 and on more than 256 GPUs. */
+static gboolean host_waits(const Plan *plan, guint gpus)
+{
+    return plan->layout.size[AXIS_PP] > 1 &&
+           (plan->layout.size[AXIS_TP] >= 32 || gpus > 256 || plan->model->layers == 80);
+}
+
+/* Stages take blocks until what was taken costs more than their part of all blocks and the head; the
+ * one that does so is still theirs (nanotron, models/base.py: build_model(), and models/llama.py:
+ * get_block_compute_costs()).  In a tie that is one more, as its code of December 2024 says and runs
+ * of that code show; in older ones the stage ends there.  Left out: stages that are left without
+ * any block, which have one here. */
+static void balance_head(gboolean ties_take_more, Plan *plan)
 {
     const Model *model = plan->model;
-    g_autoptr(GArray) params = model_unit_params(model, UNIT_BLOCK);
     const guint pp = plan->layout.size[AXIS_PP];
-    double block = 0;
-    guint left = model->layers;
+    const guint64 block = 4ul * model->heads * model->head_dim + 3ul * model->ffn;
+    const guint64 all = model->layers * block + model->vocab;
+    guint taken = 0;
 
-    for (guint i = 0; i < params->len; i++) {
-        const ParamShape *shape = &g_array_index(params, ParamShape, i);
-        block += (double)shape->rows * (double)shape->cols;
-    }
-    const double head = (double)model->vocab * model->hidden / block;
-    const guint most = (guint)ceil((model->layers + head) / pp);
     plan->chunk_layers = g_new0(guint16, pp);
     for (guint s = 0; s < pp; s++) {
-        plan->chunk_layers[s] = (guint16)(s + 1 == pp ? left : MIN(most, left - (pp - 1 - s)));
-        left -= plan->chunk_layers[s];
+        const guint64 part = (s + 1) * all - (ties_take_more ? 0 : 1);
+        const guint upto = (guint)(part / (pp * block)) + 1;
+        const guint most = model->layers - (pp - 1 - s);
+        const guint end = s + 1 == pp ? model->layers : CLAMP(upto, taken + 1, most);
+
+        plan->chunk_layers[s] = (guint16)(end - taken);
+        taken = end;
     }
     plan->schedule.chunk_layers = plan->chunk_layers;
 }
@@ -142,7 +154,7 @@ static void set_schedule(const Record *record, const Usage *usage, guint dp, Pla
     };
     plan->workload.global_batch = dp * record->micro_batch * plan->schedule.micro_batches;
     if (usage->balances_head && record->pp > 1 && record->pp <= plan->model->layers)
-        balance_head(plan);
+        balance_head(host_waits(plan, record->gpus), plan);
 }
 
 static gboolean splits_tokens(const Record *record, const Usage *usage)
@@ -154,14 +166,6 @@ static gboolean splits_tokens(const Record *record, const Usage *usage)
 }
 
 /* ---- framework ---- */
-
-/* Parts of the playbook's sweep are of code that awaits each message by polling, on which no column
- * has a word but the layout: stages with tp 32 or on more than 256 GPUs.  Its script,
- * scaling_benchmarks.py, ran again what has stages after that change. */
-static gboolean host_waits(const Plan *plan, guint gpus)
-{
-    return plan->layout.size[AXIS_PP] > 1 && (plan->layout.size[AXIS_TP] >= 32 || gpus > 256);
-}
 
 static const char *framework_of(const Usage *usage, const Plan *plan, guint gpus)
 {
