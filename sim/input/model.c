@@ -15,7 +15,8 @@ void model_free(Model *model)
     g_free(model->name);
     g_free(model->model_type);
     g_free(model->config_text);
-    g_free(model->parts);
+    g_free(model->kinds);
+    g_free(model->kind_of);
     g_free(model);
 }
 
@@ -173,10 +174,10 @@ static guint num_attention_blocks(const Model *model)
 {
     guint count = 0;
 
-    if (model->parts == NULL)
+    if (model->num_kinds == 0)
         return model->layers;
     for (guint i = 0; i < model->layers; i++)
-        count += model->parts[i].attention ? 1 : 0;
+        count += model->kinds[model_block_kind(model, i)].attention ? 1 : 0;
     return count;
 }
 

@@ -57,7 +57,7 @@ static void append_odd_norms(GString *list, const Model *model)
 /* Blocks of more kinds than without and with experts. */
 static void append_mixed_blocks(GString *list, const Model *model)
 {
-    if (model->parts == NULL)
+    if (model->num_kinds == 0)
         return;
     append(list, "blocks that differ in more than experts");
     if (model->mamba.heads != 0)
@@ -101,7 +101,7 @@ char *model_untrainable(const Model *model)
     for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
         if ((model->features & untrained[i].feature) != 0)
             append(list, untrained[i].what);
-    for (guint i = 0; i < G_N_ELEMENTS(untrained_params); i++)
+    for (guint i = 0; model->num_kinds == 0 && i < G_N_ELEMENTS(untrained_params); i++)
         if (model_param_index(model, untrained_params[i].unit, untrained_params[i].role) >= 0)
             append(list, untrained_params[i].what);
     append_odd_norms(list, model);

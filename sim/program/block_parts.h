@@ -94,8 +94,8 @@ static inline gboolean block_has_second_input(const Builder *builder)
     return !block_is_parallel(builder) || builder->param[PARAM_POST_NORM] >= 0;
 }
 
-/* Adds those of blocks of that lot. */
-BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse);
+/* Adds those of blocks of the builder's kind and lot. */
+BlockTensors build_block_tensors(Builder *builder);
 
 /* How much of what the shared experts give a token takes, and its gradients (build_shared.c);
  * nothing where blocks have none.  @input: what their matrices read, of all tokens. */

@@ -467,9 +467,10 @@ static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit,
     return (gint)to->segment;
 }
 
-static void build_block(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
+static void build_block(Builder *builder, guint index, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
+    const Lot lot = builder->lot;
     Passes *passes = &builder->classes[index].passes[lot];
     Emit to, weights;
 
@@ -490,9 +491,10 @@ static void build_block(Builder *builder, guint index, Lot lot, const BlockTenso
     attention_half_backward(&to, &weights, tensors);
 }
 
-static void build_experts_unit(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
+static void build_experts_unit(Builder *builder, guint index, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
+    const Lot lot = builder->lot;
     Passes *passes = &builder->classes[index].passes[lot];
     Emit to, weights;
 
@@ -507,24 +509,25 @@ static void build_experts_unit(Builder *builder, guint index, Lot lot, const Blo
 
 static void build_lot(Builder *builder, Lot lot)
 {
-    const gboolean has_dense = builder->most_dense[lot] > 0;
-    const gboolean has_sparse = builder->most_sparse[lot] > 0;
-    BlockTensors dense = {0}, sparse = {0};
+    g_autofree BlockTensors *tensors = g_new0(BlockTensors, builder->num_kinds);
 
-    if (has_dense)
-        dense = build_block_tensors(builder, lot, FALSE);
-    if (has_sparse)
-        sparse = build_block_tensors(builder, lot, TRUE);
-    for (guint i = 1; i < builder->program->units->len; i++) {
-        const UnitKind kind = program_unit(builder->program, i)->kind;
-
-        if (kind == UNIT_BLOCK && has_dense)
-            build_block(builder, i, lot, &dense);
-        else if (kind == UNIT_SPARSE && has_sparse)
-            build_block(builder, i, lot, &sparse);
-        else if (kind == UNIT_EXPERTS && has_sparse)
-            build_experts_unit(builder, i, lot, &sparse);
+    for (guint k = 0; k < builder->num_kinds; k++) {
+        builder_turn_to(builder, k, lot);
+        if (builder->kinds[k].most_of[lot] > 0)
+            tensors[k] = build_block_tensors(builder);
     }
+    for (guint i = 1; i < builder->program->units->len; i++) {
+        const UnitClass *unit = program_unit(builder->program, i);
+
+        if (builder->kinds[unit->of_kind].most_of[lot] == 0)
+            continue;
+        builder_turn_to(builder, unit->of_kind, lot);
+        if (unit->kind == UNIT_EXPERTS)
+            build_experts_unit(builder, i, &tensors[unit->of_kind]);
+        else
+            build_block(builder, i, &tensors[unit->of_kind]);
+    }
+    builder_turn_to(builder, 0, LOT_FIRST);
 }
 
 void build_blocks(Builder *builder)

@@ -120,10 +120,9 @@ static guint add_mid(Builder *builder, guint saved)
     return emit_local_activation(builder, "mid", block_norms_sums(builder) ? NO_SPACE : saved);
 }
 
-BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
+BlockTensors build_block_tensors(Builder *builder)
 {
-    builder->lot = lot;
-    builder->is_sparse = is_sparse;
+    const gboolean is_sparse = model_kind_is_sparse(builder->spec->model, builder->kind);
     const guint64 hidden = builder->local.hidden;
     const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
     const gboolean all = lot_recompute(builder) == RECOMPUTE_FULL;
@@ -153,7 +152,5 @@ BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
     build_scale(builder, &tensors, saved);
     if (is_sparse)
         build_experts(builder, &tensors.experts, saved, kept);
-    builder->is_sparse = FALSE;
-    builder->lot = LOT_FIRST;
     return tensors;
 }

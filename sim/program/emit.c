@@ -4,8 +4,9 @@
 
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
-    g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "",
-                                        builder->is_sparse ? "sparse." : "", name, NULL);
+    g_autofree char *kind = builder_kind_name(builder, builder->kind);
+    g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "", kind,
+                                        *kind == '\0' ? "" : ".", name, NULL);
 
     return program_add_tensor(builder->program, full, TENSOR_ACTIVATION, dtype, space, elements);
 }
