@@ -203,7 +203,7 @@ typedef struct {
      * two: without and with experts. */
     guint num_kinds;
     BlockParts *kinds;
-    guint8 *kind_of; /* by block; NULL: all are of the first that is listed */
+    guint8 *kind_of; /* by block; NULL: all are of the first, or as @experts says */
 } Model;
 
 /* @where: a folder with config.json, that file, or a name under @models_dir.  Refuses, by name,
@@ -254,6 +254,9 @@ guint model_value_dim(const Model *model);
  * and all matrices are (out, in): tensor parallelism cuts them apart.  The number of elements is
  * the file's. */
 GArray *model_unit_params(const Model *model, UnitKind unit);
+
+/* How many elements they have. */
+guint64 model_unit_elements(const Model *model, UnitKind unit);
 
 /* Where the parameter of that role is in model_unit_params(), -1 where the model has none. */
 gint model_param_index(const Model *model, UnitKind unit, ParamRole role);

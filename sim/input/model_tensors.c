@@ -81,21 +81,10 @@ static guint64 model_dim(const Model *model, Dim dim)
     g_assert_not_reached();
 }
 
-gboolean model_is_sparse(const Model *model, guint block)
+static gboolean has_experts(const Experts *experts, guint block)
 {
-    const Experts *experts = &model->experts;
-
     return experts->count != 0 && block >= experts->first &&
            (block - experts->first) % experts->every == 0;
-}
-
-guint model_num_sparse(const Model *model)
-{
-    const Experts *experts = &model->experts;
-
-    return experts->count == 0 || experts->first >= model->layers
-               ? 0
-               : (model->layers - 1 - experts->first) / experts->every + 1;
 }
 
 guint model_num_kinds(const Model *model)
@@ -105,14 +94,33 @@ guint model_num_kinds(const Model *model)
 
 guint model_block_kind(const Model *model, guint block)
 {
-    if (model->num_kinds > 0)
-        return model->kind_of != NULL ? model->kind_of[block] : 0;
-    return model_is_sparse(model, block) ? 1 : 0;
+    if (model->kind_of != NULL)
+        return model->kind_of[block];
+    return model->num_kinds == 0 && has_experts(&model->experts, block) ? 1 : 0;
 }
 
 gboolean model_kind_is_sparse(const Model *model, guint kind)
 {
     return model->num_kinds == 0 && kind == 1;
+}
+
+gboolean model_is_sparse(const Model *model, guint block)
+{
+    return model_kind_is_sparse(model, model_block_kind(model, block));
+}
+
+guint model_num_sparse(const Model *model)
+{
+    const Experts *experts = &model->experts;
+
+    if (model->kind_of == NULL)
+        return experts->count == 0 || experts->first >= model->layers
+                   ? 0
+                   : (model->layers - 1 - experts->first) / experts->every + 1;
+    guint sparse = 0;
+    for (guint i = 0; i < model->layers; i++)
+        sparse += model_is_sparse(model, i) ? 1 : 0;
+    return sparse;
 }
 
 gboolean model_has_kind(const Model *model, guint kind)
@@ -128,6 +136,7 @@ Model model_of_kind(const Model *model, guint kind)
 {
     Model local = *model;
 
+    local.kind_of = NULL;
     if (model->num_kinds == 0) {
         local.experts.first = model_kind_is_sparse(model, kind) ? 0 : G_MAXUINT;
         local.experts.every = 1;
@@ -135,7 +144,6 @@ Model model_of_kind(const Model *model, guint kind)
     }
     local.num_kinds = 1;
     local.kinds = model->kinds + kind;
-    local.kind_of = NULL;
     local.ffn = local.kinds->ffn;
     if (local.kinds->attention)
         local.kv_heads = local.kinds->kv_heads;
@@ -507,6 +515,19 @@ GArray *model_unit_params(const Model *model, UnitKind unit)
         add_params(params, model, family->block[i], unit);
     g_array_sort(params, compare_roles);
     return params;
+}
+
+guint64 model_unit_elements(const Model *model, UnitKind unit)
+{
+    g_autoptr(GArray) params = model_unit_params(model, unit);
+    guint64 elements = 0;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *param = &g_array_index(params, ParamShape, i);
+
+        elements += param->rows * param->cols;
+    }
+    return elements;
 }
 
 gint model_param_index(const Model *model, UnitKind unit, ParamRole role)

@@ -84,11 +84,11 @@ static guint add_unit_class(Builder *builder, UnitSort sort, const char *name)
     return index;
 }
 
-static char *unit_name(const Builder *builder, UnitSort sort)
+static const char *unit_name(const Builder *builder, UnitSort sort)
 {
-    g_autofree char *kind = builder_kind_name(builder, sort.of_kind);
+    const char *kind = builder->kinds[sort.of_kind].name;
 
-    return g_strdup(sort.kind == UNIT_EXPERTS ? "experts" : *kind == '\0' ? "block" : kind);
+    return sort.kind == UNIT_EXPERTS ? "experts" : *kind == '\0' ? "block" : kind;
 }
 
 static guint block_class(Builder *builder, UnitSort sort)
@@ -105,7 +105,7 @@ static guint block_class(Builder *builder, UnitSort sort)
             return i;
         first = FALSE;
     }
-    g_autofree char *of_first = unit_name(builder, sort);
+    const char *of_first = unit_name(builder, sort);
     g_autofree char *name = first
                                 ? g_strdup(of_first)
                                 : g_strdup_printf("%s.%s", of_first, strategy_name(sort.strategy));
@@ -231,15 +231,6 @@ guint builder_saved_space(const Builder *builder, Until until, gboolean again)
                                                      : RING_SAVED);
 }
 
-char *builder_kind_name(const Builder *builder, guint kind)
-{
-    const Model *model = builder->spec->model;
-
-    if (model_kind_is_sparse(model, kind))
-        return g_strdup("sparse");
-    return kind == 0 ? g_strdup("") : g_strdup_printf("block%u", kind + 1);
-}
-
 /* What of the rings of a kind and lot ops use. */
 static gboolean is_used(const Builder *builder, guint kind, Lot lot, Ring ring)
 {
@@ -280,7 +271,7 @@ static char *ring_name(const Builder *builder, guint kind, Lot lot, Ring ring)
         [RING_AGAIN] = "again",       [RING_AGAIN_KEPT] = "again_kept", [RING_WEIGHTS] = "weights",
         [RING_GRADIENT] = "gradient", [RING_INBOX] = "inbox",
     };
-    g_autofree char *of_kind = builder_kind_name(builder, kind);
+    const char *of_kind = builder->kinds[kind].name;
 
     return g_strconcat(lot == LOT_REST ? "rest_" : "", of_kind, *of_kind == '\0' ? "" : "_",
                        names[ring], NULL);
@@ -413,11 +404,21 @@ static void find_root_params(Builder *builder)
     }
 }
 
+static const char *kind_name(const Builder *builder, guint kind)
+{
+    g_autofree char *name = g_strdup_printf("block%u", kind + 1);
+
+    if (model_kind_is_sparse(builder->spec->model, kind))
+        return "sparse";
+    return kind == 0 ? "" : program_name(builder->program, name);
+}
+
 static void find_block_params(Builder *builder, guint kind)
 {
     BuilderKind *of = &builder->kinds[kind];
     const gboolean sparse = model_kind_is_sparse(builder->spec->model, kind);
 
+    of->name = kind_name(builder, kind);
     of->whole = model_of_kind(builder->spec->model, kind);
     of->local = tensor_parallel_model(&of->whole, builder->tp);
     of->local.experts.held = builder->local.experts.held;
@@ -445,6 +446,8 @@ static void turn_params(Builder *builder)
 void builder_turn_to(Builder *builder, guint kind, Lot lot)
 {
     builder->lot = lot;
+    if (kind == builder->kind)
+        return;
     builder->kind = kind;
     builder->local = builder->kinds[kind].local;
     turn_params(builder);
@@ -455,7 +458,8 @@ static void find_params(Builder *builder)
     find_root_params(builder);
     for (guint k = 0; k < builder->num_kinds; k++)
         find_block_params(builder, k);
-    builder_turn_to(builder, 0, LOT_FIRST);
+    builder->local = builder->kinds[0].local;
+    turn_params(builder);
 }
 
 /* What is computed again of this stage's blocks, and whether there is a rest. */

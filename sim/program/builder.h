@@ -88,6 +88,7 @@ typedef struct {
 
 /* Blocks of one kind. */
 typedef struct {
+    const char *name;               /* "", or what names begin with: "sparse", "block2" */
     Model whole, local;             /* of blocks of that kind alone; as this rank sees it */
     GArray *params[NUM_UNIT_KINDS]; /* ParamShape, of units of such blocks */
     guint most_of[NUM_LOTS];        /* of this stage's chunks */
@@ -190,9 +191,6 @@ guint builder_saved_space(const Builder *builder, Until until, gboolean again);
 /* From here on tensors and ops are of blocks of that kind and lot; of kind 0 and LOT_FIRST where
  * they are of none. */
 void builder_turn_to(Builder *builder, guint kind, Lot lot);
-
-/* "", or what names of blocks of that kind begin with: "sparse". */
-char *builder_kind_name(const Builder *builder, guint kind);
 
 /* The space of a ring of the blocks whose tensors are added. */
 static inline guint builder_ring_space(const Builder *builder, Ring ring)

@@ -4,7 +4,7 @@
 
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
-    g_autofree char *kind = builder_kind_name(builder, builder->kind);
+    const char *kind = builder->kinds[builder->kind].name;
     g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "", kind,
                                         *kind == '\0' ? "" : ".", name, NULL);
 

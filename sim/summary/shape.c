@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Of the first @blocks: every so many from a first one on (model_is_sparse()). */
+/* Of the first @blocks: every so many from a first one on. */
 static guint sparse_before(const Model *model, guint blocks)
 {
     const Experts *experts = &model->experts;
@@ -14,10 +14,19 @@ static guint sparse_before(const Model *model, guint blocks)
 
 static BlockCounts count_blocks(const Model *model, LayerRange range)
 {
-    const guint sparse =
-        sparse_before(model, range.first + range.count) - sparse_before(model, range.first);
+    const guint last = range.first + range.count;
+    BlockCounts counts = {.of = {0}};
 
-    return (BlockCounts){.of = {range.count - sparse, sparse}};
+    if (model->kind_of == NULL) {
+        const guint sparse = sparse_before(model, last) - sparse_before(model, range.first);
+
+        counts.of[0] = (guint16)(range.count - sparse);
+        counts.of[1] = (guint16)sparse;
+        return counts;
+    }
+    for (guint i = range.first; i < last; i++)
+        counts.of[model->kind_of[i]]++;
+    return counts;
 }
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
@@ -37,6 +46,7 @@ BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
 
 BlockCounts blocks_before(const ProgramSpec *spec, guint block)
 {
+    const guint num_kinds = model_num_kinds(spec->model);
     BlockCounts before = {.of = {0}};
 
     if (!schedule_has_rest(&spec->schedule))
@@ -44,10 +54,10 @@ BlockCounts blocks_before(const ProgramSpec *spec, guint block)
     for (guint c = 0, layers = 0; layers < block; c++) {
         const BlockCounts counts = chunk_blocks(spec, c);
 
-        for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+        for (guint k = 0; k < num_kinds; k++) {
             layers += counts.of[k];
-            before.of[k] += counts.of[k];
-            before.rest[k] += counts.rest[k];
+            before.of[k] = (guint16)(before.of[k] + counts.of[k]);
+            before.rest[k] = (guint16)(before.rest[k] + counts.rest[k]);
         }
     }
     return before;
@@ -88,9 +98,9 @@ static gboolean can_be_kept(Strategy strategy)
 }
 
 static void note_unit(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block,
-                      BlockUnits of)
+                      guint of)
 {
-    const guint unit = (of == UNITS_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+    const guint unit = (is_experts(shape, of) ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
     const Strategy strategy = sharding_unit_strategy(spec->sharding, unit);
     const KeptUnits kept = {chunk, 1, of, strategy};
 
@@ -102,11 +112,15 @@ static void note_unit(StageShape *shape, const ProgramSpec *spec, guint chunk, g
 
 static void note_block(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block)
 {
-    const gboolean sparse = model_is_sparse(spec->model, block);
+    const guint kind = model_block_kind(spec->model, block);
 
-    note_unit(shape, spec, chunk, block, sparse ? UNITS_SPARSE : UNITS_DENSE);
-    if (sparse)
-        note_unit(shape, spec, chunk, block, UNITS_EXPERTS);
+    shape->plain &= kind == shape->kind;
+    note_unit(shape, spec, chunk, block, kind);
+    if (!model_kind_is_sparse(spec->model, kind))
+        return;
+    note_unit(shape, spec, chunk, block, shape->num_kinds);
+    shape->sparse = TRUE;
+    shape->plain = FALSE;
 }
 
 static void note_counts(StageShape *shape, const BlockCounts *counts)
@@ -114,9 +128,9 @@ static void note_counts(StageShape *shape, const BlockCounts *counts)
     const gboolean is_first = shape->sizes->len == 0;
     guint of_lot[NUM_LOTS] = {0};
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        shape->of_kind.of[k] += counts->of[k];
-        shape->of_kind.rest[k] += counts->rest[k];
+    for (guint k = 0; k < shape->num_kinds; k++) {
+        shape->of_kind.of[k] = (guint16)(shape->of_kind.of[k] + counts->of[k]);
+        shape->of_kind.rest[k] = (guint16)(shape->of_kind.rest[k] + counts->rest[k]);
         for (guint lot = 0; lot < NUM_LOTS; lot++) {
             const guint blocks = counts_of(counts, k, lot);
 
@@ -148,6 +162,7 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
     const LayerRange first = schedule_chunk(&spec->schedule, spec->model->layers, pp, stage);
+    const LayerRange last = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunks - 1);
     StageShape *shape = g_new0(StageShape, 1);
 
     shape->stage = stage;
@@ -158,12 +173,17 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->first_of_kind = chunk_blocks(spec, stage);
     shape->layers_before = first.first;
     shape->before_of_kind = blocks_before(spec, first.first);
+    shape->last_of_kind = chunk_blocks(spec, chunks - 1);
+    shape->before_last_of_kind = blocks_before(spec, last.first);
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
-    shape->alike = TRUE;
+    shape->num_kinds = model_num_kinds(spec->model);
+    shape->num_units = shape->num_kinds + (model_num_sparse(spec->model) > 0 ? 1 : 0);
+    shape->kind = model_block_kind(spec->model, first.first);
+    shape->alike = shape->plain = TRUE;
     for (guint chunk = stage; chunk < chunks; chunk += pp)
         note_chunk(shape, spec, chunk);
-    shape->uniform = shape->alike && shape->of_kind.of[BLOCK_SPARSE] == 0;
+    shape->uniform = shape->alike && shape->plain;
     return shape;
 }
 

@@ -366,14 +366,15 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
     other.context = CONTEXT_RING;
     other.schedule.kind = SCHEDULE_1F1B;
     other.schedule.recompute = RECOMPUTE_NONE;
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
-        if (!model_has_blocks(spec->model, (BlockKind)kind))
+    for (guint kind = 0; kind < model_num_kinds(spec->model); kind++) {
+        const gboolean sparse = model_kind_is_sparse(spec->model, kind);
+
+        if (!model_has_kind(spec->model, kind))
             continue;
-        const BlockCost one = probe_block(kind == BLOCK_DENSE ? &whole : spec, context,
-                                          STAGE_MIDDLE, (BlockKind)kind);
+        const BlockCost one = probe_block(sparse ? spec : &whole, context, STAGE_MIDDLE, kind);
 
         for (guint place = 0; place < NUM_STAGE_PLACES; place++) {
-            const BlockCost here = probe_block(spec, context, (StagePlace)place, (BlockKind)kind);
+            const BlockCost here = probe_block(spec, context, (StagePlace)place, kind);
 
             ck_assert_msg(memcmp(&one, &here, sizeof one) == 0, "block at place %u of %s", place,
                           text);
