@@ -241,6 +241,25 @@ static void norm_sums(const Emit *to, const BlockTensors *t, const ResidualSum *
     emit_copy(to, t->tp.local, fed->y, fed->y_shift);
 }
 
+/* A block of one half. */
+static void half_forward(const Emit *to, const BlockTensors *t)
+{
+    const BlockWeights w = block_weights(to, t);
+    const guint x = to->builder->residual;
+    const ResidualSum attended = {&w.o, t->attention.o, x, x, 1, &t->attended};
+    const ResidualSum fed = {&w.down, t->h, x, x, 1, &t->fed};
+    const Norm post = post_norm(to, t);
+
+    if (block_has_attention(to->builder)) {
+        attention_input(to, t);
+        emit_attention(to, &t->attention);
+        add_to_residual(to, t, &attended);
+        return;
+    }
+    feed_forward(to, t, whole(to, t, normed_local(to, t, &post)));
+    add_to_residual(to, t, &fed);
+}
+
 static void block_forward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(to, t);
@@ -475,7 +494,11 @@ static void build_block(Builder *builder, guint index, const BlockTensors *tenso
     Emit to, weights;
 
     passes->forward = add_block_segment(builder, &to, unit, lot, "forward");
-    block_forward(&to, tensors);
+    const gboolean attention = block_has_attention(builder), mlp = block_has_mlp(builder);
+    if (attention && mlp)
+        block_forward(&to, tensors);
+    else
+        half_forward(&to, tensors);
     passes->backward = add_block_segment(builder, &to, unit, lot, "backward");
     weights = to;
     if (builder->splits_backward)
@@ -486,9 +509,10 @@ static void build_block(Builder *builder, guint index, const BlockTensors *tenso
     }
     if (tensors->is_sparse)
         sparse_half_backward(&to, &weights, tensors);
-    else
+    else if (mlp)
         feed_forward_backward(&to, &weights, tensors);
-    attention_half_backward(&to, &weights, tensors);
+    if (attention)
+        attention_half_backward(&to, &weights, tensors);
 }
 
 static void build_experts_unit(Builder *builder, guint index, const BlockTensors *tensors)

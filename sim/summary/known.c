@@ -305,14 +305,15 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 {
     const Key key = stage_key(spec, place, spec->schedule.micro_batch);
     StageCost *cost = table_find(&known->stages, &key);
-    guint64 scratch = 0;
+    guint64 scratch = G_MAXUINT64;
 
     if (cost != NULL)
         return cost;
     cost = g_new0(StageCost, 1);
     for (guint kind = 0; kind < model_num_kinds(spec->model); kind++) {
         cost->block[kind] = known_block(known, spec, kind);
-        scratch = MAX(scratch, cost->block[kind]->scratch);
+        if (model_has_kind(spec->model, kind)) /* a stage may have blocks of any one kind alone */
+            scratch = MIN(scratch, cost->block[kind]->scratch);
     }
     cost->root = *known_root(known, spec, place, scratch);
     note_looked_at(known, spec, place, cost);

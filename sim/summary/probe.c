@@ -94,10 +94,9 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeO
 {
     static const guint num_stages[] = {1, 2, 2, 3}, at[] = {0, 0, 1, 1}; /* by place */
     const guint pp = num_stages[of.place];
-    /* Where a program has several kinds of blocks, one of them stands for all as they grow: a probe
-     * of one leaves them as they are, which is less.  Logits may shrink. */
-    const gboolean grows =
-        spec->model->num_kinds <= 1 && model_num_sparse(spec->model) == 0 && of.scope != OF_ROOT;
+    /* Blocks with experts grow as those without that a program has: a probe of one kind leaves them
+     * as they are, which is less.  Logits may shrink. */
+    const gboolean grows = model_num_sparse(spec->model) == 0 && of.scope != OF_ROOT;
     const Model model = model_of_kind(spec->model, of.kind);
     Probe probe = {.model = g_memdup2(&model, sizeof model)};
 

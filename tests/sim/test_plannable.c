@@ -65,8 +65,11 @@ END_TEST
 START_TEST(ranks_of_random_layouts_hold_the_model_together)
 {
     const guint index = (guint)_i, num = G_N_ELEMENTS(families);
-    g_autoptr(Model) model = index < num ? family_model(index) : expert_model(index - num);
+    const guint all = num + G_N_ELEMENTS(expert_cases);
     g_autoptr(GRand) random = g_rand_new_with_seed(381 + index);
+    g_autoptr(Model) model = index < num   ? family_model(index)
+                             : index < all ? expert_model(index - num)
+                                           : mixed_model(random, 8, 4);
 
     for (guint i = 0; i < 12; i++) {
         const Case one = case_random_4d(random, model);
@@ -334,6 +337,86 @@ START_TEST(parallel_halves_are_reduced_at_once)
 }
 END_TEST
 
+/* Four blocks: whole, without attention, whole, without MLP, which is the first kind but for its
+ * width.  Hidden 48 in 4 heads that share 2 kv heads, F 256 and 512. */
+static const char mixed_config[] =
+    "{\"model_type\": \"nemotron-nas\", \"vocab_size\": 300, \"hidden_size\": 48, "
+    "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"hidden_act\": \"silu\", "
+    "\"block_configs\": ["
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"ffn_mult\": 2}}, "
+    "{\"attention\": {\"no_op\": true}, \"ffn\": {\"ffn_mult\": 10}}, "
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"ffn_mult\": 2}}, "
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"no_op\": true}}]}";
+
+static guint ops_of(const Program *program, const char *segment, OpKind kind)
+{
+    guint ops = 0;
+
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; strcmp(program_segment(program, s)->name, segment) == 0 &&
+                          i < program_segment(program, s)->num_ops;
+             i++)
+            ops += program_segment(program, s)->ops[i].kind == kind ? 1 : 0;
+    return ops;
+}
+
+/* By kind: units, their parameters, and ops of forward: products, norms, attention.  Where a half
+ * is missing so are its norm and its sum with x. */
+START_TEST(blocks_have_only_the_parts_that_they_are_made_of)
+{
+    static const struct {
+        const char *unit;
+        guint count;
+        guint64 elements;
+        guint products, norms, attentions, activations;
+    } kinds[] = {
+        {"block", 2, 2 * 48 * (48 + 24) + 3 * 48 * 256 + 2 * 48, 7, 2, 1, 1},
+        {"block2", 1, 3 * 48 * 512 + 48, 3, 1, 0, 1},
+        {"block3", 1, 2 * 48 * (48 + 24) + 48, 4, 1, 1, 0},
+    };
+    g_autoptr(Model) model = plannable_model("mixed", mixed_config);
+    const Case one = case_of(model, 1, 2, 1);
+    g_autoptr(Program) program = case_build(&one);
+
+    ck_assert_uint_eq(program->units->len, 1 + G_N_ELEMENTS(kinds));
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        const UnitClass *unit = program_unit(program, 1 + k);
+        g_autofree char *forward = g_strconcat(kinds[k].unit, ".forward", NULL);
+
+        ck_assert_str_eq(unit->name, kinds[k].unit);
+        ck_assert_uint_eq(unit->count, kinds[k].count);
+        ck_assert_uint_eq(unit->map->elements, kinds[k].elements);
+        ck_assert_uint_eq(ops_of(program, forward, OP_LINEAR), kinds[k].products);
+        ck_assert_uint_eq(ops_of(program, forward, OP_RMSNORM), kinds[k].norms);
+        ck_assert_uint_eq(ops_of(program, forward, OP_ATTENTION), kinds[k].attentions);
+        ck_assert_uint_eq(ops_of(program, forward, OP_SWIGLU), kinds[k].activations);
+    }
+    ck_assert_double_eq(program_parameters(program, 1, 1), (double)model_parameters(model));
+}
+END_TEST
+
+/* The group of ranks that hold the same keys and values is one for all blocks: 4 and 2 kv heads
+ * allow tp 2, and not 4, which would copy those of some. */
+START_TEST(kv_heads_of_all_blocks_limit_tensor_parallelism)
+{
+    g_autofree char *other = g_strdup(mixed_config);
+    char *last = g_strrstr(other, "\"n_heads_in_group\": 2");
+
+    last[strlen("\"n_heads_in_group\": ")] = '1';
+    g_autoptr(Model) model = plannable_model("mixed", other);
+    Case one = case_of(model, 1, 2, 1);
+
+    for (guint tp = 1; tp <= 4; tp *= 2) {
+        g_autofree char *reason = NULL;
+
+        one.layout.size[AXIS_TP] = tp;
+        ck_assert_int_eq(case_verdict(&one, &reason), tp < 4 ? VERDICT_OK : VERDICT_TENSOR);
+        if (tp == 4)
+            ck_assert_ptr_nonnull(strstr(reason, "4 kv heads, in all blocks alike; allowed: 1, 2"));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plannable");
@@ -345,7 +428,7 @@ int main(void)
         tcase, a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand, 0, num);
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, ranks_of_random_layouts_hold_the_model_together, 0,
-                        num + (int)G_N_ELEMENTS(expert_cases));
+                        num + (int)G_N_ELEMENTS(expert_cases) + 1);
     tcase_add_test(tcase, norms_of_all_heads_are_summed_over_ranks);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, windows_leave_the_pairs_inside_them, 0, 2);
@@ -355,6 +438,8 @@ int main(void)
     tcase_add_test(tcase, rotation_touches_what_is_rotated);
     tcase_add_test(tcase, a_projected_embedding_is_looked_up_and_predicted_in_its_own_width);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
+    tcase_add_test(tcase, blocks_have_only_the_parts_that_they_are_made_of);
+    tcase_add_test(tcase, kv_heads_of_all_blocks_limit_tensor_parallelism);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -83,6 +83,16 @@ static void compare_too_large(const ProgramSpec *spec, const SimulateContext *co
     }
 }
 
+/* One of each family; then those whose blocks are of several kinds. */
+enum { NUM_MODELS = G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases) + 1 };
+
+static Model *any_model(GRand *random, guint i)
+{
+    const guint num = G_N_ELEMENTS(families), all = NUM_MODELS - 1;
+
+    return i < num ? family_model(i) : i < all ? expert_model(i - num) : mixed_model(random, 6, 4);
+}
+
 /* Compares a choice's summary with its programs, placed and simulated. */
 static void compare(const Case *from, const SimulateContext *context)
 {
@@ -356,6 +366,18 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
+START_TEST(they_hold_for_blocks_of_several_kinds)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(681 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 3; i++) {
+        g_autoptr(Model) model = mixed_model(random, 1 + draw(random, 11), 2 + draw(random, 6));
+
+        compare_drawn(random, model);
+    }
+}
+END_TEST
+
 /* So what was looked at once serves all places; and the root whatever becomes of blocks. */
 static void compare_probes(const ProgramSpec *spec, const SimulateContext *context,
                            const char *text)
@@ -391,10 +413,8 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
 START_TEST(blocks_are_the_same_at_every_place)
 {
     enum { DRAWS = 30 };
-    const guint num_families = G_N_ELEMENTS(families);
-    g_autoptr(Model) model =
-        (guint)_i < num_families ? family_model((guint)_i) : expert_model((guint)_i - num_families);
     g_autoptr(GRand) random = g_rand_new_with_seed(781 + (guint)_i);
+    g_autoptr(Model) model = any_model(random, (guint)_i);
 
     for (guint i = 0; i < DRAWS; i++) {
         g_autoptr(Topology) topology = NULL;
@@ -443,10 +463,8 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
 
 START_TEST(the_bounds_hold_for_other_frameworks)
 {
-    g_autoptr(Model) model = (guint)_i < G_N_ELEMENTS(families)
-                                 ? family_model((guint)_i)
-                                 : expert_model((guint)(_i - (gint)G_N_ELEMENTS(families)));
     g_autoptr(GRand) random = g_rand_new_with_seed(381 + (guint)_i);
+    g_autoptr(Model) model = any_model(random, (guint)_i);
     g_autofree char *names = framework_names();
     g_auto(GStrv) name = g_strsplit(names, ", ", -1);
 
@@ -508,10 +526,9 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
     tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
-    tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0,
-                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
-    tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
-                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
+    tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 6);
+    tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0, NUM_MODELS);
+    tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0, NUM_MODELS + 1);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
