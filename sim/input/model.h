@@ -231,7 +231,10 @@ gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_U
  * and whether those of a kind have a mixture of experts. */
 guint model_num_kinds(const Model *model);
 guint model_block_kind(const Model *model, guint block);
-gboolean model_kind_is_sparse(const Model *model, guint kind);
+static inline gboolean model_kind_is_sparse(const Model *model, guint kind)
+{
+    return model->num_kinds == 0 && kind == 1;
+}
 gboolean model_has_kind(const Model *model, guint kind); /* any block is of it */
 
 /* The same model, but that all blocks are of one kind.  Its pointers are those of @model. */

@@ -99,11 +99,6 @@ guint model_block_kind(const Model *model, guint block)
     return model->num_kinds == 0 && has_experts(&model->experts, block) ? 1 : 0;
 }
 
-gboolean model_kind_is_sparse(const Model *model, guint kind)
-{
-    return model->num_kinds == 0 && kind == 1;
-}
-
 gboolean model_is_sparse(const Model *model, guint block)
 {
     return model_kind_is_sparse(model, model_block_kind(model, block));

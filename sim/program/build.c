@@ -406,11 +406,11 @@ static void find_root_params(Builder *builder)
 
 static const char *kind_name(const Builder *builder, guint kind)
 {
+    if (kind == 0 || model_kind_is_sparse(builder->spec->model, kind))
+        return kind == 0 ? "" : "sparse";
     g_autofree char *name = g_strdup_printf("block%u", kind + 1);
 
-    if (model_kind_is_sparse(builder->spec->model, kind))
-        return "sparse";
-    return kind == 0 ? "" : program_name(builder->program, name);
+    return program_name(builder->program, name);
 }
 
 static void find_block_params(Builder *builder, guint kind)

@@ -5,6 +5,10 @@
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
     const char *kind = builder->kinds[builder->kind].name;
+
+    if (*kind == '\0' && builder->lot == LOT_FIRST)
+        return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, dtype, space,
+                                  elements);
     g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "", kind,
                                         *kind == '\0' ? "" : ".", name, NULL);
 

@@ -12,53 +12,55 @@ static guint sparse_before(const Model *model, guint blocks)
     return (blocks - experts->first - 1) / experts->every + 1;
 }
 
-static BlockCounts count_blocks(const Model *model, LayerRange range)
+static void add_blocks(const Model *model, LayerRange range, guint16 *of)
 {
     const guint last = range.first + range.count;
-    BlockCounts counts = {.of = {0}};
 
     if (model->kind_of == NULL) {
         const guint sparse = sparse_before(model, last) - sparse_before(model, range.first);
 
-        counts.of[0] = (guint16)(range.count - sparse);
-        counts.of[1] = (guint16)sparse;
-        return counts;
+        of[0] = (guint16)(of[0] + range.count - sparse);
+        of[1] = (guint16)(of[1] + sparse);
+        return;
     }
     for (guint i = range.first; i < last; i++)
-        counts.of[model->kind_of[i]]++;
-    return counts;
+        of[model->kind_of[i]]++;
+}
+
+static LayerRange chunk_range(const ProgramSpec *spec, guint chunk)
+{
+    return schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
+}
+
+static void add_rest(const ProgramSpec *spec, guint chunk, LayerRange range, guint16 *rest)
+{
+    const guint stage = chunk % spec->layout.size[AXIS_PP];
+    const guint first = MIN(spec->schedule.recompute_layers[stage], range.count);
+
+    add_blocks(spec->model, (LayerRange){range.first + first, range.count - first}, rest);
 }
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
 {
-    const guint pp = spec->layout.size[AXIS_PP];
-    const LayerRange range = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunk);
-    BlockCounts counts = count_blocks(spec->model, range);
+    const LayerRange range = chunk_range(spec, chunk);
+    BlockCounts counts = {.of = {0}};
 
-    if (!schedule_has_rest(&spec->schedule))
-        return counts;
-    const guint first = MIN(spec->schedule.recompute_layers[chunk % pp], range.count);
-    const LayerRange others = {range.first + first, range.count - first};
-    const BlockCounts rest = count_blocks(spec->model, others);
-    memcpy(counts.rest, rest.of, sizeof counts.rest);
+    add_blocks(spec->model, range, counts.of);
+    if (schedule_has_rest(&spec->schedule))
+        add_rest(spec, chunk, range, counts.rest);
     return counts;
 }
 
 BlockCounts blocks_before(const ProgramSpec *spec, guint block)
 {
-    const guint num_kinds = model_num_kinds(spec->model);
     BlockCounts before = {.of = {0}};
 
-    if (!schedule_has_rest(&spec->schedule))
-        return count_blocks(spec->model, (LayerRange){0, block});
-    for (guint c = 0, layers = 0; layers < block; c++) {
-        const BlockCounts counts = chunk_blocks(spec, c);
+    add_blocks(spec->model, (LayerRange){0, block}, before.of);
+    for (guint c = 0, layers = 0; schedule_has_rest(&spec->schedule) && layers < block; c++) {
+        const LayerRange range = chunk_range(spec, c);
 
-        for (guint k = 0; k < num_kinds; k++) {
-            layers += counts.of[k];
-            before.of[k] = (guint16)(before.of[k] + counts.of[k]);
-            before.rest[k] = (guint16)(before.rest[k] + counts.rest[k]);
-        }
+        add_rest(spec, c, range, before.rest);
+        layers += range.count;
     }
     return before;
 }
@@ -161,8 +163,7 @@ static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
 StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    const LayerRange first = schedule_chunk(&spec->schedule, spec->model->layers, pp, stage);
-    const LayerRange last = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunks - 1);
+    const LayerRange first = chunk_range(spec, stage), last = chunk_range(spec, chunks - 1);
     StageShape *shape = g_new0(StageShape, 1);
 
     shape->stage = stage;
@@ -174,7 +175,8 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->layers_before = first.first;
     shape->before_of_kind = blocks_before(spec, first.first);
     shape->last_of_kind = chunk_blocks(spec, chunks - 1);
-    shape->before_last_of_kind = blocks_before(spec, last.first);
+    if (!schedule_has_rest(&spec->schedule))
+        shape->before_last_of_kind = blocks_before(spec, last.first);
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
     shape->num_kinds = model_num_kinds(spec->model);

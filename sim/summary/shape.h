@@ -38,10 +38,11 @@ typedef struct {
     BlockCounts of_kind, first_of_kind; /* the same by kind */
     guint most_of[MAX_BLOCK_KINDS][NUM_LOTS], least_of[MAX_BLOCK_KINDS][NUM_LOTS]; /* in a chunk */
     guint most_of_lot[NUM_LOTS];
-    guint layers_before;        /* in the first chunks of the stages before */
-    BlockCounts before_of_kind; /* the same; which of them are the rest it does not say */
-    BlockCounts last_of_kind, before_last_of_kind; /* of the model's last chunk; neither that */
-    GArray *sizes;                                 /* EqualChunks */
+    guint layers_before;             /* in the first chunks of the stages before */
+    BlockCounts before_of_kind;      /* the same; which of them are the rest it does not say */
+    BlockCounts last_of_kind;        /* of the model's last chunk */
+    BlockCounts before_last_of_kind; /* without it, where there is no rest */
+    GArray *sizes;                   /* EqualChunks */
     guint units[MAX_BLOCK_KINDS + 1][NUM_STRATEGIES];
     guint kept_units[MAX_BLOCK_KINDS + 1][NUM_STRATEGIES];
     GArray *kept; /* KeptUnits */
