@@ -422,6 +422,8 @@ static void find_block_params(Builder *builder, guint kind)
     of->whole = model_of_kind(builder->spec->model, kind);
     of->local = tensor_parallel_model(&of->whole, builder->tp);
     of->local.experts.held = builder->local.experts.held;
+    if (of->most_of[LOT_FIRST] + of->most_of[LOT_REST] == 0) /* the stage has none */
+        return;
     for (guint k = sparse ? UNIT_SPARSE : UNIT_BLOCK; k <= (sparse ? UNIT_EXPERTS : UNIT_BLOCK);
          k++)
         of->params[k] = model_unit_params(&of->local, (UnitKind)k);
