@@ -17,6 +17,7 @@ void model_free(Model *model)
     g_free(model->config_text);
     g_free(model->kinds);
     g_free(model->kind_of);
+    model_cuts_free(model->cuts);
     g_free(model);
 }
 

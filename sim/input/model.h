@@ -179,6 +179,7 @@ typedef struct {
 } Mamba;
 
 typedef struct ModelFamily ModelFamily;
+typedef struct ModelCuts ModelCuts;
 
 typedef struct {
     char *name;        /* the folder's name, or model_type where there is none */
@@ -203,6 +204,7 @@ typedef struct {
      * two: without and with experts. */
     guint num_kinds;
     BlockParts *kinds;
+    ModelCuts *cuts; /* model_even_work() */
     guint8 *kind_of; /* by block; NULL: all are of the first, or as @experts says */
 } Model;
 
@@ -239,6 +241,12 @@ gboolean model_has_kind(const Model *model, guint kind); /* any block is of it *
 
 /* The same model, but that all blocks are of one kind.  Its pointers are those of @model. */
 Model model_of_kind(const Model *model, guint kind);
+
+/* Blocks of each of so many pieces that follow each other, of which the largest has as little work
+ * as can be, the last one's with the head; the model's.  NULL where blocks are alike or differ in
+ * experts alone (then pieces have as many each), or where there is one piece, or more than blocks.
+ */
+const guint16 *model_even_work(const Model *model, guint pieces);
 
 /* Whether blocks of a model of one kind have attention, and an MLP or experts. */
 gboolean model_has_attention(const Model *model);

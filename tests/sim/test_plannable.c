@@ -2,6 +2,8 @@
 #include "sim/layout/tensor_parallel.h"
 #include "tests/sim/family_case.h"
 
+#include <math.h>
+
 /* All parameters of the ranks of a tp group, each once, and of all that share experts. */
 static double program_parameters(const Program *program, guint tp, guint ep)
 {
@@ -395,6 +397,76 @@ START_TEST(blocks_have_only_the_parts_that_they_are_made_of)
 }
 END_TEST
 
+/* By the names of its tensors; and, where it has queries, what half of a sequence's keys cost. */
+static double work_of_block(const Model *model, guint block)
+{
+    g_autoptr(GArray) tensors = model_tensors(model);
+    g_autofree char *prefix = g_strdup_printf("model.layers.%u.", block);
+    double work = 0;
+
+    for (guint i = 0; i < tensors->len; i++) {
+        const ParamShape *shape = &g_array_index(tensors, ParamShape, i);
+
+        if (!g_str_has_prefix(shape->name, prefix))
+            continue;
+        work += (double)(shape->rows * shape->cols);
+        if (strstr(shape->name, "q_proj") != NULL)
+            work += (double)model->heads * model->head_dim * model->max_seq;
+    }
+    return work;
+}
+
+/* Of all ways to cut the blocks from @first on, the least of their largest pieces. */
+static double least_of_largest(const double *work, guint first, guint layers, guint pieces,
+                               double head)
+{
+    double least = INFINITY, piece = pieces == 1 ? head : 0;
+
+    for (guint last = first; last + pieces <= layers; last++) {
+        piece += work[last];
+        if (pieces > 1)
+            least =
+                MIN(least, MAX(piece, least_of_largest(work, last + 1, layers, pieces - 1, head)));
+    }
+    return pieces == 1 ? piece : least;
+}
+
+START_TEST(models_are_cut_where_the_largest_piece_is_smallest)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(17);
+
+    for (guint i = 0; i < 60; i++) {
+        const guint layers = 2 + draw(random, 7);
+        g_autoptr(Model) model = mixed_model(random, layers, 5);
+        const double head = (double)model->vocab * model->hidden;
+        double work[9], all = head;
+
+        for (guint b = 0; b < layers; b++)
+            all += work[b] = work_of_block(model, b);
+        ck_assert_ptr_null(model_even_work(model, 1));
+        ck_assert_ptr_null(model_even_work(model, layers + 1));
+        for (guint pieces = 2; pieces <= layers && model->num_kinds > 1; pieces++) {
+            const guint16 *cut = model_even_work(model, pieces);
+            const double least = least_of_largest(work, 0, layers, pieces, head);
+            double largest = 0;
+            guint block = 0;
+
+            for (guint p = 0; p < pieces; p++) {
+                double piece = p + 1 == pieces ? head : 0;
+
+                ck_assert_uint_ge(cut[p], 1);
+                for (guint b = 0; b < cut[p]; b++)
+                    piece += work[block++];
+                largest = MAX(largest, piece);
+            }
+            ck_assert_uint_eq(block, layers);
+            ck_assert_double_ge(largest, least);
+            ck_assert_double_le(largest, least + all / 1000);
+        }
+    }
+}
+END_TEST
+
 /* The group of ranks that hold the same keys and values is one for all blocks: 4 and 2 kv heads
  * allow tp 2, and not 4, which would copy those of some. */
 START_TEST(kv_heads_of_all_blocks_limit_tensor_parallelism)
@@ -439,6 +511,7 @@ int main(void)
     tcase_add_test(tcase, a_projected_embedding_is_looked_up_and_predicted_in_its_own_width);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
     tcase_add_test(tcase, blocks_have_only_the_parts_that_they_are_made_of);
+    tcase_add_test(tcase, models_are_cut_where_the_largest_piece_is_smallest);
     tcase_add_test(tcase, kv_heads_of_all_blocks_limit_tensor_parallelism);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
