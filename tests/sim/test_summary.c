@@ -526,7 +526,7 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
     tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
-    tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 6);
+    tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 4);
     tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0, NUM_MODELS);
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0, NUM_MODELS + 1);
     tcase_add_test(tcase, spans_are_strides_times_members);
