@@ -227,8 +227,8 @@ guint fewest_micro_batches(const ProgramSpec *spec, guint stage)
 }
 
 /* Stages on both sides, of which only a few matter in a pipeline that fills: what is in flight, or
- * waits for its weights' gradients, lives in rings, which count whole.  Without overrides all
- * stages have the same units. */
+ * waits for its weights' gradients, lives in rings, which count whole.  Without overrides, and
+ * where blocks are alike but for experts, all stages have the same units. */
 static void reduce_stages(Reducer *reducer)
 {
     static const struct {
@@ -247,7 +247,7 @@ static void reduce_stages(Reducer *reducer)
 
     reducer->before = stage;
     reducer->after = pp - stage - 1;
-    if (fills && spec->sharding->num_overrides == 0) {
+    if (fills && spec->sharding->num_overrides == 0 && spec->model->num_kinds <= 1) {
         reducer->before = MIN(reducer->before, most[kind].before);
         reducer->after = MIN(reducer->after, most[kind].after);
     }
