@@ -144,6 +144,14 @@ void model_rope_frequencies(const Model *model, double *inverse)
     }
 }
 
+/* LayerNorm's, of the one family that has such. */
+gboolean model_norms_heads_apart(const Model *model)
+{
+    const guint32 both = FEATURE_LAYER_NORM | FEATURE_QK_NORM;
+
+    return (model->features & both) == both;
+}
+
 guint model_value_dim(const Model *model)
 {
     return model->latent.value_dim != 0 ? model->latent.value_dim : model->head_dim;

@@ -256,6 +256,9 @@ gboolean model_has_mlp(const Model *model);
 gboolean model_is_sparse(const Model *model, guint block);
 guint model_num_sparse(const Model *model);
 
+/* Whether the norms of queries and keys have weights of their own for each head. */
+gboolean model_norms_heads_apart(const Model *model);
+
 /* Width of a head's values: head_dim but in latent attention. */
 guint model_value_dim(const Model *model);
 

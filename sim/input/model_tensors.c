@@ -216,6 +216,17 @@ typedef struct {
     double all, active, matrix; /* matrix: of active ones, those that a product multiplies by */
 } Count;
 
+static gboolean is_looked_up(guint role)
+{
+    return role == PARAM_EMBEDDING || role == PARAM_POSITIONS;
+}
+
+/* Those that are a matrix. */
+static gboolean is_norm(guint role)
+{
+    return role == PARAM_Q_NORM || role == PARAM_K_NORM;
+}
+
 static void count_module(const Model *model, const Module *module, double blocks, Count *count)
 {
     const gboolean chosen = module->times != ONE && module->times != EACH_CHANNEL;
@@ -227,8 +238,7 @@ static void count_module(const Model *model, const Module *module, double blocks
 
     count->all += elements * copies;
     count->active += elements * used;
-    if (module->cols != DIM_NONE && module->role != PARAM_EMBEDDING &&
-        module->role != PARAM_POSITIONS)
+    if (module->cols != DIM_NONE && !is_looked_up(module->role) && !is_norm(module->role))
         count->matrix += weights * used;
 }
 

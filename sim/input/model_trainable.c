@@ -50,8 +50,6 @@ static void append_odd_norms(GString *list, const Model *model)
 
     if (norms == FEATURE_NORM_BIAS)
         append(list, "RMSNorm with a bias");
-    if (norms == FEATURE_LAYER_NORM && (model->features & FEATURE_QK_NORM) != 0)
-        append(list, "a norm of its own for each head's queries and keys");
 }
 
 /* No pass builds such blocks. */

@@ -38,6 +38,10 @@ guint emit_activation_fp32(Builder *builder, const char *name, guint space, guin
 /* A norm goes over each token's values, but of queries and keys over each head's. */
 static guint64 norm_columns(const Builder *builder, ParamRole param)
 {
+    const gboolean of_heads = param == PARAM_Q_NORM || param == PARAM_K_NORM;
+
+    if (of_heads && model_norms_heads_apart(&builder->local))
+        return builder->local.head_dim;
     return builder->param[param] >= 0 ? builder->rows_of[param] : builder->local.hidden;
 }
 

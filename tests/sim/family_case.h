@@ -72,6 +72,11 @@ static const struct {
     {"opt, normed sums",
      "{\"model_type\": \"opt\", " FAMILY_SIZES "\"ffn_dim\": 48, \"do_layer_norm_before\": false}",
      4 * 32 + 2 * 32 + 48, 4 + 2 * 2},
+    /* q and k before their norms, one a head: mean and rstd of each head and kv head */
+    {"cohere_plus",
+     "{\"model_type\": \"cohere\", " FAMILY_SIZES
+     "\"num_key_value_heads\": 2, \"use_qk_norm\": true}",
+     2 * 32 + 2 * 16 + 2 * 48 + 32 + 16, 4 + 2 + 2 * (4 + 2)},
 };
 
 /* With experts, or latent attention; all blocks with experts, or some. */
