@@ -209,16 +209,18 @@ static void find_rings(const Stage *stage, ActivationRings *rings)
 }
 
 /* What is saved while blocks of that kind and lot are at work: of others too where each chunk has
- * both, and another chunk is in flight, or this one's first blocks are saved. */
+ * those, and another one is in flight, or this one's first blocks are saved.  A single micro-batch
+ * passes a chunk that alone has such blocks while none is. */
 static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, guint kind, guint lot)
 {
+    const gboolean in_flight = stage->flow->in_flight > 1 &&
+                               (stage->micro_batches > 1 || stage->shape->least_of[kind][lot] > 0);
     guint64 bytes = 0;
 
     for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint l = 0; l < NUM_LOTS; l++) {
             const gboolean before = k == kind && l == LOT_FIRST && lot == LOT_REST;
-            const gboolean beside =
-                stage->shape->least_of[k][l] > 0 && (stage->flow->in_flight > 1 || before);
+            const gboolean beside = stage->shape->least_of[k][l] > 0 && (in_flight || before);
 
             bytes += (k == kind && l == lot) || beside ? rings->saved[k][l] : 0;
         }
