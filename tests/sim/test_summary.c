@@ -378,6 +378,49 @@ START_TEST(they_hold_for_blocks_of_several_kinds)
 }
 END_TEST
 
+/* Wide MLPs in two of twelve blocks, attention in the others. */
+static Model *model_with_mlps_in(guint chunk)
+{
+    g_autoptr(GString) blocks = g_string_new(NULL);
+
+    for (guint i = 0; i < 12; i++) {
+        const gboolean mlp = i / 3 == chunk && i % 3 < 2;
+
+        g_string_append_printf(blocks, "%s{\"attention\": {%s}, \"ffn\": {%s}}", i > 0 ? ", " : "",
+                               mlp ? "\"no_op\": true" : "\"n_heads_in_group\": 2",
+                               mlp ? "\"ffn_mult\": 30" : "\"no_op\": true");
+    }
+    g_autofree char *config = g_strdup_printf(
+        "{\"model_type\": \"nemotron-nas\", \"vocab_size\": 300, \"hidden_size\": 48, "
+        "\"num_hidden_layers\": 12, \"num_attention_heads\": 4, \"hidden_act\": \"silu\", "
+        "\"block_configs\": [%s]}",
+        blocks->str);
+    return plannable_model("mlps", config);
+}
+
+/* Each of the four chunks of two stages in turn is the one with other blocks. */
+START_TEST(they_hold_where_one_chunk_has_blocks_of_its_own)
+{
+    static const guint16 chunks[] = {3, 3, 3, 3};
+    g_autoptr(Model) model = model_with_mlps_in((guint)_i);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
+
+    for (guint i = 0; i < NUM_RECOMPUTES * 3; i++) {
+        Case one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 2, 1 + i / NUM_RECOMPUTES);
+
+        one.device = DEVICE_CUDA;
+        one.layout.size[AXIS_PP] = 2;
+        one.schedule.kind = SCHEDULE_INTERLEAVED;
+        one.schedule.virtual_stages = 2;
+        one.schedule.chunk_layers = chunks;
+        one.schedule.recompute = (Recompute)(i % NUM_RECOMPUTES);
+        ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+        compare(&one, &context);
+    }
+}
+END_TEST
+
 /* So what was looked at once serves all places; and the root whatever becomes of blocks. */
 static void compare_probes(const ProgramSpec *spec, const SimulateContext *context,
                            const char *text)
@@ -527,6 +570,7 @@ int main(void)
     tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 4);
+    tcase_add_loop_test(tcase, they_hold_where_one_chunk_has_blocks_of_its_own, 0, 4);
     tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0, NUM_MODELS);
     tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0, NUM_MODELS + 1);
     tcase_add_test(tcase, spans_are_strides_times_members);
