@@ -38,7 +38,8 @@ static gboolean double_chunks(Plan *plan)
         return FALSE;
     plan->schedule.kind = SCHEDULE_INTERLEAVED;
     plan->schedule.virtual_stages = 2 * schedule_virtual_stages(&plan->schedule);
-    plan->schedule.chunk_layers = NULL;
+    plan->schedule.chunk_layers =
+        model_even_work(plan->model, schedule_chunks(&plan->schedule, plan->layout.size[AXIS_PP]));
     for (guint s = 0; schedule_has_rest(&plan->schedule) && s < plan->layout.size[AXIS_PP]; s++)
         plan->recompute_layers[s] = (guint16)((plan->recompute_layers[s] + 1) / 2);
     return TRUE;

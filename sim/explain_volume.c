@@ -68,6 +68,19 @@ static guint stage_units(const Program *program, UnitKind kind)
     return units;
 }
 
+static guint blocks_without_attention(const Model *model, const Program *program)
+{
+    guint blocks = 0;
+
+    for (guint u = 1; u < program->units->len; u++) {
+        const UnitClass *unit = program_unit(program, u);
+        const Model one = model_of_kind(model, unit->of_kind);
+
+        blocks += model_has_attention(&one) ? 0 : unit->count;
+    }
+    return blocks;
+}
+
 /* Elements of a token that a rank gives the others of its cp group, as a collective has them. */
 static guint64 context_columns(const Plan *plan)
 {
@@ -87,7 +100,8 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
     const double tokens = (double)plan->schedule.micro_batch * (plan->workload.seq_len / cp);
     const double element = dtype_bytes(plan->workload.recipe->compute);
     const guint sparse = stage_units(program, UNIT_SPARSE), ep = layout_ep(&plan->layout);
-    const double each_block = (double)(stage_units(program, UNIT_BLOCK) + sparse) * m;
+    const guint blocks = stage_units(program, UNIT_BLOCK) + sparse;
+    const guint attention = blocks - blocks_without_attention(plan->model, program);
     const double arriving = (double)workload_busiest_rows(
         &plan->workload, (guint64)tokens / tp * plan->model->experts.top_k, ep);
     const gboolean busiest = ep > 1 && plan->workload.expert_imbalance > 1;
@@ -100,7 +114,7 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
          .unit = g_strdup("an activation, N C (n-1)/n elements"),
          .ranks = tp,
          .unit_bytes = element * tokens * plan->model->hidden * (tp - 1) / tp,
-         .per = each_block,
+         .per = (double)blocks * m,
          .per_text = " a block and micro-batch (embedding and head included)",
          .per_name = PER_BLOCK},
         {.purpose = "cp",
@@ -110,8 +124,9 @@ static void add_activation_traffic(const Plan *plan, const Program *program, GAr
                               : "keys and values of the others, 2 N K (n-1) elements"),
          .ranks = cp,
          .unit_bytes = element * tokens * (double)context_columns(plan) * (cp - 1),
-         .per = each_block,
-         .per_text = " a block and micro-batch",
+         .per = (double)attention * m,
+         .per_text = attention < blocks ? " a block with attention and micro-batch"
+                                        : " a block and micro-batch",
          .per_name = PER_BLOCK},
         {.purpose = "ep",
          .unit = busiest

@@ -322,7 +322,7 @@ static guint most_layers(const SearchRequest *request, guint pp, guint stage)
     const Schedule schedule = {
         .kind = SCHEDULE_INTERLEAVED,
         .virtual_stages = (given ? request->num_chunks : chunks) / pp,
-        .chunk_layers = given ? request->chunk_layers : NULL,
+        .chunk_layers = search_chunk_layers(request, given ? request->num_chunks : chunks),
     };
 
     return chunks > layers ? layers : schedule_most_layers(&schedule, layers, pp, stage);

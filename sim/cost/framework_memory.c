@@ -61,25 +61,48 @@ static double attention_scores(const Program *program)
            (double)(sizes->batch * sizes->heads * sizes->seq);
 }
 
+/* Of the same blocks as @tensor; of blocks with experts the MLP of those without, where the program
+ * has such. */
+static double elements_beside(const Program *program, const Tensor *tensor, const char *name)
+{
+    const char *dot = strrchr(tensor->name, '.');
+    const gsize length = dot == NULL ? 0 : (gsize)(dot + 1 - tensor->name);
+
+    if (strstr(tensor->name, "sparse.") != NULL)
+        return elements_of(program, name);
+    for (guint t = 0; t < program->tensors->len; t++) {
+        const Tensor *one = program_tensor(program, t);
+
+        if (strncmp(one->name, tensor->name, length) == 0 && strcmp(one->name + length, name) == 0)
+            return (double)one->elements;
+    }
+    return 0;
+}
+
 /* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
- * the scores with their statistics, their gradients with that of what attention gives.  Left out:
- * what experts keep beside. */
+ * or with `up` in blocks without attention, which keep half of what is as wide as the stream, as
+ * those without an MLP do; the scores with their statistics, their gradients with that of what
+ * attention gives.  Left out: what experts keep beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
     const double width = is_fp8(program) ? 0.5 : 1;
     const double whole = elements_of(program, "partial"); /* 0 without a tp group */
     const double hidden =
-        framework->keeps_gathered && whole > 0 ? whole : elements_of(program, "residual");
-    const double products = saved->hidden * hidden + saved->ffn * elements_of(program, "up");
+        saved->hidden *
+        (framework->keeps_gathered && whole > 0 ? whole : elements_of(program, "residual"));
+    const double scores = attention_scores(program), q = elements_of(program, "q");
 
-    const double kept = width * products + saved->attention * elements_of(program, "q");
-    const double scores = attention_scores(program);
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
+        const double up = elements_beside(program, tensor, "up");
+        const gboolean both = up > 0 || elements_beside(program, tensor, "mid") > 0;
 
         if (is_named(tensor, "q"))
-            grow(tensor, kept);
+            grow(tensor,
+                 width * ((both ? 1 : 0.5) * hidden + saved->ffn * up) + saved->attention * q);
+        else if (is_named(tensor, "up") && elements_beside(program, tensor, "q") == 0)
+            grow(tensor, width * (0.5 * hidden + saved->ffn * up));
         else if (is_named(tensor, "lse"))
             grow(tensor, saved->score * scores);
         else if (is_named(tensor, "dattention"))

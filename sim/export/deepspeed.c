@@ -50,31 +50,23 @@ static const Mapping presets[] = {
     {NULL, NULL, NULL},
 };
 
-static guint64 unit_elements(const Model *model, UnitKind unit)
-{
-    g_autoptr(GArray) params = model_unit_params(model, unit);
-    guint64 elements = 0;
-
-    for (guint i = 0; i < params->len; i++) {
-        const ParamShape *param = &g_array_index(params, ParamShape, i);
-
-        elements += param->rows * param->cols;
-    }
-    return elements;
-}
-
 /* Of the largest block, with the experts that a rank holds. */
 static guint64 block_elements(const Plan *plan)
 {
-    const guint sparse = model_num_sparse(plan->model);
+    const Model *model = plan->model;
     guint64 largest = 0;
 
-    if (sparse < plan->model->layers)
-        largest = unit_elements(plan->model, UNIT_BLOCK);
-    if (sparse > 0)
-        largest =
-            MAX(largest, unit_elements(plan->model, UNIT_SPARSE) +
-                             unit_elements(plan->model, UNIT_EXPERTS) / layout_ep(&plan->layout));
+    for (guint k = 0; k < model_num_kinds(model); k++) {
+        const Model one = model_of_kind(model, k);
+        const guint64 elements =
+            model_kind_is_sparse(model, k)
+                ? model_unit_elements(&one, UNIT_SPARSE) +
+                      model_unit_elements(&one, UNIT_EXPERTS) / layout_ep(&plan->layout)
+                : model_unit_elements(&one, UNIT_BLOCK);
+
+        if (model_has_kind(model, k))
+            largest = MAX(largest, elements);
+    }
     return largest;
 }
 
@@ -113,7 +105,8 @@ static void add_stage3(JsonBuilder *json, const Plan *plan, guint64 block)
     /* Every parameter is sharded, small ones too. */
     json_member_uint(json, "stage3_param_persistence_threshold", 0);
     json_member_uint(json, "stage3_max_live_parameters",
-                     plan->sharding.live_units * block + unit_elements(plan->model, UNIT_ROOT));
+                     plan->sharding.live_units * block +
+                         model_unit_elements(plan->model, UNIT_ROOT));
     json_member_uint(json, "stage3_max_reuse_distance", reuse_distance(plan, block));
     if (plan->sharding.strategy == STRATEGY_HYBRID_SHARD)
         json_member_uint(json, "mics_shard_size", plan->layout.size[AXIS_DP_SHARD]);

@@ -51,8 +51,8 @@ const Module wide_qk_norms[] = {
 
 /* A row a head. */
 static const Module row_qk_norms[] = {
-    MATRIX(PARAM_OTHER, "self_attn.q_norm", DIM_HEADS, DIM_HEAD, .when = FEATURE_QK_NORM),
-    MATRIX(PARAM_OTHER, "self_attn.k_norm", DIM_KV_HEADS, DIM_HEAD, .when = FEATURE_QK_NORM),
+    MATRIX(PARAM_Q_NORM, "self_attn.q_norm", DIM_HEADS, DIM_HEAD, .when = FEATURE_QK_NORM),
+    MATRIX(PARAM_K_NORM, "self_attn.k_norm", DIM_KV_HEADS, DIM_HEAD, .when = FEATURE_QK_NORM),
     END_OF_LIST,
 };
 

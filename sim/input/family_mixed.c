@@ -1,5 +1,5 @@
 /* Families whose blocks differ in more than experts: each may lack attention or MLP, or have
- * another width.  They are counted; no pass builds such blocks. */
+ * another width. */
 #include "sim/base/error.h"
 #include "sim/input/model_family.h"
 
@@ -9,6 +9,31 @@
     MATRIX(role, name, rows, cols, .where = IN_ATTENTION_BLOCKS, .bias = bias_)
 #define MLP(role, name, rows, cols)                                                                \
     MATRIX(role, name, rows, cols, .where = IN_MLP_BLOCKS, .bias = FEATURE_MLP_BIAS)
+
+/* Block @block is made of @parts, like those of a kind before, or as the first of a new one. */
+static gboolean add_block(Model *model, const JsonText *json, guint block, const BlockParts *parts,
+                          GError **error)
+{
+    guint kind = 0;
+
+    while (kind < model->num_kinds && memcmp(&model->kinds[kind], parts, sizeof *parts) != 0)
+        kind++;
+    if (kind == MAX_BLOCK_KINDS)
+        return fail(error, ERROR_INPUT,
+                    "%s: block %u is of another shape than the %d before it; "
+                    "allowed: %d shapes of blocks",
+                    json_source(json), block, kind, MAX_BLOCK_KINDS);
+    if (kind == model->num_kinds)
+        model->kinds[model->num_kinds++] = *parts;
+    model->kind_of[block] = (guint8)kind;
+    return TRUE;
+}
+
+static void init_blocks(Model *model)
+{
+    model->kinds = g_new0(BlockParts, MAX_BLOCK_KINDS);
+    model->kind_of = g_new0(guint8, model->layers);
+}
 
 /* ---- Nemotron-NAS: Llama's blocks, from which a search took some parts away ---- */
 
@@ -55,11 +80,11 @@ static gboolean refuse_flag(const JsonText *json, guint block, const char *name,
                           json_source(json), field);
 }
 
-static gboolean read_nas_attention(Model *model, const JsonText *json, guint block, GError **error)
+static gboolean read_nas_attention(const Model *model, const JsonText *json, guint block,
+                                   BlockParts *parts, GError **error)
 {
     g_autofree char *none = block_field(block, "attention.no_op");
     g_autofree char *group = block_field(block, "attention.n_heads_in_group");
-    BlockParts *parts = &model->parts[block];
     gboolean no_op = FALSE;
     guint queries = 0;
 
@@ -88,11 +113,11 @@ static guint nas_ffn(guint hidden, double mult)
     return (ffn + 255) / 256 * 256;
 }
 
-static gboolean read_nas_mlp(Model *model, const JsonText *json, guint block, GError **error)
+static gboolean read_nas_mlp(const Model *model, const JsonText *json, guint block,
+                             BlockParts *parts, GError **error)
 {
     g_autofree char *none = block_field(block, "ffn.no_op");
     g_autofree char *width = block_field(block, "ffn.ffn_mult");
-    BlockParts *parts = &model->parts[block];
     gboolean no_op = FALSE;
     double mult = 0;
 
@@ -118,13 +143,17 @@ static gboolean read_nas(Model *model, const JsonText *json, GError **error)
         return fail(error, ERROR_INPUT,
                     "%s: field \"block_configs\" has %u blocks; allowed: num_hidden_layers, %u",
                     json_source(json), blocks, model->layers);
-    model->parts = g_new0(BlockParts, blocks);
+    init_blocks(model);
     model->kv_heads = model->ffn = 0;
     for (guint i = 0; i < blocks; i++) {
-        if (!read_nas_attention(model, json, i, error) || !read_nas_mlp(model, json, i, error))
+        BlockParts parts = {0};
+
+        if (!read_nas_attention(model, json, i, &parts, error) ||
+            !read_nas_mlp(model, json, i, &parts, error) ||
+            !add_block(model, json, i, &parts, error))
             return FALSE;
-        model->kv_heads = MAX(model->kv_heads, model->parts[i].kv_heads);
-        model->ffn = MAX(model->ffn, model->parts[i].ffn);
+        model->kv_heads = MAX(model->kv_heads, parts.kv_heads);
+        model->ffn = MAX(model->ffn, parts.ffn);
     }
     model->kv_heads = MAX(model->kv_heads, 1);
     return TRUE;
@@ -203,13 +232,17 @@ static gboolean read_hybrid(Model *model, const JsonText *json, GError **error)
                     "%s: field \"hybrid_override_pattern\" is \"%s\"; allowed: M, * or - for each "
                     "of num_hidden_layers, %u",
                     json_source(json), pattern, model->layers);
-    model->parts = g_new0(BlockParts, model->layers);
-    for (guint i = 0; i < model->layers; i++)
-        model->parts[i] = (BlockParts){.attention = pattern[i] == '*',
-                                       .mlp = pattern[i] == '-',
-                                       .mamba = pattern[i] == 'M',
-                                       .kv_heads = model->kv_heads,
-                                       .ffn = model->ffn};
+    init_blocks(model);
+    for (guint i = 0; i < model->layers; i++) {
+        const BlockParts parts = {.attention = pattern[i] == '*',
+                                  .mlp = pattern[i] == '-',
+                                  .mamba = pattern[i] == 'M',
+                                  .kv_heads = model->kv_heads,
+                                  .ffn = model->ffn};
+
+        if (!add_block(model, json, i, &parts, error))
+            return FALSE;
+    }
     return TRUE;
 }
 

@@ -15,7 +15,9 @@ void model_free(Model *model)
     g_free(model->name);
     g_free(model->model_type);
     g_free(model->config_text);
-    g_free(model->parts);
+    g_free(model->kinds);
+    g_free(model->kind_of);
+    model_cuts_free(model->cuts);
     g_free(model);
 }
 
@@ -142,6 +144,14 @@ void model_rope_frequencies(const Model *model, double *inverse)
     }
 }
 
+/* LayerNorm's, of the one family that has such. */
+gboolean model_norms_heads_apart(const Model *model)
+{
+    const guint32 both = FEATURE_LAYER_NORM | FEATURE_QK_NORM;
+
+    return (model->features & both) == both;
+}
+
 guint model_value_dim(const Model *model)
 {
     return model->latent.value_dim != 0 ? model->latent.value_dim : model->head_dim;
@@ -173,10 +183,10 @@ static guint num_attention_blocks(const Model *model)
 {
     guint count = 0;
 
-    if (model->parts == NULL)
+    if (model->num_kinds == 0)
         return model->layers;
     for (guint i = 0; i < model->layers; i++)
-        count += model->parts[i].attention ? 1 : 0;
+        count += model->kinds[model_block_kind(model, i)].attention ? 1 : 0;
     return count;
 }
 

@@ -165,10 +165,12 @@ typedef struct {
     guint index_heads, index_dim, top_keys;
 } LatentAttention;
 
+enum { MAX_BLOCK_KINDS = 32 }; /* that a model has at most; beyond, model_parse() refuses it */
+
 /* What a block is made of, in models whose blocks differ in more than experts. */
 typedef struct {
     gboolean attention, mlp, mamba;
-    guint kv_heads, ffn; /* where it has them */
+    guint kv_heads, ffn; /* where it has them, else 0 */
 } BlockParts;
 
 /* Mamba-2: @heads x @head_dim inner values, a state of @state for each of @groups groups. */
@@ -177,6 +179,7 @@ typedef struct {
 } Mamba;
 
 typedef struct ModelFamily ModelFamily;
+typedef struct ModelCuts ModelCuts;
 
 typedef struct {
     char *name;        /* the folder's name, or model_type where there is none */
@@ -197,7 +200,12 @@ typedef struct {
     Experts experts;
     LatentAttention latent;
     Mamba mamba;
-    BlockParts *parts; /* of each block; NULL: all have attention and an MLP, or experts */
+    /* Blocks of one kind are alike.  Where none is listed there is one, or in mixtures of experts
+     * two: without and with experts. */
+    guint num_kinds;
+    BlockParts *kinds;
+    ModelCuts *cuts; /* model_even_work() */
+    guint8 *kind_of; /* by block; NULL: all are of the first, or as @experts says */
 } Model;
 
 /* @where: a folder with config.json, that file, or a name under @models_dir.  Refuses, by name,
@@ -221,18 +229,48 @@ char *model_untrainable(const Model *model);
 gboolean model_check_plannable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 gboolean model_check_trainable(const Model *model, GError **error) G_GNUC_WARN_UNUSED_RESULT;
 
+/* Kinds of blocks that a model may have, in each of which all are alike; which one a block is of,
+ * and whether those of a kind have a mixture of experts. */
+guint model_num_kinds(const Model *model);
+guint model_block_kind(const Model *model, guint block);
+static inline gboolean model_kind_is_sparse(const Model *model, guint kind)
+{
+    return model->num_kinds == 0 && kind == 1;
+}
+gboolean model_has_kind(const Model *model, guint kind); /* any block is of it */
+
+/* The same model, but that all blocks are of one kind.  Its pointers are those of @model. */
+Model model_of_kind(const Model *model, guint kind);
+
+/* Blocks of each of so many pieces that follow each other, of which the largest has as little work
+ * as can be, the last one's with the head; the model's.  NULL where blocks are alike or differ in
+ * experts alone (then pieces have as many each), or where there is one piece, or more than blocks.
+ */
+const guint16 *model_even_work(const Model *model, guint pieces);
+
+/* Whether blocks of a model of one kind have attention, and an MLP or experts. */
+gboolean model_has_attention(const Model *model);
+gboolean model_has_mlp(const Model *model);
+
 /* Whether block @block has a mixture of experts, and how many blocks have. */
 gboolean model_is_sparse(const Model *model, guint block);
 guint model_num_sparse(const Model *model);
 
+/* Whether the norms of queries and keys have weights of their own for each head. */
+gboolean model_norms_heads_apart(const Model *model);
+
 /* Width of a head's values: head_dim but in latent attention. */
 guint model_value_dim(const Model *model);
 
-/* The parameters of a unit of a plannable model in storage order: GArray of ParamShape (which owns
+/* The parameters of a unit of a plannable model (of a block's: whose blocks are of one kind, or
+ * two without and with experts) in storage order: GArray of ParamShape (which owns
  * the names).  What is fused in the file - queries, keys and values, gate and up - is split here,
  * and all matrices are (out, in): tensor parallelism cuts them apart.  The number of elements is
  * the file's. */
 GArray *model_unit_params(const Model *model, UnitKind unit);
+
+/* How many elements they have. */
+guint64 model_unit_elements(const Model *model, UnitKind unit);
 
 /* Where the parameter of that role is in model_unit_params(), -1 where the model has none. */
 gint model_param_index(const Model *model, UnitKind unit, ParamRole role);

@@ -446,5 +446,7 @@ Model *model_parse(const char *text, const char *source, const char *name, GErro
         return NULL;
     model->name = g_strdup(name != NULL && *name != '\0' ? name : model->model_type);
     model->config_text = g_steal_pointer(&valid);
+    if (model->num_kinds > 1)
+        model->cuts = model_cuts_new(model);
     return g_steal_pointer(&model);
 }

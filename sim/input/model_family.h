@@ -165,5 +165,9 @@ extern const Keys llama_keys;
 double model_parameters_bound(const Model *model);
 double model_matrix_parameters(const Model *model);
 
+/* For model_even_work(), of a model with kinds of blocks. */
+ModelCuts *model_cuts_new(const Model *model);
+void model_cuts_free(ModelCuts *cuts);
+
 /* The first of "a|b" that the file has, else "a"; NULL for NULL.  The caller's. */
 char *model_find_key(const JsonText *json, const char *names);

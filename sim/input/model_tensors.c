@@ -81,21 +81,78 @@ static guint64 model_dim(const Model *model, Dim dim)
     g_assert_not_reached();
 }
 
-gboolean model_is_sparse(const Model *model, guint block)
+static gboolean has_experts(const Experts *experts, guint block)
 {
-    const Experts *experts = &model->experts;
-
     return experts->count != 0 && block >= experts->first &&
            (block - experts->first) % experts->every == 0;
+}
+
+guint model_num_kinds(const Model *model)
+{
+    return model->num_kinds > 0 ? model->num_kinds : model->experts.count > 0 ? 2 : 1;
+}
+
+guint model_block_kind(const Model *model, guint block)
+{
+    if (model->kind_of != NULL)
+        return model->kind_of[block];
+    return model->num_kinds == 0 && has_experts(&model->experts, block) ? 1 : 0;
+}
+
+gboolean model_is_sparse(const Model *model, guint block)
+{
+    return model_kind_is_sparse(model, model_block_kind(model, block));
 }
 
 guint model_num_sparse(const Model *model)
 {
     const Experts *experts = &model->experts;
 
-    return experts->count == 0 || experts->first >= model->layers
-               ? 0
-               : (model->layers - 1 - experts->first) / experts->every + 1;
+    if (model->kind_of == NULL)
+        return experts->count == 0 || experts->first >= model->layers
+                   ? 0
+                   : (model->layers - 1 - experts->first) / experts->every + 1;
+    guint sparse = 0;
+    for (guint i = 0; i < model->layers; i++)
+        sparse += model_is_sparse(model, i) ? 1 : 0;
+    return sparse;
+}
+
+gboolean model_has_kind(const Model *model, guint kind)
+{
+    const guint sparse = model_num_sparse(model);
+
+    if (model->num_kinds > 0) /* only those of some block are listed */
+        return kind < model->num_kinds;
+    return model_kind_is_sparse(model, kind) ? sparse > 0 : kind == 0 && sparse < model->layers;
+}
+
+Model model_of_kind(const Model *model, guint kind)
+{
+    Model local = *model;
+
+    local.kind_of = NULL;
+    if (model->num_kinds == 0) {
+        local.experts.first = model_kind_is_sparse(model, kind) ? 0 : G_MAXUINT;
+        local.experts.every = 1;
+        return local;
+    }
+    local.num_kinds = 1;
+    local.kinds = model->kinds + kind;
+    local.ffn = local.kinds->ffn;
+    if (local.kinds->attention)
+        local.kv_heads = local.kinds->kv_heads;
+    return local;
+}
+
+gboolean model_has_attention(const Model *model)
+{
+    return model->num_kinds == 0 || model->kinds->attention;
+}
+
+gboolean model_has_mlp(const Model *model)
+{
+    return model->num_kinds == 0 || model->kinds->mlp;
 }
 
 static gboolean is_present(const Model *model, const Module *module)
@@ -126,21 +183,17 @@ static gboolean has_part(const BlockParts *parts, Where where)
 
 static gboolean is_in_block(const Model *model, const Module *module, guint block)
 {
-    return model->parts != NULL
-               ? is_present(model, module) && has_part(&model->parts[block], module->where)
-               : is_in_kind(model, module, model_is_sparse(model, block));
+    const guint kind = model_block_kind(model, block);
+
+    return model->num_kinds > 0
+               ? is_present(model, module) && has_part(&model->kinds[kind], module->where)
+               : is_in_kind(model, module, model_kind_is_sparse(model, kind));
 }
 
 /* With the sizes of that block. */
 static Model block_model(const Model *model, guint block)
 {
-    Model local = *model;
-
-    if (model->parts != NULL) {
-        local.kv_heads = model->parts[block].kv_heads;
-        local.ffn = model->parts[block].ffn;
-    }
-    return local;
+    return model_of_kind(model, model_block_kind(model, block));
 }
 
 static guint64 module_copies(const Model *model, const Module *module)
@@ -163,6 +216,17 @@ typedef struct {
     double all, active, matrix; /* matrix: of active ones, those that a product multiplies by */
 } Count;
 
+static gboolean is_looked_up(guint role)
+{
+    return role == PARAM_EMBEDDING || role == PARAM_POSITIONS;
+}
+
+/* Those that are a matrix. */
+static gboolean is_norm(guint role)
+{
+    return role == PARAM_Q_NORM || role == PARAM_K_NORM;
+}
+
 static void count_module(const Model *model, const Module *module, double blocks, Count *count)
 {
     const gboolean chosen = module->times != ONE && module->times != EACH_CHANNEL;
@@ -174,8 +238,7 @@ static void count_module(const Model *model, const Module *module, double blocks
 
     count->all += elements * copies;
     count->active += elements * used;
-    if (module->cols != DIM_NONE && module->role != PARAM_EMBEDDING &&
-        module->role != PARAM_POSITIONS)
+    if (module->cols != DIM_NONE && !is_looked_up(module->role) && !is_norm(module->role))
         count->matrix += weights * used;
 }
 
@@ -198,7 +261,7 @@ static guint blocks_with(const Model *model, const Module *module)
 /* Where blocks differ, one after the other. */
 static void count_in_blocks(const Model *model, const Module *module, Count *count)
 {
-    if (model->parts == NULL) {
+    if (model->num_kinds == 0) {
         count_module(model, module, blocks_with(model, module), count);
         return;
     }
@@ -417,6 +480,8 @@ static gboolean is_in_unit(const Model *model, const Module *module, UnitKind un
 {
     if (unit == UNIT_ROOT)
         return is_present(model, module);
+    if (model->num_kinds > 0)
+        return unit == UNIT_BLOCK && is_in_block(model, module, 0);
     return is_in_kind(model, module, unit != UNIT_BLOCK) &&
            (module->times != ONE) == (unit == UNIT_EXPERTS);
 }
@@ -446,6 +511,7 @@ GArray *model_unit_params(const Model *model, UnitKind unit)
     const ModelFamily *family = model->family;
     GArray *params = shapes_new();
 
+    g_assert(unit == UNIT_ROOT || model->num_kinds <= 1);
     if (unit == UNIT_ROOT) {
         add_params(params, model, family->before, unit);
         add_params(params, model, family->after, unit);
@@ -454,6 +520,19 @@ GArray *model_unit_params(const Model *model, UnitKind unit)
         add_params(params, model, family->block[i], unit);
     g_array_sort(params, compare_roles);
     return params;
+}
+
+guint64 model_unit_elements(const Model *model, UnitKind unit)
+{
+    g_autoptr(GArray) params = model_unit_params(model, unit);
+    guint64 elements = 0;
+
+    for (guint i = 0; i < params->len; i++) {
+        const ParamShape *param = &g_array_index(params, ParamShape, i);
+
+        elements += param->rows * param->cols;
+    }
+    return elements;
 }
 
 gint model_param_index(const Model *model, UnitKind unit, ParamRole role)

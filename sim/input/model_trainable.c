@@ -50,34 +50,49 @@ static void append_odd_norms(GString *list, const Model *model)
 
     if (norms == FEATURE_NORM_BIAS)
         append(list, "RMSNorm with a bias");
-    if (norms == FEATURE_LAYER_NORM && (model->features & FEATURE_QK_NORM) != 0)
-        append(list, "a norm of its own for each head's queries and keys");
 }
 
-/* Blocks of more kinds than without and with experts. */
-static void append_mixed_blocks(GString *list, const Model *model)
+/* No pass builds such blocks. */
+static void append_unbuilt_blocks(GString *list, const Model *model)
 {
-    if (model->parts == NULL)
-        return;
-    append(list, "blocks that differ in more than experts");
-    if (model->mamba.heads != 0)
+    gboolean empty = FALSE, others = FALSE;
+
+    for (guint k = 0; k < model->num_kinds; k++) {
+        const BlockParts *parts = &model->kinds[k];
+
+        empty |= !parts->attention && !parts->mlp && !parts->mamba;
+        others |= parts->mamba;
+    }
+    if (empty)
+        append(list, "blocks without attention and MLP");
+    if (others)
         append(list, "Mamba-2 blocks");
+}
+
+static void append_unread_of(GString *list, const Model *model, UnitKind unit)
+{
+    g_autoptr(GArray) params = model_unit_params(model, unit);
+
+    for (guint i = 0; i < params->len; i++)
+        if (g_array_index(params, ParamShape, i).role == PARAM_OTHER)
+            append(list, g_array_index(params, ParamShape, i).name);
 }
 
 /* Parameters that no op reads: of what is not told by a feature. */
 static void append_unread(GString *list, const Model *model)
 {
-    const guint sparse = model_num_sparse(model);
+    append_unread_of(list, model, UNIT_ROOT);
+    for (guint k = 0; k < model_num_kinds(model); k++) {
+        const Model one = model_of_kind(model, k);
 
-    for (guint kind = 0; kind < NUM_UNIT_KINDS; kind++) {
-        g_autoptr(GArray) params = model_unit_params(model, (UnitKind)kind);
-
-        if ((kind == UNIT_BLOCK && sparse == model->layers) || (kind > UNIT_BLOCK && sparse == 0))
+        if (!model_has_kind(model, k))
             continue;
-
-        for (guint i = 0; i < params->len; i++)
-            if (g_array_index(params, ParamShape, i).role == PARAM_OTHER)
-                append(list, g_array_index(params, ParamShape, i).name);
+        if (!model_kind_is_sparse(model, k)) {
+            append_unread_of(list, &one, UNIT_BLOCK);
+            continue;
+        }
+        append_unread_of(list, &one, UNIT_SPARSE);
+        append_unread_of(list, &one, UNIT_EXPERTS);
     }
 }
 
@@ -86,7 +101,7 @@ char *model_unplannable(const Model *model)
     g_autoptr(GString) list = g_string_new(NULL);
 
     append_odd_norms(list, model);
-    append_mixed_blocks(list, model);
+    append_unbuilt_blocks(list, model);
     if (list->len == 0)
         append_unread(list, model);
     return list->len == 0 ? NULL : g_string_free(g_steal_pointer(&list), FALSE);
@@ -101,11 +116,13 @@ char *model_untrainable(const Model *model)
     for (guint i = 0; i < G_N_ELEMENTS(untrained); i++)
         if ((model->features & untrained[i].feature) != 0)
             append(list, untrained[i].what);
-    for (guint i = 0; i < G_N_ELEMENTS(untrained_params); i++)
+    for (guint i = 0; model->num_kinds == 0 && i < G_N_ELEMENTS(untrained_params); i++)
         if (model_param_index(model, untrained_params[i].unit, untrained_params[i].role) >= 0)
             append(list, untrained_params[i].what);
     append_odd_norms(list, model);
-    append_mixed_blocks(list, model);
+    append_unbuilt_blocks(list, model);
+    if (model->num_kinds > 0)
+        append(list, "blocks that differ in more than experts");
     if (model->latent.top_keys != 0)
         append(list, "attention to the keys that an indexer chooses");
     if (norms == FEATURE_LAYER_NORM)

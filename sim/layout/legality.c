@@ -1,5 +1,7 @@
 #include "sim/layout/legality.h"
 
+#include "sim/layout/tensor_parallel.h"
+
 static const char *const verdict_names[NUM_VERDICTS] = {
     [VERDICT_OK] = "ok",           [VERDICT_CONTEXT] = "context",   [VERDICT_PIPELINE] = "pipeline",
     [VERDICT_TENSOR] = "tensor",   [VERDICT_BATCH] = "batch",       [VERDICT_STRATEGY] = "strategy",
@@ -118,9 +120,23 @@ static Verdict check_pipeline(const Choice *choice, char **reason)
     return verdict == VERDICT_OK ? check_chunk_layers(choice, (guint)chunks, reason) : verdict;
 }
 
+/* Those that hold the same keys and values are one group for all blocks. */
+static gboolean tensor_size_fits_kind(const Model *model, guint kind, guint tp)
+{
+    const Model one = model_of_kind(model, kind);
+
+    return (one.kv_heads % tp == 0 || tp % one.kv_heads == 0) &&
+           tensor_parallel_kv_copies(&one, tp) == tensor_parallel_kv_copies(model, tp);
+}
+
 static gboolean tensor_size_fits_heads(const Model *model, guint tp)
 {
-    return model->heads % tp == 0 && (model->kv_heads % tp == 0 || tp % model->kv_heads == 0);
+    gboolean fits =
+        model->heads % tp == 0 && (model->kv_heads % tp == 0 || tp % model->kv_heads == 0);
+
+    for (guint k = 0; k < model->num_kinds; k++)
+        fits &= tensor_size_fits_kind(model, k, tp);
+    return fits;
 }
 
 static Verdict refuse_heads(char **reason, const Model *model, guint tp)
@@ -138,8 +154,8 @@ static Verdict refuse_heads(char **reason, const Model *model, guint tp)
                       model->heads, sizes->str);
     return refuse(
         reason, VERDICT_TENSOR,
-        "tp = %u: must be a divisor or a multiple of the model's %u kv heads; allowed: %s", tp,
-        model->kv_heads, sizes->str);
+        "tp = %u: must be a divisor or a multiple of the model's %u kv heads%s; allowed: %s", tp,
+        model->kv_heads, model->num_kinds > 1 ? ", in all blocks alike" : "", sizes->str);
 }
 
 static Verdict check_tensor(const Choice *choice, char **reason)

@@ -52,10 +52,10 @@ static gboolean is_index(ParamRole role)
     return role >= PARAM_INDEX_Q && role <= PARAM_INDEX_WEIGHTS_BIAS;
 }
 
-/* A norm of all heads at once has a weight for each of their values. */
+/* A norm of all heads at once, or apart of each, has a weight for each of their values. */
 static gboolean is_wide_norm(const Model *model, ParamRole role)
 {
-    return (model->features & FEATURE_QK_NORM_OF_ALL) != 0 &&
+    return ((model->features & FEATURE_QK_NORM_OF_ALL) != 0 || model_norms_heads_apart(model)) &&
            (role == PARAM_Q_NORM || role == PARAM_K_NORM);
 }
 

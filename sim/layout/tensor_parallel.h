@@ -1,8 +1,8 @@
 /* Tensor parallelism: which part of each parameter a rank of the tp group holds (Megatron-LM,
  * Shoeybi et al. 2019, arXiv 1909.08053, sec. 3).  Queries, gate, up, embedding and head are split
- * by rows, and their biases with them, and norms of all their heads at once; the two matrices that
- * add to the residual stream by columns; their biases, other norms and positions are whole
- * everywhere. */
+ * by rows, and their biases with them, and norms with a weight for each of their values; the two
+ * matrices that add to the residual stream by columns; their biases, other norms and positions are
+ * whole everywhere. */
 #pragma once
 
 #include "sim/input/model.h"

@@ -65,6 +65,17 @@ static inline gboolean block_is_parallel(const Builder *builder)
     return (builder->local.features & FEATURE_PARALLEL) != 0;
 }
 
+/* A block may lack either: then the other alone reads x and adds to it. */
+static inline gboolean block_has_attention(const Builder *builder)
+{
+    return model_has_attention(&builder->local);
+}
+
+static inline gboolean block_has_mlp(const Builder *builder)
+{
+    return model_has_mlp(&builder->local);
+}
+
 /* What a half gives is normed before it is added. */
 static inline gboolean block_norms_given(const Builder *builder)
 {
@@ -91,11 +102,13 @@ static inline gboolean block_has_scale(const Builder *builder, const BlockTensor
 /* In parallel one norm may serve both halves. */
 static inline gboolean block_has_second_input(const Builder *builder)
 {
+    if (!block_has_mlp(builder))
+        return FALSE;
     return !block_is_parallel(builder) || builder->param[PARAM_POST_NORM] >= 0;
 }
 
-/* Adds those of blocks of that lot. */
-BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse);
+/* Adds those of blocks of the builder's kind and lot. */
+BlockTensors build_block_tensors(Builder *builder);
 
 /* How much of what the shared experts give a token takes, and its gradients (build_shared.c);
  * nothing where blocks have none.  @input: what their matrices read, of all tokens. */

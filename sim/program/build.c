@@ -35,33 +35,40 @@ static guint expert_copies(const Builder *builder, Strategy strategy)
     return strategy == STRATEGY_NO_SHARD ? builder->tp : 1;
 }
 
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks)
+static GArray *unit_params(const Builder *builder, UnitSort sort)
 {
-    UnitMap *map = unit_map_new(builder->params[kind], ranks, unit_form(builder, kind));
+    return sort.kind == UNIT_ROOT ? builder->root_params
+                                  : builder->kinds[sort.of_kind].params[sort.kind];
+}
+
+UnitMap *builder_unit_map(const Builder *builder, UnitSort sort, guint ranks)
+{
+    const Model *whole = &builder->kinds[sort.of_kind].whole;
+    UnitMap *map = unit_map_new(unit_params(builder, sort), ranks, unit_form(builder, sort.kind));
 
     for (guint i = 0; i < map->num_params; i++)
-        map->params[i].copies =
-            kind == UNIT_EXPERTS
-                ? expert_copies(builder, strategy)
-                : tensor_copies(builder->spec->model, map->params[i].role, builder->tp);
-    if (kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
+        map->params[i].copies = sort.kind == UNIT_EXPERTS
+                                    ? expert_copies(builder, sort.strategy)
+                                    : tensor_copies(whole, map->params[i].role, builder->tp);
+    if (sort.kind == UNIT_ROOT && builder->pp > 1 && builder->local.tied)
         map->params[builder->param[PARAM_EMBEDDING]].copies *= 2;
     return map;
 }
 
-static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, const char *name)
+static guint add_unit_class(Builder *builder, UnitSort sort, const char *name)
 {
     Program *program = builder->program;
     const guint index = program->units->len;
-    const GArray *params = builder->params[kind];
+    const GArray *params = unit_params(builder, sort);
+    const char *prefix = sort.kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model);
     UnitClass unit = {
         .name = program_name(program, name),
-        .prefix = program_name(program,
-                               kind == UNIT_ROOT ? "" : model_block_prefix(builder->spec->model)),
-        .kind = kind,
-        .strategy = strategy,
+        .prefix = program_name(program, prefix),
+        .kind = sort.kind,
+        .of_kind = sort.of_kind,
+        .strategy = sort.strategy,
         .count = 0,
-        .map = builder_unit_map(builder, kind, strategy, 1),
+        .map = builder_unit_map(builder, sort, 1),
         .param_names = g_new0(const char *, params->len + 1),
         .parameter = NO_TENSOR,
         .gathered = NO_TENSOR,
@@ -77,23 +84,43 @@ static guint add_unit_class(Builder *builder, UnitKind kind, Strategy strategy, 
     return index;
 }
 
-static guint block_class(Builder *builder, UnitKind kind, Strategy strategy)
+static const char *unit_name(const Builder *builder, UnitSort sort)
 {
-    static const char *const names[NUM_UNIT_KINDS] = {
-        [UNIT_BLOCK] = "block", [UNIT_SPARSE] = "sparse", [UNIT_EXPERTS] = "experts"};
+    const char *kind = builder->kinds[sort.of_kind].name;
+
+    return sort.kind == UNIT_EXPERTS ? "experts" : *kind == '\0' ? "block" : kind;
+}
+
+static guint block_class(Builder *builder, UnitSort sort)
+{
     Program *program = builder->program;
     gboolean first = TRUE;
 
     for (guint i = 1; i < program->units->len; i++) {
         const UnitClass *unit = program_unit(program, i);
 
-        if (unit->kind == kind && unit->strategy == strategy)
+        if (unit->kind != sort.kind || unit->of_kind != sort.of_kind)
+            continue;
+        if (unit->strategy == sort.strategy)
             return i;
-        first &= unit->kind != kind;
+        first = FALSE;
     }
-    g_autofree char *name = first ? g_strdup(names[kind])
-                                  : g_strdup_printf("%s.%s", names[kind], strategy_name(strategy));
-    return add_unit_class(builder, kind, strategy, name);
+    const char *of_first = unit_name(builder, sort);
+    g_autofree char *name = first
+                                ? g_strdup(of_first)
+                                : g_strdup_printf("%s.%s", of_first, strategy_name(sort.strategy));
+    return add_unit_class(builder, sort, name);
+}
+
+guint builder_first_alike(const Builder *builder, guint index)
+{
+    const UnitClass *unit = program_unit(builder->program, index);
+    guint first = 0;
+
+    while (program_unit(builder->program, first)->kind != unit->kind ||
+           program_unit(builder->program, first)->strategy != unit->strategy)
+        first++;
+    return first;
 }
 
 /* Whole parameters and whole gradients, one copy a unit. */
@@ -105,7 +132,9 @@ static void add_unit_tensors(Builder *builder, guint index)
     g_autofree char *parameter = g_strdup_printf("%s.parameters", unit->name);
     g_autofree char *gradient = g_strdup_printf("%s.gradients", unit->name);
 
-    unit->layer_space = program_add_space(program, unit->name, unit->count);
+    unit->layer_space = program_add_space_beside(
+        program, unit->name, unit->count,
+        program_unit(program, builder_first_alike(builder, index))->layer_space);
     unit->parameter =
         (gint)program_add_tensor(program, parameter, TENSOR_PARAMETER, recipe->compute,
                                  unit->layer_space, unit->map->full_elements);
@@ -140,11 +169,12 @@ static void add_block_ref(Builder *builder, guint block, UnitKind kind)
     UnitRef ref = {NO_UNIT_CLASS, 0};
 
     if (is_on_stage(builder, block) &&
-        (kind == UNIT_BLOCK || model_is_sparse(builder->spec->model, block))) {
+        (kind != UNIT_EXPERTS || model_is_sparse(builder->spec->model, block))) {
         const guint unit = (kind == UNIT_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+        const UnitSort sort = {kind, model_block_kind(builder->spec->model, block),
+                               sharding_unit_strategy(builder->spec->sharding, unit)};
 
-        ref.unit_class =
-            block_class(builder, kind, sharding_unit_strategy(builder->spec->sharding, unit));
+        ref.unit_class = block_class(builder, sort);
         ref.index = program_unit(program, ref.unit_class)->count++;
     }
     g_array_append_val(program->unit_refs, ref);
@@ -155,9 +185,8 @@ static void add_unit_refs(Builder *builder)
     Program *program = builder->program;
     const Model *model = builder->spec->model;
     const Sharding *sharding = builder->spec->sharding;
-    UnitRef ref = {
-        add_unit_class(builder, UNIT_ROOT, sharding_unit_strategy(sharding, ROOT_UNIT), "root"),
-        program_unit(program, 0)->count++};
+    const UnitSort root = {UNIT_ROOT, 0, sharding_unit_strategy(sharding, ROOT_UNIT)};
+    UnitRef ref = {add_unit_class(builder, root, "root"), program_unit(program, 0)->count++};
 
     if (program_unit(program, 0)->map->elements == 0)
         ref.unit_class = NO_UNIT_CLASS;
@@ -193,76 +222,85 @@ static void add_units(Builder *builder)
 
 guint builder_saved_space(const Builder *builder, Until until, gboolean again)
 {
-    static const struct {
-        Ring saved, kept, again_kept;
-    } rings[NUM_LOTS][2] = {
-        [LOT_FIRST] = {{RING_SAVED, RING_KEPT, RING_AGAIN_KEPT},
-                       {RING_SPARSE, RING_SPARSE_KEPT, RING_SPARSE_AGAIN_KEPT}},
-        [LOT_REST] = {{RING_REST_SAVED, RING_REST_KEPT, NUM_RINGS},
-                      {RING_REST_SPARSE, RING_REST_SPARSE_KEPT, NUM_RINGS}},
-    };
     const gboolean kept = builder->splits_backward && until == UNTIL_WEIGHTS;
-    const guint kind = builder->is_sparse ? 1 : 0;
 
     g_assert(!again || builder->lot == LOT_FIRST);
-    if (again && !kept)
-        return builder->ring_space[RING_AGAIN];
-    return builder->ring_space[again  ? rings[builder->lot][kind].again_kept
-                               : kept ? rings[builder->lot][kind].kept
-                                      : rings[builder->lot][kind].saved];
+    return builder_ring_space(builder, again && kept ? RING_AGAIN_KEPT
+                                       : again       ? RING_AGAIN
+                                       : kept        ? RING_KEPT
+                                                     : RING_SAVED);
+}
+
+/* What of the rings of a kind and lot ops use. */
+static gboolean is_used(const Builder *builder, guint kind, Lot lot, Ring ring)
+{
+    const gboolean any = builder->kinds[kind].most_of[lot] > 0;
+    const gboolean again = lot == LOT_FIRST && builder->recompute != RECOMPUTE_NONE;
+    const gboolean saves = lot == LOT_REST || builder->recompute != RECOMPUTE_FULL;
+    const gboolean splits = builder->splits_backward;
+
+    switch (ring) {
+    case RING_SAVED:
+        return any && saves;
+    case RING_KEPT:
+        return any && saves && splits;
+    case RING_AGAIN_KEPT:
+        return any && again && splits;
+    case RING_WEIGHTS:
+        return any && splits;
+    case RING_AGAIN:
+        return again;
+    case RING_INBOX:
+        return builder->pp > 1;
+    default:
+        return TRUE;
+    }
+}
+
+/* Of all kinds and lots together. */
+static gboolean is_common(Ring ring)
+{
+    return ring == RING_RESIDUAL || ring == RING_AGAIN || ring == RING_GRADIENT ||
+           ring == RING_INBOX;
+}
+
+static char *ring_name(const Builder *builder, guint kind, Lot lot, Ring ring)
+{
+    static const char *const names[NUM_RINGS] = {
+        [RING_RESIDUAL] = "residual", [RING_SAVED] = "saved",           [RING_KEPT] = "kept",
+        [RING_AGAIN] = "again",       [RING_AGAIN_KEPT] = "again_kept", [RING_WEIGHTS] = "weights",
+        [RING_GRADIENT] = "gradient", [RING_INBOX] = "inbox",
+    };
+    const char *of_kind = builder->kinds[kind].name;
+
+    return g_strconcat(lot == LOT_REST ? "rest_" : "", of_kind, *of_kind == '\0' ? "" : "_",
+                       names[ring], NULL);
+}
+
+/* A call is of one block, so the rings of all kinds and lots have one slot. */
+static guint add_ring(Builder *builder, guint kind, Lot lot, Ring ring)
+{
+    const guint *first = builder->kinds[0].ring_space[LOT_FIRST];
+    guint beside = NO_SPACE;
+
+    if (is_common(ring) && (kind > 0 || lot != LOT_FIRST))
+        return first[ring];
+    if (!is_used(builder, kind, lot, ring))
+        return NO_SPACE;
+    for (guint l = 0; l <= (guint)lot && beside == NO_SPACE; l++)
+        for (guint k = 0; k < builder->num_kinds && beside == NO_SPACE; k++)
+            beside = builder->kinds[k].ring_space[l][ring];
+    g_autofree char *name = ring_name(builder, kind, lot, ring);
+    return program_add_space_beside(builder->program, name, 1, beside);
 }
 
 /* Copies are counted once the step is laid out. */
 static void add_rings(Builder *builder)
 {
-    static const char *const names[NUM_RINGS] = {
-        [RING_RESIDUAL] = "residual",
-        [RING_SAVED] = "saved",
-        [RING_KEPT] = "kept",
-        [RING_AGAIN] = "again",
-        [RING_AGAIN_KEPT] = "again_kept",
-        [RING_WEIGHTS] = "weights",
-        [RING_GRADIENT] = "gradient",
-        [RING_INBOX] = "inbox",
-        [RING_SPARSE] = "sparse_saved",
-        [RING_SPARSE_KEPT] = "sparse_kept",
-        [RING_SPARSE_AGAIN_KEPT] = "sparse_again_kept",
-        [RING_SPARSE_WEIGHTS] = "sparse_weights",
-        [RING_REST_SAVED] = "rest_saved",
-        [RING_REST_KEPT] = "rest_kept",
-        [RING_REST_WEIGHTS] = "rest_weights",
-        [RING_REST_SPARSE] = "rest_sparse_saved",
-        [RING_REST_SPARSE_KEPT] = "rest_sparse_kept",
-        [RING_REST_SPARSE_WEIGHTS] = "rest_sparse_weights",
-    };
-    const gboolean saves = builder->recompute != RECOMPUTE_FULL;
-    const gboolean again = builder->recompute != RECOMPUTE_NONE;
-    const gboolean splits = builder->splits_backward;
-    const guint *dense = builder->most_dense, *sparse = builder->most_sparse;
-    const gboolean used[NUM_RINGS] = {
-        [RING_RESIDUAL] = TRUE,
-        [RING_SAVED] = saves && dense[LOT_FIRST] > 0,
-        [RING_KEPT] = splits && saves && dense[LOT_FIRST] > 0,
-        [RING_AGAIN] = again,
-        [RING_AGAIN_KEPT] = splits && again && dense[LOT_FIRST] > 0,
-        [RING_WEIGHTS] = splits && dense[LOT_FIRST] > 0,
-        [RING_GRADIENT] = TRUE,
-        [RING_INBOX] = builder->pp > 1,
-        [RING_SPARSE] = saves && sparse[LOT_FIRST] > 0,
-        [RING_SPARSE_KEPT] = splits && saves && sparse[LOT_FIRST] > 0,
-        [RING_SPARSE_AGAIN_KEPT] = splits && again && sparse[LOT_FIRST] > 0,
-        [RING_SPARSE_WEIGHTS] = splits && sparse[LOT_FIRST] > 0,
-        [RING_REST_SAVED] = dense[LOT_REST] > 0,
-        [RING_REST_KEPT] = splits && dense[LOT_REST] > 0,
-        [RING_REST_WEIGHTS] = splits && dense[LOT_REST] > 0,
-        [RING_REST_SPARSE] = sparse[LOT_REST] > 0,
-        [RING_REST_SPARSE_KEPT] = splits && sparse[LOT_REST] > 0,
-        [RING_REST_SPARSE_WEIGHTS] = splits && sparse[LOT_REST] > 0,
-    };
-
-    for (guint r = 0; r < NUM_RINGS; r++)
-        builder->ring_space[r] =
-            used[r] ? program_add_space(builder->program, names[r], 1) : NO_SPACE;
+    for (guint lot = 0; lot < NUM_LOTS; lot++)
+        for (guint k = 0; k < builder->num_kinds; k++)
+            for (guint r = 0; r < NUM_RINGS; r++)
+                builder->kinds[k].ring_space[lot][r] = add_ring(builder, k, (Lot)lot, (Ring)r);
 }
 
 /* Where the queries' tokens lie in their sequences, and those of the keys: one block after the
@@ -340,33 +378,90 @@ static void add_shared_tensors(Builder *builder)
     builder->valid = program_add_tensor(program, "valid", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
     builder->loss = program_add_tensor(program, "loss", TENSOR_SCALAR, DTYPE_FP64, NO_SPACE, 1);
     builder->residual =
-        emit_local_activation(builder, "residual", builder->ring_space[RING_RESIDUAL]);
+        emit_local_activation(builder, "residual", builder_ring_space(builder, RING_RESIDUAL));
     builder->residual_gradient =
-        emit_local_activation(builder, "dresidual", builder->ring_space[RING_GRADIENT]);
+        emit_local_activation(builder, "dresidual", builder_ring_space(builder, RING_GRADIENT));
     if (builder->pp > 1 &&
         !(builder->has_embedding && schedule_virtual_stages(&builder->spec->schedule) == 1))
-        builder->inbox = emit_local_activation(builder, "inbox", builder->ring_space[RING_INBOX]);
+        builder->inbox =
+            emit_local_activation(builder, "inbox", builder_ring_space(builder, RING_INBOX));
     builder->scratch =
         program_add_tensor(program, "scratch", TENSOR_WORKSPACE, DTYPE_FP32, NO_SPACE, 0);
 }
 
-/* What both kinds of block have stands in the same places: storage order begins with it. */
-static void find_params(Builder *builder)
+static void find_root_params(Builder *builder)
 {
+    builder->root_params = model_unit_params(&builder->local, UNIT_ROOT);
     for (guint r = 0; r < NUM_PARAM_ROLES; r++)
         builder->param[r] = -1;
-    for (guint k = 0; k < (builder->local.experts.count > 0 ? NUM_UNIT_KINDS : UNIT_SPARSE); k++) {
-        GArray *params = builder->params[k] = model_unit_params(&builder->local, (UnitKind)k);
+    for (guint i = 0; i < builder->root_params->len; i++) {
+        ParamShape *shape = &g_array_index(builder->root_params, ParamShape, i);
 
-        for (guint i = 0; i < params->len; i++) {
-            ParamShape *shape = &g_array_index(params, ParamShape, i);
+        builder->param[shape->role] = (gint)i;
+        builder->rows_of[shape->role] = shape->rows;
+        if (!has_root_param(builder, shape->role))
+            shape->rows = 0;
+    }
+}
+
+static const char *kind_name(const Builder *builder, guint kind)
+{
+    if (kind == 0 || model_kind_is_sparse(builder->spec->model, kind))
+        return kind == 0 ? "" : "sparse";
+    g_autofree char *name = g_strdup_printf("block%u", kind + 1);
+
+    return program_name(builder->program, name);
+}
+
+static void find_block_params(Builder *builder, guint kind)
+{
+    BuilderKind *of = &builder->kinds[kind];
+    const gboolean sparse = model_kind_is_sparse(builder->spec->model, kind);
+
+    of->name = kind_name(builder, kind);
+    of->whole = model_of_kind(builder->spec->model, kind);
+    of->local = tensor_parallel_model(&of->whole, builder->tp);
+    of->local.experts.held = builder->local.experts.held;
+    if (of->most_of[LOT_FIRST] + of->most_of[LOT_REST] == 0) /* the stage has none */
+        return;
+    for (guint k = sparse ? UNIT_SPARSE : UNIT_BLOCK; k <= (sparse ? UNIT_EXPERTS : UNIT_BLOCK);
+         k++)
+        of->params[k] = model_unit_params(&of->local, (UnitKind)k);
+}
+
+/* Those of the root stay. */
+static void turn_params(Builder *builder)
+{
+    const BuilderKind *of = &builder->kinds[builder->kind];
+
+    for (guint r = PARAM_INPUT_NORM; r < NUM_PARAM_ROLES; r++)
+        builder->param[r] = -1;
+    for (guint k = UNIT_BLOCK; k < NUM_UNIT_KINDS; k++)
+        for (guint i = 0; of->params[k] != NULL && i < of->params[k]->len; i++) {
+            const ParamShape *shape = &g_array_index(of->params[k], ParamShape, i);
 
             builder->param[shape->role] = (gint)i;
             builder->rows_of[shape->role] = shape->rows;
-            if (k == UNIT_ROOT && !has_root_param(builder, shape->role))
-                shape->rows = 0;
         }
-    }
+}
+
+void builder_turn_to(Builder *builder, guint kind, Lot lot)
+{
+    builder->lot = lot;
+    if (kind == builder->kind)
+        return;
+    builder->kind = kind;
+    builder->local = builder->kinds[kind].local;
+    turn_params(builder);
+}
+
+static void find_params(Builder *builder)
+{
+    find_root_params(builder);
+    for (guint k = 0; k < builder->num_kinds; k++)
+        find_block_params(builder, k);
+    builder->local = builder->kinds[0].local;
+    turn_params(builder);
 }
 
 /* What is computed again of this stage's blocks, and whether there is a rest. */
@@ -389,7 +484,7 @@ static gboolean find_recompute(Builder *builder, guint chunks)
 static void count_layers(Builder *builder, guint chunk, gboolean has_rest)
 {
     const LayerRange range = builder_layers(builder, chunk);
-    guint all[NUM_LOTS] = {0}, sparse[NUM_LOTS] = {0};
+    guint all[NUM_LOTS] = {0}, of[MAX_BLOCK_KINDS][NUM_LOTS] = {{0}};
 
     for (guint i = 0; i < range.count; i++) {
         const gboolean first =
@@ -397,13 +492,13 @@ static void count_layers(Builder *builder, guint chunk, gboolean has_rest)
         const Lot lot = first ? LOT_FIRST : LOT_REST;
 
         all[lot]++;
-        sparse[lot] += model_is_sparse(builder->spec->model, range.first + i) ? 1 : 0;
+        of[model_block_kind(builder->spec->model, range.first + i)][lot]++;
     }
     builder->most_layers = MAX(builder->most_layers, range.count);
     for (guint lot = 0; lot < NUM_LOTS; lot++) {
         builder->most_of[lot] = MAX(builder->most_of[lot], all[lot]);
-        builder->most_sparse[lot] = MAX(builder->most_sparse[lot], sparse[lot]);
-        builder->most_dense[lot] = MAX(builder->most_dense[lot], all[lot] - sparse[lot]);
+        for (guint k = 0; k < builder->num_kinds; k++)
+            builder->kinds[k].most_of[lot] = MAX(builder->kinds[k].most_of[lot], of[k][lot]);
     }
 }
 
@@ -426,6 +521,8 @@ static void builder_set_sizes(Builder *builder)
     builder->splits_backward = spec->schedule.kind == SCHEDULE_ZB_H1;
     builder->has_embedding = builder->stage == 0;
     builder->has_head = builder->stage == (chunks - 1) % builder->pp;
+    builder->num_kinds = model_num_kinds(spec->model);
+    builder->kinds = g_new0(BuilderKind, builder->num_kinds);
     const gboolean has_rest = find_recompute(builder, chunks);
     for (guint c = builder->stage; c < chunks; c += builder->pp)
         count_layers(builder, c, has_rest);

@@ -241,6 +241,25 @@ static void norm_sums(const Emit *to, const BlockTensors *t, const ResidualSum *
     emit_copy(to, t->tp.local, fed->y, fed->y_shift);
 }
 
+/* A block of one half. */
+static void half_forward(const Emit *to, const BlockTensors *t)
+{
+    const BlockWeights w = block_weights(to, t);
+    const guint x = to->builder->residual;
+    const ResidualSum attended = {&w.o, t->attention.o, x, x, 1, &t->attended};
+    const ResidualSum fed = {&w.down, t->h, x, x, 1, &t->fed};
+    const Norm post = post_norm(to, t);
+
+    if (block_has_attention(to->builder)) {
+        attention_input(to, t);
+        emit_attention(to, &t->attention);
+        add_to_residual(to, t, &attended);
+        return;
+    }
+    feed_forward(to, t, whole(to, t, normed_local(to, t, &post)));
+    add_to_residual(to, t, &fed);
+}
+
 static void block_forward(const Emit *to, const BlockTensors *t)
 {
     const BlockWeights w = block_weights(to, t);
@@ -467,14 +486,19 @@ static gint add_block_segment(Builder *builder, Emit *to, const UnitClass *unit,
     return (gint)to->segment;
 }
 
-static void build_block(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
+static void build_block(Builder *builder, guint index, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
+    const Lot lot = builder->lot;
     Passes *passes = &builder->classes[index].passes[lot];
     Emit to, weights;
 
     passes->forward = add_block_segment(builder, &to, unit, lot, "forward");
-    block_forward(&to, tensors);
+    const gboolean attention = block_has_attention(builder), mlp = block_has_mlp(builder);
+    if (attention && mlp)
+        block_forward(&to, tensors);
+    else
+        half_forward(&to, tensors);
     passes->backward = add_block_segment(builder, &to, unit, lot, "backward");
     weights = to;
     if (builder->splits_backward)
@@ -485,14 +509,16 @@ static void build_block(Builder *builder, guint index, Lot lot, const BlockTenso
     }
     if (tensors->is_sparse)
         sparse_half_backward(&to, &weights, tensors);
-    else
+    else if (mlp)
         feed_forward_backward(&to, &weights, tensors);
-    attention_half_backward(&to, &weights, tensors);
+    if (attention)
+        attention_half_backward(&to, &weights, tensors);
 }
 
-static void build_experts_unit(Builder *builder, guint index, Lot lot, const BlockTensors *tensors)
+static void build_experts_unit(Builder *builder, guint index, const BlockTensors *tensors)
 {
     const UnitClass *unit = program_unit(builder->program, index);
+    const Lot lot = builder->lot;
     Passes *passes = &builder->classes[index].passes[lot];
     Emit to, weights;
 
@@ -507,24 +533,25 @@ static void build_experts_unit(Builder *builder, guint index, Lot lot, const Blo
 
 static void build_lot(Builder *builder, Lot lot)
 {
-    const gboolean has_dense = builder->most_dense[lot] > 0;
-    const gboolean has_sparse = builder->most_sparse[lot] > 0;
-    BlockTensors dense = {0}, sparse = {0};
+    g_autofree BlockTensors *tensors = g_new0(BlockTensors, builder->num_kinds);
 
-    if (has_dense)
-        dense = build_block_tensors(builder, lot, FALSE);
-    if (has_sparse)
-        sparse = build_block_tensors(builder, lot, TRUE);
-    for (guint i = 1; i < builder->program->units->len; i++) {
-        const UnitKind kind = program_unit(builder->program, i)->kind;
-
-        if (kind == UNIT_BLOCK && has_dense)
-            build_block(builder, i, lot, &dense);
-        else if (kind == UNIT_SPARSE && has_sparse)
-            build_block(builder, i, lot, &sparse);
-        else if (kind == UNIT_EXPERTS && has_sparse)
-            build_experts_unit(builder, i, lot, &sparse);
+    for (guint k = 0; k < builder->num_kinds; k++) {
+        builder_turn_to(builder, k, lot);
+        if (builder->kinds[k].most_of[lot] > 0)
+            tensors[k] = build_block_tensors(builder);
     }
+    for (guint i = 1; i < builder->program->units->len; i++) {
+        const UnitClass *unit = program_unit(builder->program, i);
+
+        if (builder->kinds[unit->of_kind].most_of[lot] == 0)
+            continue;
+        builder_turn_to(builder, unit->of_kind, lot);
+        if (unit->kind == UNIT_EXPERTS)
+            build_experts_unit(builder, i, &tensors[unit->of_kind]);
+        else
+            build_block(builder, i, &tensors[unit->of_kind]);
+    }
+    builder_turn_to(builder, 0, LOT_FIRST);
 }
 
 void build_blocks(Builder *builder)

@@ -39,12 +39,13 @@ static void add_gradients(Builder *builder, BlockTensors *tensors)
     if (builder->splits_backward) {
         if (tensors->ffn > 0)
             tensors->h_again = emit_activation(builder, "h_kept", weights, tensors->ffn);
-        tensors->input_again = emit_local_activation(builder, "input_normed", weights);
+        if (block_has_attention(builder))
+            tensors->input_again = emit_local_activation(builder, "input_normed", weights);
         if (block_has_second_input(builder))
             tensors->post_again = emit_local_activation(builder, "post_normed", weights);
         if (tensors->ffn > 0)
             tensors->dfed = emit_activation(builder, "dfed", weights, hidden);
-        tensors->dmid = block_is_parallel(builder)
+        tensors->dmid = block_is_parallel(builder) || !block_has_attention(builder)
                             ? tensors->dfed
                             : emit_activation(builder, "dmid", weights, hidden);
     } else if (builder->sequence || block_norms_given(builder)) {
@@ -68,6 +69,8 @@ static void add_output_norms(Builder *builder, BlockTensors *tensors, guint save
 
 static AttentionTensors add_attention_tensors(Builder *builder)
 {
+    if (!block_has_attention(builder))
+        return (AttentionTensors){0};
     const Model *model = &builder->local;
     const Recompute recompute = lot_recompute(builder);
     const guint64 query = (guint64)model->heads * model->head_dim;
@@ -115,15 +118,14 @@ static guint add_stats(Builder *builder, const char *name, guint space, ParamRol
 /* What the second half adds to. */
 static guint add_mid(Builder *builder, guint saved)
 {
-    if (block_is_parallel(builder))
+    if (block_is_parallel(builder) || !block_has_attention(builder) || !block_has_mlp(builder))
         return builder->residual;
     return emit_local_activation(builder, "mid", block_norms_sums(builder) ? NO_SPACE : saved);
 }
 
-BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
+BlockTensors build_block_tensors(Builder *builder)
 {
-    builder->lot = lot;
-    builder->is_sparse = is_sparse;
+    const gboolean is_sparse = model_kind_is_sparse(builder->spec->model, builder->kind);
     const guint64 hidden = builder->local.hidden;
     const guint64 ffn = is_sparse ? builder->local.experts.shared_ffn : builder->local.ffn;
     const gboolean all = lot_recompute(builder) == RECOMPUTE_FULL;
@@ -153,7 +155,5 @@ BlockTensors build_block_tensors(Builder *builder, Lot lot, gboolean is_sparse)
     build_scale(builder, &tensors, saved);
     if (is_sparse)
         build_experts(builder, &tensors.experts, saved, kept);
-    builder->is_sparse = FALSE;
-    builder->lot = LOT_FIRST;
     return tensors;
 }

@@ -63,7 +63,7 @@ static guint add_rows(Builder *builder, const char *name, guint space, guint64 c
 static void add_ways(Builder *builder, ExpertTensors *t, guint saved)
 {
     const gboolean alone = builder->ep == 1, direct = !reorders(builder);
-    const guint passed = saved == builder->ring_space[RING_AGAIN] ? saved : NO_SPACE;
+    const guint passed = saved == builder_ring_space(builder, RING_AGAIN) ? saved : NO_SPACE;
 
     t->sent = alone ? t->rows : add_routed(builder, "sent", NO_SPACE);
     t->received = direct ? t->rows : add_arriving(builder, "received", passed);

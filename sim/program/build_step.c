@@ -58,41 +58,31 @@ static Flight *flight_of(const Step *step, guint chunk, guint micro_batch)
 
 /* Copies of a ring that one run takes, and those before the first run: what forward leaves and
  * backward computes again goes nowhere. */
-static guint run_length(const Step *step, Ring ring)
+static guint run_length(const Builder *builder, guint kind, guint lot, Ring ring)
 {
-    const Builder *builder = step->builder;
-    const guint lengths[NUM_RINGS] = {
-        [RING_RESIDUAL] = builder->most_layers + 1,
-        [RING_SAVED] = builder->most_dense[LOT_FIRST],
-        [RING_SPARSE] = builder->most_sparse[LOT_FIRST],
-        [RING_KEPT] = builder->most_dense[LOT_FIRST],
-        [RING_AGAIN] = 1,
-        [RING_AGAIN_KEPT] = builder->most_dense[LOT_FIRST],
-        [RING_WEIGHTS] = builder->most_dense[LOT_FIRST],
-        [RING_GRADIENT] = 1,
-        [RING_INBOX] = 1,
-        [RING_SPARSE_KEPT] = builder->most_sparse[LOT_FIRST],
-        [RING_SPARSE_AGAIN_KEPT] = builder->most_sparse[LOT_FIRST],
-        [RING_SPARSE_WEIGHTS] = builder->most_sparse[LOT_FIRST],
-        [RING_REST_SAVED] = builder->most_dense[LOT_REST],
-        [RING_REST_KEPT] = builder->most_dense[LOT_REST],
-        [RING_REST_WEIGHTS] = builder->most_dense[LOT_REST],
-        [RING_REST_SPARSE] = builder->most_sparse[LOT_REST],
-        [RING_REST_SPARSE_KEPT] = builder->most_sparse[LOT_REST],
-        [RING_REST_SPARSE_WEIGHTS] = builder->most_sparse[LOT_REST],
-    };
-
-    return lengths[ring];
+    switch (ring) {
+    case RING_RESIDUAL:
+        return builder->most_layers + 1;
+    case RING_AGAIN:
+    case RING_GRADIENT:
+    case RING_INBOX:
+        return 1;
+    default:
+        return builder->kinds[kind].most_of[lot];
+    }
 }
 
 static guint run_start(Ring ring)
 {
-    return ring == RING_AGAIN_KEPT || ring == RING_SPARSE_AGAIN_KEPT ? 1 : 0;
+    return ring == RING_AGAIN_KEPT ? 1 : 0;
 }
 
-static guint16 copy_of(const Step *step, const Flight *flight, Ring ring, guint within)
+static guint16 copy_of(const Step *step, const Flight *flight, const Draft *draft, Ring ring,
+                       guint within)
 {
-    return (guint16)(run_start(ring) + flight->run[ring] * run_length(step, ring) + within);
+    const guint length = run_length(step->builder, draft->of_kind, draft->lot, ring);
+
+    return (guint16)(run_start(ring) + flight->run[ring] * length + within);
 }
 
 /* Blocks before block @within of a chunk that are of the same kind and lot. */
@@ -103,39 +93,27 @@ static guint before_of_kind(const Step *step, guint chunk, guint within)
     const guint first = builder_layers(builder, chunk).first;
     guint before = 0;
 
-    if (builder->most_of[LOT_REST] == 0 && model->experts.count == 0)
+    if (builder->most_of[LOT_REST] == 0 && builder->num_kinds == 1)
         return within;
     for (guint i = 0; i < within; i++)
-        before += model_is_sparse(model, first + i) == model_is_sparse(model, first + within) &&
+        before += model_block_kind(model, first + i) == model_block_kind(model, first + within) &&
                           builder_lot(builder, chunk, i) == builder_lot(builder, chunk, within)
                       ? 1
                       : 0;
     return before;
 }
 
-/* What forward leaves, by lot and kind of block: a chunk and micro-batch takes and gives all of it.
- */
-static const Ring saved_rings[] = {RING_SAVED, RING_SPARSE, RING_REST_SAVED, RING_REST_SPARSE};
-static const Ring kept_rings[] = {RING_KEPT, RING_SPARSE_KEPT, RING_REST_KEPT,
-                                  RING_REST_SPARSE_KEPT};
-/* What backward for inputs leaves, or computes again before that. */
-static const Ring weights_rings[] = {RING_WEIGHTS,        RING_AGAIN_KEPT,
-                                     RING_SPARSE_WEIGHTS, RING_SPARSE_AGAIN_KEPT,
-                                     RING_REST_WEIGHTS,   RING_REST_SPARSE_WEIGHTS};
-
 /* Rings of a block's call; @within: which block of its chunk, @of_kind: of those of its kind. */
 static void bind_rings(const Step *step, Draft *draft, const Flight *flight, guint within,
                        guint of_kind)
 {
-    draft->ring[RING_RESIDUAL] = copy_of(step, flight, RING_RESIDUAL, within);
-    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
-        draft->ring[weights_rings[i]] = copy_of(step, flight, weights_rings[i], of_kind);
-    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
-        draft->ring[kept_rings[i]] = copy_of(step, flight, kept_rings[i], of_kind);
-    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
-        draft->ring[saved_rings[i]] = copy_of(step, flight, saved_rings[i], of_kind);
-    draft->ring[RING_GRADIENT] = copy_of(step, flight, RING_GRADIENT, 0);
-    draft->ring[RING_INBOX] = copy_of(step, flight, RING_INBOX, 0);
+    static const Ring of_blocks[] = {RING_SAVED, RING_KEPT, RING_AGAIN_KEPT, RING_WEIGHTS};
+
+    draft->ring[RING_RESIDUAL] = copy_of(step, flight, draft, RING_RESIDUAL, within);
+    for (guint i = 0; i < G_N_ELEMENTS(of_blocks); i++)
+        draft->ring[of_blocks[i]] = copy_of(step, flight, draft, of_blocks[i], of_kind);
+    draft->ring[RING_GRADIENT] = copy_of(step, flight, draft, RING_GRADIENT, 0);
+    draft->ring[RING_INBOX] = copy_of(step, flight, draft, RING_INBOX, 0);
 }
 
 /* Asked of the ops themselves: a call that read weights which the unit no longer has would find
@@ -148,6 +126,11 @@ static gboolean reads_weights(const Program *program, const Segment *segment)
                 TENSOR_PARAMETER)
                 return TRUE;
     return FALSE;
+}
+
+static guint kind_of(const Builder *builder, guint chunk, guint within)
+{
+    return model_block_kind(builder->spec->model, builder_layers(builder, chunk).first + within);
 }
 
 /* A call of one action; rings of the chunk's first block, or of block @within. */
@@ -166,8 +149,12 @@ static Draft *add_draft(Step *step, const Action *action, gint segment, guint un
         .uses_weights = step->reads[segment],
     };
 
+    if (unit != ROOT_UNIT) {
+        draft.of_kind = (guint8)kind_of(builder, action->chunk, within);
+        draft.lot = (guint8)builder_lot(builder, action->chunk, within);
+    }
     bind_rings(step, &draft, flight_of(step, action->chunk, action->micro_batch), within,
-               before_of_kind(step, action->chunk, within));
+               unit == ROOT_UNIT ? within : before_of_kind(step, action->chunk, within));
     g_array_append_val(builder->drafts, draft);
     return builder_draft(builder, builder->drafts->len - 1);
 }
@@ -187,7 +174,7 @@ static void add_forward_call(Step *step, const Action *action, guint unit, guint
     const Passes *passes = passes_of(step->builder, unit, action->chunk, within);
     Draft *forward = add_draft(step, action, passes->forward, unit, within);
 
-    forward->ring[RING_AGAIN_KEPT] = forward->ring[RING_SPARSE_AGAIN_KEPT] = 0;
+    forward->ring[RING_AGAIN_KEPT] = 0;
 }
 
 static void add_forward(Step *step, const Action *action)
@@ -197,10 +184,8 @@ static void add_forward(Step *step, const Action *action)
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
     pool_take(step, flight, RING_RESIDUAL);
-    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
-        pool_take(step, flight, saved_rings[i]);
-    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
-        pool_take(step, flight, kept_rings[i]);
+    pool_take(step, flight, RING_SAVED);
+    pool_take(step, flight, RING_KEPT);
     if (action->chunk == 0) {
         add_draft(step, action, builder->embed, ROOT_UNIT, 0);
     } else {
@@ -228,10 +213,9 @@ static void add_head(Step *step, const Action *action, guint layers)
 
 static void give_saved(Step *step, Flight *flight)
 {
-    for (guint i = 0; i < G_N_ELEMENTS(kept_rings); i++)
-        pool_give(step, flight, kept_rings[i]);
-    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
-        pool_give(step, flight, weights_rings[i]);
+    pool_give(step, flight, RING_KEPT);
+    pool_give(step, flight, RING_WEIGHTS);
+    pool_give(step, flight, RING_AGAIN_KEPT);
 }
 
 static void add_backward_call(Step *step, const Action *action, guint unit, guint within)
@@ -251,8 +235,8 @@ static void add_backward(Step *step, const Action *action)
     const LayerRange layers = builder_layers(builder, action->chunk);
     Flight *flight = flight_of(step, action->chunk, action->micro_batch);
 
-    for (guint i = 0; i < G_N_ELEMENTS(weights_rings); i++)
-        pool_take(step, flight, weights_rings[i]);
+    pool_take(step, flight, RING_WEIGHTS);
+    pool_take(step, flight, RING_AGAIN_KEPT);
     if (action->chunk + 1 == chunks) {
         pool_take(step, flight, RING_GRADIENT);
         add_head(step, action, layers.count);
@@ -272,8 +256,7 @@ static void add_backward(Step *step, const Action *action)
         pool_give(step, flight, RING_GRADIENT);
     }
     pool_give(step, flight, RING_RESIDUAL);
-    for (guint i = 0; i < G_N_ELEMENTS(saved_rings); i++)
-        pool_give(step, flight, saved_rings[i]);
+    pool_give(step, flight, RING_SAVED);
     if (!builder->splits_backward)
         give_saved(step, flight);
 }
@@ -323,7 +306,9 @@ static Moved moved_by(Step *step, const Transfer *transfer)
 
     if (!transfer->send)
         pool_take(step, flight, ring);
-    return (Moved){tensor, ring, copy_of(step, flight, ring, ring == RING_RESIDUAL ? layers : 0)};
+    const Draft of_none = {.ring = {0}};
+    return (Moved){tensor, ring,
+                   copy_of(step, flight, &of_none, ring, ring == RING_RESIDUAL ? layers : 0)};
 }
 
 /* Both sides name a message by the chunk that it is for (an activation) or from (a gradient): the
@@ -482,20 +467,22 @@ static void add_action(Step *step, const Action *action)
     }
 }
 
-static void count_copies(const Step *step)
+/* Of all kinds and lots. */
+static void count_ring(const Step *step, Ring ring)
 {
     const Builder *builder = step->builder;
+    const guint runs = step->pools[ring].taken;
 
-    for (guint r = 0; r < NUM_RINGS; r++) {
-        const guint runs = step->pools[r].taken;
-        const guint copies = run_start((Ring)r) + runs * run_length(step, (Ring)r);
+    for (guint k = 0; k < builder->num_kinds; k++)
+        for (guint lot = 0; lot < NUM_LOTS; lot++) {
+            const guint space = builder->kinds[k].ring_space[lot][ring];
+            const guint copies = run_start(ring) + runs * run_length(builder, k, lot, ring);
 
-        if (builder->ring_space[r] == NO_SPACE)
-            continue;
-        g_assert(copies <= G_MAXUINT16); /* legality */
-        g_array_index(builder->program->spaces, Space, builder->ring_space[r]).count =
-            MAX(copies, 1);
-    }
+            if (space == NO_SPACE)
+                continue;
+            g_assert(copies <= G_MAXUINT16); /* legality */
+            program_space(builder->program, space)->count = MAX(copies, 1);
+        }
 }
 
 void build_step(Builder *builder)
@@ -514,7 +501,8 @@ void build_step(Builder *builder)
     add_count_valid(builder);
     for (guint i = 0; i < builder->timetable->actions->len; i++)
         add_action(&step, &g_array_index(builder->timetable->actions, Action, i));
-    count_copies(&step);
+    for (guint r = 0; r < NUM_RINGS; r++)
+        count_ring(&step, (Ring)r);
     for (guint r = 0; r < NUM_RINGS; r++)
         fifo_clear(&step.pools[r].free);
 }

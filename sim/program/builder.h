@@ -11,26 +11,18 @@ typedef enum {
     DRAFT_OTHER,
 } DraftKind;
 
-/* Activations live in rings; what a copy of each belongs to, and from when to when. */
+/* Activations live in rings; what a copy of each belongs to, and from when to when.  Blocks of
+ * every kind and lot have their own of those that say "a block". */
 typedef enum {
     RING_RESIDUAL, /* a block's input (one more a chunk: its output): to the end of its backward */
     RING_SAVED,    /* what forward leaves for backward, a block */
-    RING_KEPT,     /* the same, read by backward for weights, where that comes later */
+    RING_KEPT,     /* the same, a block, read by backward for weights, where that comes later */
     RING_AGAIN,    /* what is computed again right before backward: one copy */
-    RING_AGAIN_KEPT, /* the same, kept for backward for weights; copy 0 is forward's, for nobody */
+    RING_AGAIN_KEPT, /* the same of a block, kept for backward for weights; copy 0 is forward's, for
+                        nobody */
     RING_WEIGHTS,    /* what backward for inputs leaves for that for weights, a block */
     RING_GRADIENT,   /* the residual stream's gradient, a chunk and micro-batch in backward */
     RING_INBOX,      /* a chunk's input as it is received: to the start of its forward */
-    RING_SPARSE,     /* RING_SAVED of blocks with experts; and so on */
-    RING_SPARSE_KEPT,
-    RING_SPARSE_AGAIN_KEPT,
-    RING_SPARSE_WEIGHTS,
-    RING_REST_SAVED, /* the same of LOT_REST */
-    RING_REST_KEPT,
-    RING_REST_WEIGHTS,
-    RING_REST_SPARSE,
-    RING_REST_SPARSE_KEPT,
-    RING_REST_SPARSE_WEIGHTS,
     NUM_RINGS
 } Ring;
 
@@ -69,6 +61,7 @@ static inline guint fifo_pop(Fifo *fifo)
 typedef struct {
     DraftKind kind;
     guint segment, unit, micro_batch;
+    guint8 of_kind, lot; /* of the block whose rings it binds */
     gboolean first, last;
     gboolean uses_weights;    /* reads its unit's gathered weights */
     gboolean releases;        /* the last reader of that gathered copy */
@@ -93,14 +86,24 @@ typedef struct {
     guint offload_space; /* of the buffers for that; NO_SPACE: none */
 } ClassSegments;
 
+/* Blocks of one kind. */
+typedef struct {
+    const char *name;               /* "", or what names begin with: "sparse", "block2" */
+    Model whole, local;             /* of blocks of that kind alone; as this rank sees it */
+    GArray *params[NUM_UNIT_KINDS]; /* ParamShape, of units of such blocks */
+    guint most_of[NUM_LOTS];        /* of this stage's chunks */
+    guint ring_space[NUM_LOTS][NUM_RINGS];
+} BuilderKind;
+
 typedef struct {
     const ProgramSpec *spec;
     Program *program;
-    Model local;                      /* the model as this rank of the tp group sees it */
-    GArray *params[NUM_UNIT_KINDS];   /* ParamShape, of each kind that the model has: as this rank
-                                         has them, without rows what of the root it has not */
-    gint param[NUM_PARAM_ROLES];      /* where each is in its unit, -1: nowhere */
-    guint64 rows_of[NUM_PARAM_ROLES]; /* its rows on this rank */
+    Model local;         /* the model as this rank of the tp group sees it */
+    GArray *root_params; /* ParamShape: as this rank has them, without rows what it has not */
+    BuilderKind *kinds;  /* of blocks */
+    guint num_kinds;
+    gint param[NUM_PARAM_ROLES];      /* where each is in its unit, -1: nowhere; of the root, and */
+    guint64 rows_of[NUM_PARAM_ROLES]; /* of @kind; its rows on this rank */
     guint tp;                         /* ranks that split each matrix */
     guint cp;                         /* ranks that share a sequence */
     guint ep;                         /* ranks that share experts */
@@ -115,12 +118,11 @@ typedef struct {
     gboolean has_embedding, has_head; /* the first chunk, the last one */
     gboolean splits_backward;         /* for inputs, later for weights */
     guint most_layers;                /* of this stage's chunks */
-    guint most_of[NUM_LOTS];          /* the same, by lot; and of blocks without and with experts */
-    guint most_dense[NUM_LOTS], most_sparse[NUM_LOTS];
-    Recompute recompute; /* of LOT_FIRST */
-    gboolean is_sparse;  /* tensors that are added are of blocks with experts */
-    Lot lot;             /* and of these */
-    guint micro_batch_space, ring_space[NUM_RINGS];
+    guint most_of[NUM_LOTS];          /* the same, by lot */
+    Recompute recompute;              /* of LOT_FIRST */
+    guint kind; /* tensors and ops that are added are of blocks of that kind */
+    Lot lot;    /* and of these */
+    guint micro_batch_space;
     guint inbox, residual, residual_gradient, tokens, labels, rope_table, positions,
         query_positions, key_positions, scratch, logits, vocab_range;
     guint norm_ones, norm_zeros, no_gradient[2]; /* where norms lack parameters */
@@ -186,15 +188,20 @@ typedef enum { UNTIL_BACKWARD, UNTIL_WEIGHTS } Until;
 
 guint builder_saved_space(const Builder *builder, Until until, gboolean again);
 
+/* From here on tensors and ops are of blocks of that kind and lot; of kind 0 and LOT_FIRST where
+ * they are of none. */
+void builder_turn_to(Builder *builder, guint kind, Lot lot);
+
+/* The space of a ring of the blocks whose tensors are added. */
+static inline guint builder_ring_space(const Builder *builder, Ring ring)
+{
+    return builder->kinds[builder->kind].ring_space[builder->lot][ring];
+}
+
 /* What backward for inputs leaves for that for weights, of the same blocks. */
 static inline guint builder_weights_space(const Builder *builder)
 {
-    static const Ring rings[NUM_LOTS][2] = {
-        [LOT_FIRST] = {RING_WEIGHTS, RING_SPARSE_WEIGHTS},
-        [LOT_REST] = {RING_REST_WEIGHTS, RING_REST_SPARSE_WEIGHTS},
-    };
-
-    return builder->ring_space[rings[builder->lot][builder->is_sparse ? 1 : 0]];
+    return builder_ring_space(builder, RING_WEIGHTS);
 }
 
 static inline LayerRange builder_layers(const Builder *builder, guint chunk)
@@ -226,5 +233,16 @@ Op *builder_all_reduce(Builder *builder, const char *name, guint tensor, const c
 /* The stream of that direction of the groups of a purpose, made when first asked for. */
 guint builder_stream(Builder *builder, const char *purpose, const char *direction);
 
-/* The map of a unit of this class over @ranks, of this tensor-parallel rank's part. */
-UnitMap *builder_unit_map(const Builder *builder, UnitKind kind, Strategy strategy, guint ranks);
+/* The first class of units that differ from that class's in the kind of their blocks alone: itself,
+ * where there is none.  No call is of both. */
+guint builder_first_alike(const Builder *builder, guint unit_class);
+
+/* Units that are treated alike. */
+typedef struct {
+    UnitKind kind;
+    guint of_kind; /* of blocks */
+    Strategy strategy;
+} UnitSort;
+
+/* The map of such a unit over @ranks, of this tensor-parallel rank's part. */
+UnitMap *builder_unit_map(const Builder *builder, UnitSort sort, guint ranks);

@@ -189,8 +189,11 @@ static Builder build_unordered(const ProgramSpec *spec, guint stage,
 
 void builder_clear(Builder *builder)
 {
-    for (guint k = 0; k < NUM_UNIT_KINDS; k++)
-        g_clear_pointer(&builder->params[k], g_array_unref);
+    for (guint kind = 0; kind < builder->num_kinds; kind++)
+        for (guint k = 0; k < NUM_UNIT_KINDS; k++)
+            g_clear_pointer(&builder->kinds[kind].params[k], g_array_unref);
+    g_free(builder->kinds);
+    g_array_unref(builder->root_params);
     g_array_unref(builder->drafts);
     g_free(builder->classes);
 }

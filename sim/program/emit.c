@@ -4,8 +4,13 @@
 
 guint emit_tensor(Builder *builder, const char *name, DType dtype, guint space, guint64 elements)
 {
-    g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "",
-                                        builder->is_sparse ? "sparse." : "", name, NULL);
+    const char *kind = builder->kinds[builder->kind].name;
+
+    if (*kind == '\0' && builder->lot == LOT_FIRST)
+        return program_add_tensor(builder->program, name, TENSOR_ACTIVATION, dtype, space,
+                                  elements);
+    g_autofree char *full = g_strconcat(builder->lot == LOT_REST ? "rest." : "", kind,
+                                        *kind == '\0' ? "" : ".", name, NULL);
 
     return program_add_tensor(builder->program, full, TENSOR_ACTIVATION, dtype, space, elements);
 }
@@ -33,6 +38,10 @@ guint emit_activation_fp32(Builder *builder, const char *name, guint space, guin
 /* A norm goes over each token's values, but of queries and keys over each head's. */
 static guint64 norm_columns(const Builder *builder, ParamRole param)
 {
+    const gboolean of_heads = param == PARAM_Q_NORM || param == PARAM_K_NORM;
+
+    if (of_heads && model_norms_heads_apart(&builder->local))
+        return builder->local.head_dim;
     return builder->param[param] >= 0 ? builder->rows_of[param] : builder->local.hidden;
 }
 
@@ -348,21 +357,31 @@ static Factor activation_factor(const Emit *to, guint x)
     return round_factor(to, source, name, tensor->elements);
 }
 
+/* A matrix's, as large in all blocks that it is said of: those of one kind; what blocks with
+ * experts have beside the others' matrices is numbered by its role. */
+static char *weight_name(const Emit *to, ParamRole role)
+{
+    const Builder *builder = to->builder;
+    const char *kind = builder->kinds[builder->kind].name;
+
+    if (role < PARAM_INPUT_NORM)
+        return g_strdup_printf("weight.root.%d.fp8", role);
+    if (role >= PARAM_ROUTER)
+        return g_strdup_printf("weight.sparse.%d.fp8", role);
+    if (*kind == '\0' || model_kind_is_sparse(builder->spec->model, builder->kind))
+        return g_strdup_printf("weight.%d.fp8", builder->param[role]);
+    return g_strdup_printf("weight.%s.%d.fp8", kind, builder->param[role]);
+}
+
 /* Gathered in fp8, it is read as it is. */
 static Factor weight_factor(const Emit *to, const Linear *weight)
 {
     const guint64 elements = MAX(weight->groups, 1) * weight->in * weight->out;
-    const gint param = to->builder->param[weight->param];
-    const char *of = weight->param < PARAM_INPUT_NORM ? "root."
-                     : weight->param >= PARAM_ROUTER
-                         ? "sparse." /* where a dense block has others */
-                         : "";
-    const Factor source = {to->weights, param};
+    const Factor source = {to->weights, to->builder->param[weight->param]};
 
     if (!rounds_factors(to) || to->builder->spec->sharding->gather_fp8)
         return source;
-    g_autofree char *name =
-        g_strdup_printf("weight.%s%d.fp8", of, *of != '\0' ? (gint)weight->param : param);
+    g_autofree char *name = weight_name(to, weight->param);
     return round_factor(to, source, name, elements);
 }
 

@@ -158,7 +158,7 @@ static void add_call(Text *text, const Program *program, const CallList *list, c
     add_number(text, ' ', call->micro_batch);
     add_number(text, ' ', call->first ? 1 : 0);
     add_number(text, ' ', call->last ? 1 : 0);
-    for (guint s = 0; s < program->spaces->len; s++)
+    for (guint s = 0; s < program->num_slots; s++)
         add_number(text, ' ', call->index[s]);
     for (guint w = 0; w < call->num_waits; w++) {
         const Wait *wait = &g_array_index(list->waits, Wait, call->first_wait + w);

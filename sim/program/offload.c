@@ -100,7 +100,9 @@ static void offload_class(Builder *builder, guint index)
     ClassSegments *segments = &builder->classes[index];
     g_autofree char *name = g_strdup_printf("%s.offload", unit.name);
 
-    segments->offload_space = program_add_space(builder->program, name, MIN(unit.count, BUFFERS));
+    segments->offload_space = program_add_space_beside(
+        builder->program, name, MIN(unit.count, BUFFERS),
+        builder->classes[builder_first_alike(builder, index)].offload_space);
     segments->fetch = new_segment(builder, index, "fetch");
     segments->store = new_segment(builder, index, "store");
     if (offload->optimizer != TIER_DEVICE) {

@@ -20,6 +20,12 @@ static guint class_of(const Orderer *orderer, guint unit)
     return program_unit_ref(orderer->builder->program, unit)->unit_class;
 }
 
+static void bind(const Program *program, Call *call, guint space, guint index)
+{
+    if (space != NO_SPACE)
+        call->index[program_space(program, space)->slot] = (guint16)index;
+}
+
 static void emit_call(Orderer *orderer, const Draft *draft)
 {
     Builder *builder = orderer->builder;
@@ -29,24 +35,22 @@ static void emit_call(Orderer *orderer, const Draft *draft)
 
     call->first = draft->first;
     call->last = draft->last;
-    call->index[builder->micro_batch_space] = (guint16)draft->micro_batch;
+    bind(program, call, builder->micro_batch_space, draft->micro_batch);
     for (guint r = 0; r < NUM_RINGS; r++)
-        if (builder->ring_space[r] != NO_SPACE)
-            call->index[builder->ring_space[r]] = draft->ring[r];
+        bind(program, call, builder->kinds[draft->of_kind].ring_space[draft->lot][r],
+             draft->ring[r]);
     if (!builder_has_unit(builder, draft->unit))
         return;
     const UnitRef *ref = program_unit_ref(program, draft->unit);
     const UnitClass *unit = program_unit(program, ref->unit_class);
     const ClassSegments *segments = &builder->classes[ref->unit_class];
-    call->index[unit->layer_space] = (guint16)ref->index;
-    if (segments->offload_space != NO_SPACE)
-        call->index[segments->offload_space] =
-            (guint16)(ref->index %
-                      g_array_index(program->spaces, Space, segments->offload_space).count);
+    bind(program, call, unit->layer_space, ref->index);
+    bind(program, call, segments->offload_space,
+         ref->index % program_space(program, segments->offload_space)->count);
     if (unit->gathered != NO_TENSOR)
-        call->index[segments->gathered_space] = (guint16)orderer->slot[draft->unit];
+        bind(program, call, segments->gathered_space, orderer->slot[draft->unit]);
     if (unit->unit_gradient != NO_TENSOR)
-        call->index[segments->gradient_space] = (guint16)orderer->gradient[draft->unit];
+        bind(program, call, segments->gradient_space, orderer->gradient[draft->unit]);
 }
 
 /* FALSE when all copies are in use, or the unit's last one still is: the gather then stays where it
@@ -175,7 +179,7 @@ typedef struct {
 typedef struct {
     guint first;
     gint count;
-    guint space;
+    guint slot;
 } Copies;
 
 /* A wait, and the next one of its call; as one past its place among all of them, 0 for none. */
@@ -249,7 +253,7 @@ static guint copy_of(const Waiter *waiter, const Call *call, guint tensor, gint 
 {
     const Copies *copies = &waiter->copies[tensor];
 
-    return copies->first + index_within((gint)call->index[copies->space] + shift, copies->count);
+    return copies->first + index_within((gint)call->index[copies->slot] + shift, copies->count);
 }
 
 static void depend_on(Waiter *waiter, guint c, guint i, const Event *own, guint copy, Access access)
@@ -328,7 +332,7 @@ static Copies *count_copies(const Program *program, guint *total)
         const guint space = program_tensor(program, t)->space;
         const guint count = g_array_index(program->spaces, Space, space).count;
 
-        copies[t] = (Copies){*total, (gint)count, space};
+        copies[t] = (Copies){*total, (gint)count, program_space(program, space)->slot};
         *total += count;
     }
     return copies;

@@ -63,7 +63,7 @@ static void add_tensors(Key *key, const Program *program)
     }
     add(key, program->spaces->len);
     for (guint s = 0; s < program->spaces->len; s++)
-        add(key, g_array_index(program->spaces, Space, s).count);
+        add(key, program_space(program, s)->count | program_space(program, s)->slot << 16);
 }
 
 static void add_op(Key *key, const Op *op)
@@ -101,8 +101,8 @@ static void add_calls(Key *key, const Program *program, const CallList *list)
         const Call *call = &g_array_index(list->calls, Call, c);
 
         add(key, call->segment << 1 | (call->first ? 1 : 0));
-        for (guint s = 1; s < program->spaces->len; s += 2)
-            add(key, call->index[s] | (guint32)(s + 1 < MAX_SPACES ? call->index[s + 1] : 0) << 16);
+        for (guint s = 1; s < program->num_slots; s += 2)
+            add(key, call->index[s] | (guint32)(s + 1 < MAX_SLOTS ? call->index[s + 1] : 0) << 16);
     }
 }
 

@@ -112,13 +112,25 @@ const char *program_name(Program *program, const char *text)
     return g_string_chunk_insert(program->names, text);
 }
 
+static guint add_space(Program *program, const char *name, guint count, guint slot)
+{
+    const Space space = {program_name(program, name), count, slot};
+
+    g_assert(count >= 1 && count <= G_MAXUINT16 && slot < MAX_SLOTS);
+    g_array_append_val(program->spaces, space);
+    program->num_slots = MAX(program->num_slots, slot + 1);
+    return program->spaces->len - 1;
+}
+
+guint program_add_space_beside(Program *program, const char *name, guint count, guint space)
+{
+    return add_space(program, name, count,
+                     space == NO_SPACE ? program->num_slots : program_space(program, space)->slot);
+}
+
 guint program_add_space(Program *program, const char *name, guint count)
 {
-    const Space space = {.name = program_name(program, name), .count = count};
-
-    g_assert(count >= 1 && count <= G_MAXUINT16 && program->spaces->len < MAX_SPACES);
-    g_array_append_val(program->spaces, space);
-    return program->spaces->len - 1;
+    return program_add_space_beside(program, name, count, NO_SPACE);
 }
 
 guint program_add_tensor(Program *program, const char *name, TensorKind kind, DType dtype,

@@ -57,13 +57,13 @@ typedef enum {
 
 /* An index space: a tensor in it has `count` copies at base + index * stride.  Layers,
  * micro-batches in flight, units gathered, reductions in flight are spaces; what a space counts is
- * its own. */
+ * its own.  No call touches two spaces of one slot, so that one index tells of both. */
 typedef struct {
     const char *name;
-    guint count;
+    guint count, slot;
 } Space;
 
-enum { MAX_SPACES = 64, NO_SPACE = 0 }; /* space 0 has one copy */
+enum { MAX_SLOTS = 64, NO_SPACE = 0 }; /* space 0 has one copy */
 
 typedef struct {
     const char *name;
@@ -99,6 +99,7 @@ typedef struct {
 typedef struct {
     const char *name; /* "root", "block", "block.2" */
     UnitKind kind;
+    guint of_kind; /* of blocks: model_block_kind() */
     Strategy strategy;
     guint count; /* units of this class = copies of its state */
     UnitMap *map;
@@ -139,7 +140,7 @@ typedef struct {
     guint micro_batch;
     gboolean first, last;        /* of an accumulation */
     guint first_wait, num_waits; /* slice of the list's waits */
-    guint16 index[MAX_SPACES];
+    guint16 index[MAX_SLOTS];    /* by slot of a space */
 } Call;
 
 typedef struct {
@@ -162,6 +163,7 @@ typedef struct {
     GStringChunk *names; /* of all that follows */
     GArray *tensors;     /* Tensor */
     GArray *spaces;      /* Space */
+    guint num_slots;     /* of them */
     GArray *streams;     /* Stream */
     GArray *groups;      /* GroupRef */
     GArray *units;       /* UnitClass */
@@ -182,6 +184,8 @@ const char *program_name(Program *program, const char *text);
 
 /* Builders; names are copied; each returns the new index. */
 guint program_add_space(Program *program, const char *name, guint count);
+/* With the slot of @space, unless that is NO_SPACE. */
+guint program_add_space_beside(Program *program, const char *name, guint count, guint space);
 /* Persistence follows from the kind: parameters, accumulators, masters, moments and inputs are
  * state. */
 guint program_add_tensor(Program *program, const char *name, TensorKind kind, DType dtype,
@@ -203,6 +207,10 @@ static inline Tensor *program_tensor(const Program *program, guint i)
 static inline Segment *program_segment(const Program *program, guint i)
 {
     return &g_array_index(program->segments, Segment, i);
+}
+static inline Space *program_space(const Program *program, guint i)
+{
+    return &g_array_index(program->spaces, Space, i);
 }
 static inline UnitClass *program_unit(const Program *program, guint i)
 {
@@ -254,10 +262,9 @@ static inline guint index_within(gint index, gint count)
 /* The copy that an operand of a call means. */
 static inline guint operand_copy(const Program *program, const Call *call, const Operand *operand)
 {
-    const guint space = program_tensor(program, operand->tensor)->space;
-    const gint count = (gint)g_array_index(program->spaces, Space, space).count;
+    const Space *space = program_space(program, program_tensor(program, operand->tensor)->space);
 
-    return index_within((gint)call->index[space] + operand->shift, count);
+    return index_within((gint)call->index[space->slot] + operand->shift, (gint)space->count);
 }
 
 /* The term of DESIGN 4 that a tensor counts under; their names, and those of volumes, as in plans.

@@ -4,26 +4,27 @@
  * communication. */
 #include "sim/program/builder.h"
 
+/* Of LOT_FIRST, of any kind: an op's tensors are of its own. */
 static gboolean is_in_ring(const Builder *builder, guint tensor, Ring ring)
 {
     const guint space = program_tensor(builder->program, tensor)->space;
 
-    return space != NO_SPACE && space == builder->ring_space[ring];
+    for (guint k = 0; space != NO_SPACE && k < builder->num_kinds; k++)
+        if (space == builder->kinds[k].ring_space[LOT_FIRST][ring])
+            return TRUE;
+    return FALSE;
 }
 
 /* What backward finds computed again, and what it finds as forward left it. */
 static gboolean is_again(const Builder *builder, guint tensor)
 {
-    return is_in_ring(builder, tensor, RING_AGAIN) ||
-           is_in_ring(builder, tensor, RING_AGAIN_KEPT) ||
-           is_in_ring(builder, tensor, RING_SPARSE_AGAIN_KEPT);
+    return is_in_ring(builder, tensor, RING_AGAIN) || is_in_ring(builder, tensor, RING_AGAIN_KEPT);
 }
 
 static gboolean is_stored(const Builder *builder, guint tensor)
 {
     return is_in_ring(builder, tensor, RING_RESIDUAL) || is_in_ring(builder, tensor, RING_SAVED) ||
-           is_in_ring(builder, tensor, RING_KEPT) || is_in_ring(builder, tensor, RING_SPARSE) ||
-           is_in_ring(builder, tensor, RING_SPARSE_KEPT);
+           is_in_ring(builder, tensor, RING_KEPT);
 }
 
 static gboolean writes_needed(const Op *op, const gboolean *needed)

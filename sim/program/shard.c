@@ -131,7 +131,8 @@ static void remap(Builder *builder, guint index)
     UnitClass *unit = program_unit(program, index);
 
     unit_map_free(unit->map);
-    unit->map = builder_unit_map(builder, unit->kind, unit->strategy, shard_ranks(builder, unit));
+    unit->map = builder_unit_map(builder, (UnitSort){unit->kind, unit->of_kind, unit->strategy},
+                                 shard_ranks(builder, unit));
     program_tensor(program, (guint)unit->parameter)->elements = unit->map->full_elements;
     program_tensor(program, (guint)unit->gradient)->elements = unit->map->full_elements;
 }
@@ -171,7 +172,8 @@ static void shard_parameters(Builder *builder, guint index)
 
         count = MIN(count, alive);
     }
-    builder->classes[index].gathered_space = program_add_space(program, name, count);
+    builder->classes[index].gathered_space = program_add_space_beside(
+        program, name, count, builder->classes[builder_first_alike(builder, index)].gathered_space);
     const guint gathered = (guint)unit->parameter;
     Tensor *tensor = program_tensor(program, gathered);
     tensor->name = program_name(program, name);

@@ -8,8 +8,9 @@ void shard_gradients(Builder *builder, guint index)
     const UnitClass *unit = program_unit(program, index);
     g_autofree char *name = g_strdup_printf("%s.unit_gradients", unit->name);
 
-    builder->classes[index].gradient_space =
-        program_add_space(program, name, MIN(unit->count, 2)); /* one written, one in reduction */
+    builder->classes[index].gradient_space = program_add_space_beside(
+        program, name, MIN(unit->count, 2), /* one written, one in reduction */
+        builder->classes[builder_first_alike(builder, index)].gradient_space);
     const guint whole = (guint)unit->gradient;
     Tensor *tensor = program_tensor(program, whole);
     tensor->name = program_name(program, name);

@@ -40,7 +40,8 @@ void candidate_choose(const SearchRequest *request, const Candidate *candidate, 
         .recompute = (Recompute)candidate->recompute,
         .kind = (ScheduleKind)candidate->schedule,
         .virtual_stages = candidate->virtual_stages,
-        .chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL,
+        .chunk_layers = search_chunk_layers(request, candidate->layout.size[AXIS_PP] *
+                                                         candidate->virtual_stages),
     };
     if (request->num_recompute > 0)
         plan_set_recompute(plan, (Recompute)request->recompute, request->recompute_layers,

@@ -135,7 +135,8 @@ static void add_virtual_stages(Finder *finder, Strategy strategy, guint virtual_
     Plan *plan = &finder->plan;
 
     plan->schedule.virtual_stages = virtual_stages;
-    plan->schedule.chunk_layers = request->num_chunks != 0 ? request->chunk_layers : NULL;
+    plan->schedule.chunk_layers =
+        search_chunk_layers(request, plan->layout.size[AXIS_PP] * virtual_stages);
     plan->sharding.strategy = strategy;
     plan->sharding.accumulate_sharded = request->sharding.accumulate_sharded;
     sharding_normalise(&plan->sharding, &plan->layout, &plan->schedule);

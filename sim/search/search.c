@@ -17,6 +17,12 @@ guint search_seq_len(const SearchRequest *request)
     return request->seq_len != 0 ? request->seq_len : MIN(request->model->max_seq, 8192);
 }
 
+const guint16 *search_chunk_layers(const SearchRequest *request, guint chunks)
+{
+    return request->num_chunks != 0 ? request->chunk_layers
+                                    : model_even_work(request->model, chunks);
+}
+
 guint search_gpus(const SearchRequest *request)
 {
     return request->gpus != 0 ? request->gpus

@@ -32,7 +32,7 @@ typedef struct {
     guint16 recompute_layers[MAX_CHUNKS];
     gint schedule;        /* -1 = all */
     guint virtual_stages; /* 0 = all that cut the layers evenly */
-    guint num_chunks;     /* 0 = balanced; else the layers of each: */
+    guint num_chunks;     /* 0 = search_chunk_layers(); else the layers of each: */
     guint16 chunk_layers[MAX_CHUNKS];
     gint context;          /* kind of context parallelism; -1 = all */
     guint fixed[NUM_AXES]; /* 0 = free */
@@ -86,4 +86,7 @@ Plan *search_estimate(const SearchRequest *request, GError **error) G_GNUC_WARN_
 
 /* The request with its defaults filled in. */
 guint search_seq_len(const SearchRequest *request);
+/* Of so many chunks, as a schedule has them: those that are given, or of as much work each where
+ * blocks differ, or NULL: as many each. */
+const guint16 *search_chunk_layers(const SearchRequest *request, guint chunks);
 guint search_gpus(const SearchRequest *request);

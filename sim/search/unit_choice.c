@@ -321,17 +321,30 @@ static void take(Plan *plan, const Sharding *sharding, double wanted_s, gboolean
 
 /* ---- what can be gained ---- */
 
-static double unit_bytes(const Plan *plan, UnitKind kind)
+static double held_bytes(const Plan *plan, double elements)
 {
-    g_autoptr(GArray) params = model_unit_params(plan->model, kind);
+    return elements * dtype_bytes(plan->workload.recipe->compute) / plan->layout.size[AXIS_TP];
+}
+
+static double root_bytes(const Plan *plan)
+{
+    return held_bytes(plan, (double)model_unit_elements(plan->model, UNIT_ROOT));
+}
+
+/* Of a block without experts; where they are of several kinds, of the mean of all. */
+static double block_bytes(const Plan *plan)
+{
+    const Model *model = plan->model;
     double elements = 0;
 
-    for (guint i = 0; i < params->len; i++) {
-        const ParamShape *shape = &g_array_index(params, ParamShape, i);
+    if (model->num_kinds == 0)
+        return held_bytes(plan, (double)model_unit_elements(model, UNIT_BLOCK));
+    for (guint i = 0; i < model->layers; i++) {
+        const Model one = model_of_kind(model, model_block_kind(model, i));
 
-        elements += (double)shape->rows * (double)shape->cols;
+        elements += (double)model_unit_elements(&one, UNIT_BLOCK);
     }
-    return elements * dtype_bytes(plan->workload.recipe->compute) / plan->layout.size[AXIS_TP];
+    return held_bytes(plan, elements / model->layers);
 }
 
 /* Blocks of the fullest stage that can be whole for longer: those that there is memory for, or all,
@@ -341,8 +354,7 @@ static guint blocks_with_room(const Plan *plan, guint blocks)
 {
     const Prediction *p = &plan->prediction;
     const guint copies = plan->sharding.live_units + 1; /* and the last block's */
-    const double each =
-        unit_bytes(plan, UNIT_BLOCK) * (1 - 1.0 / layout_shard_ranks(&plan->layout));
+    const double each = block_bytes(plan) * (1 - 1.0 / layout_shard_ranks(&plan->layout));
     const double room = (double)(p->memory_limit - p->memory_total) / each;
 
     if (plan->sharding.strategy < STRATEGY_FULL_SHARD || plan->model->experts.count > 0 ||
@@ -374,8 +386,8 @@ static double most_saved_s(const Plan *plan, const UnitSavings *savings, StageBl
 {
     const gboolean kept =
         plan->sharding.strategy >= STRATEGY_FULL_SHARD && plan->sharding.keep_root;
-    const double block = unit_bytes(plan, UNIT_BLOCK);
-    const double root = unit_bytes(plan, UNIT_ROOT) * (kept ? 0.5 : 1);
+    const double block = block_bytes(plan);
+    const double root = root_bytes(plan) * (kept ? 0.5 : 1);
     const double part = (with_room * block + root) / (stage.blocks * block + root);
 
     return MIN(plan->prediction.step_seconds - savings->bound_s, 2 * savings->moved_s * part);

@@ -258,12 +258,15 @@ static void note_looked_at(Known *known, const ProgramSpec *spec, StagePlace pla
 }
 
 /* Blocks without experts cost the same whatever ep is. */
-static const BlockCost *known_block(Known *known, const ProgramSpec *spec, BlockKind kind)
+static const BlockCost *known_block(Known *known, const ProgramSpec *spec, guint kind)
 {
+    static const BlockCost none;
     Table *blocks = &known->shared->blocks;
     ProgramSpec least = *spec;
 
-    if (kind == BLOCK_DENSE)
+    if (!model_has_kind(spec->model, kind))
+        return &none;
+    if (!model_kind_is_sparse(spec->model, kind))
         least.layout.ep = 0;
     Key key = stage_key(&least, STAGE_MIDDLE, spec->schedule.micro_batch);
     key.part[0] |= (guint64)kind << 16;
@@ -302,16 +305,15 @@ const StageCost *known_stage(Known *known, const ProgramSpec *spec, StagePlace p
 {
     const Key key = stage_key(spec, place, spec->schedule.micro_batch);
     StageCost *cost = table_find(&known->stages, &key);
-    guint64 scratch = 0;
+    guint64 scratch = G_MAXUINT64;
 
     if (cost != NULL)
         return cost;
     cost = g_new0(StageCost, 1);
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
-        if (!model_has_blocks(spec->model, (BlockKind)kind))
-            continue;
-        cost->block[kind] = *known_block(known, spec, (BlockKind)kind);
-        scratch = MAX(scratch, cost->block[kind].scratch);
+    for (guint kind = 0; kind < model_num_kinds(spec->model); kind++) {
+        cost->block[kind] = known_block(known, spec, kind);
+        if (model_has_kind(spec->model, kind)) /* a stage may have blocks of any one kind alone */
+            scratch = MIN(scratch, cost->block[kind]->scratch);
     }
     cost->root = *known_root(known, spec, place, scratch);
     note_looked_at(known, spec, place, cost);
@@ -354,8 +356,7 @@ const ShardCost *known_shard(Known *known, const ProgramSpec *spec, StagePlace p
         return cost;
     cost = shared_find(known->shared, &known->shared->shards, &key);
     if (cost == NULL) {
-        cost = g_new(ShardCost, 1);
-        *cost = probe_shard(spec, &known->context, looked_at(place), strategy);
+        cost = probe_shard(spec, &known->context, looked_at(place), strategy);
         cost = shared_add(known->shared, &known->shared->shards, &key, cost);
     }
     return table_add(&known->shards, &key, cost);
@@ -380,10 +381,9 @@ const ShardCost *known_least_shard(Known *known, const ProgramSpec *spec, StageP
     if (least != NULL)
         return least;
     const ShardCost *all = known_shard(known, &full, place, strategy);
-    least = g_new0(ShardCost, 1);
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
-        least->block[k] = state_of(&all->block[k]);
-    least->experts = state_of(&all->experts);
+    least = shard_cost_new(spec->model);
+    for (guint u = 0; u <= model_num_kinds(spec->model); u++)
+        least->units[u] = state_of(&all->units[u]);
     least->root = state_of(&all->root);
     return table_add(&known->least_shards, &key, least);
 }
@@ -419,7 +419,7 @@ const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage
 }
 
 /* The first and the last stage that has most of what is counted. */
-static void find_most(const guint *counts, guint pp, guint *first, guint *last)
+static void find_most(const guint64 *counts, guint pp, guint *first, guint *last)
 {
     *first = *last = 0;
     for (guint s = 1; s < pp; s++) {
@@ -430,24 +430,38 @@ static void find_most(const guint *counts, guint pp, guint *first, guint *last)
     }
 }
 
+/* What tells blocks of several kinds apart: experts, or how many parameters they have. */
+static guint64 block_weight(const Model *model, guint kind)
+{
+    const Model one = model_of_kind(model, kind);
+
+    return model->num_kinds == 0 ? (model_kind_is_sparse(model, kind) ? 1 : 0)
+                                 : model_unit_elements(&one, UNIT_BLOCK);
+}
+
 static guint *find_extremes(const ProgramSpec *spec)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    g_autofree guint *layers = g_new0(guint, pp);
-    g_autofree guint *sparse = g_new0(guint, pp);
+    const guint num_kinds = model_num_kinds(spec->model);
+    g_autofree guint64 *layers = g_new0(guint64, pp);
+    g_autofree guint64 *weight = g_new0(guint64, pp);
+    guint64 of_kind[MAX_BLOCK_KINDS];
     guint *found = g_new0(guint, NUM_EXTREMES);
 
+    for (guint k = 0; k < num_kinds; k++)
+        of_kind[k] = block_weight(spec->model, k);
     for (guint c = 0; c < chunks; c++) {
         const BlockCounts blocks = chunk_blocks(spec, c);
 
-        layers[c % pp] += blocks.of[BLOCK_DENSE] + blocks.of[BLOCK_SPARSE];
-        sparse[c % pp] += blocks.of[BLOCK_SPARSE];
+        for (guint k = 0; k < num_kinds; k++) {
+            layers[c % pp] += blocks.of[k];
+            weight[c % pp] += blocks.of[k] * of_kind[k];
+        }
     }
     found[EXTREME_LAST] = pp - 1;
     find_most(layers, pp, &found[EXTREME_FIRST_LARGEST], &found[EXTREME_LAST_LARGEST]);
-    find_most(sparse, pp, &found[EXTREME_FIRST_SPARSEST], &found[EXTREME_LAST_SPARSEST]);
-    if (model_num_sparse(spec->model) == 0) /* all have as many: none */
-        found[EXTREME_LAST_SPARSEST] = 0;
+    if (num_kinds > 1)
+        find_most(weight, pp, &found[EXTREME_FIRST_HEAVIEST], &found[EXTREME_LAST_HEAVIEST]);
     return found;
 }
 

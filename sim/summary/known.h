@@ -34,14 +34,14 @@ const ShardCost *known_least_shard(Known *known, const ProgramSpec *spec, StageP
 const StageShape *known_shape(Known *known, const ProgramSpec *spec, guint stage);
 
 /* Stages that say most about all of them; some may be equal.  The first has most in flight, the
- * last most before it; largest have most layers, sparsest most layers with experts. */
+ * last most before it; largest have most layers, heaviest most with experts, or most parameters. */
 enum {
     EXTREME_FIRST,
     EXTREME_LAST,
     EXTREME_FIRST_LARGEST,
     EXTREME_LAST_LARGEST,
-    EXTREME_FIRST_SPARSEST,
-    EXTREME_LAST_SPARSEST,
+    EXTREME_FIRST_HEAVIEST,
+    EXTREME_LAST_HEAVIEST,
     NUM_EXTREMES
 };
 const guint *known_extremes(Known *known, const ProgramSpec *spec);

@@ -58,8 +58,8 @@ static void add_blocks(GArray *key, const ProgramSpec *spec, guint stage)
         for (guint i = 0; i < range.count; i++) {
             const BlockTraits traits = block_traits(spec, c, range, i);
 
-            add(key, traits.block.strategy << 16 | traits.experts.strategy << 8 |
-                         (traits.experts.is_kept ? 8u : 0) | (traits.is_sparse ? 4u : 0) |
+            add(key, traits.kind << 24 | traits.block.strategy << 16 |
+                         traits.experts.strategy << 8 | (traits.experts.is_kept ? 4u : 0) |
                          (traits.block.is_kept ? 2u : 0) | (traits.is_again ? 1u : 0));
         }
     }
@@ -146,7 +146,7 @@ guint64 peak_bytes(Known *known, const ProgramSpec *spec, guint stage, const Fra
 {
     g_autoptr(Sketch) sketch = sketch_of(spec, stage);
     MemoryUse use = {.total = 0};
-    Reduced reduced;
+    g_auto(Reduced) reduced = {0};
 
     reduce_spec(spec, stage, &reduced);
     const Moments *moments = find_moments(known, sketch->program, &reduced);

@@ -20,13 +20,6 @@ typedef struct {
     const Framework *framework;
 } Probe;
 
-gboolean model_has_blocks(const Model *model, BlockKind kind)
-{
-    const guint sparse = model_num_sparse(model);
-
-    return kind == BLOCK_SPARSE ? sparse > 0 : sparse < model->layers;
-}
-
 /* Over a block, or of the root: all other segments move units or update them. */
 static gboolean is_pass(const Segment *segment)
 {
@@ -92,7 +85,7 @@ static double **probe_durations(const Program *program, const ProgramSpec *spec,
 /* What a probe is about. */
 typedef struct {
     StagePlace place;
-    BlockKind kind;
+    guint kind; /* of blocks */
     ProbeScope scope;
 } ProbeOf;
 
@@ -101,16 +94,14 @@ static Probe probe_new(ProgramSpec *spec, const SimulateContext *context, ProbeO
 {
     static const guint num_stages[] = {1, 2, 2, 3}, at[] = {0, 0, 1, 1}; /* by place */
     const guint pp = num_stages[of.place];
-    /* Where a program has both kinds of blocks, one of them stands for both as they grow: a probe
-     * of one leaves them as they are, which is less.  Logits may shrink. */
+    /* Blocks with experts grow as those without that a program has: a probe of one kind leaves them
+     * as they are, which is less.  Logits may shrink. */
     const gboolean grows = model_num_sparse(spec->model) == 0 && of.scope != OF_ROOT;
-    Probe probe = {.model = g_memdup2(spec->model, sizeof *spec->model)};
-    Model *model = probe.model;
+    const Model model = model_of_kind(spec->model, of.kind);
+    Probe probe = {.model = g_memdup2(&model, sizeof model)};
 
-    model->layers = of.scope == OF_ROOT ? 0 : pp;
-    model->experts.first = of.kind == BLOCK_SPARSE ? 0 : pp;
-    model->experts.every = 1;
-    spec->model = model;
+    probe.model->layers = of.scope == OF_ROOT ? 0 : pp;
+    spec->model = probe.model;
     spec->layout.size[AXIS_PP] = pp;
     spec->schedule.chunk_layers = spec->schedule.recompute_layers = NULL;
     spec->schedule.virtual_stages = 1;
@@ -360,10 +351,11 @@ static Probe probe_passes(const ProgramSpec *spec, const SimulateContext *contex
 }
 
 BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      BlockKind kind)
+                      guint kind)
 {
+    const gboolean sparse = model_kind_is_sparse(spec->model, kind);
     Probe probe = probe_passes(spec, context, (ProbeOf){place, kind, OF_BLOCKS});
-    const BlockCost cost = kind == BLOCK_SPARSE ? sparse_cost(&probe) : dense_cost(&probe);
+    const BlockCost cost = sparse ? sparse_cost(&probe) : dense_cost(&probe);
 
     probe_clear(&probe);
     return cost;
@@ -372,7 +364,7 @@ BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, S
 RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                     guint64 scratch)
 {
-    Probe probe = probe_passes(spec, context, (ProbeOf){place, BLOCK_DENSE, OF_ROOT});
+    Probe probe = probe_passes(spec, context, (ProbeOf){place, 0, OF_ROOT});
     Tensor *own = find_scratch(probe.program);
 
     if (own != NULL)
@@ -455,20 +447,26 @@ static UnitCost block_unit_cost(const Probe *probe, guint index, guint micro_bat
     return cost;
 }
 
-ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      Strategy strategy)
+ShardCost *shard_cost_new(const Model *model)
+{
+    return g_malloc0(sizeof(ShardCost) + (model_num_kinds(model) + 1) * sizeof(UnitCost));
+}
+
+ShardCost *probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                       Strategy strategy)
 {
     enum { SEVERAL = 3 }; /* a first, one between, a last */
+    const guint num_kinds = model_num_kinds(spec->model);
     Sharding sharding = *spec->sharding;
-    ShardCost cost = {0};
+    ShardCost *cost = shard_cost_new(spec->model);
 
     sharding.strategy = strategy;
     sharding.keep_root = sharding.keep_last = FALSE;
     sharding.num_overrides = 0;
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
+    for (guint kind = 0; kind < num_kinds; kind++) {
         ProgramSpec least = *spec;
 
-        if (!model_has_blocks(spec->model, (BlockKind)kind))
+        if (!model_has_kind(spec->model, kind))
             continue;
         least.sharding = &sharding;
         least.layout.size[AXIS_DP_SHARD] = layout_shard_ranks(&spec->layout);
@@ -477,14 +475,14 @@ ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, S
         least.schedule.micro_batches = MIN(spec->schedule.micro_batches, SEVERAL);
         least.schedule.recompute = RECOMPUTE_NONE;
         least.schedule.kind = SCHEDULE_1F1B; /* backward for weights reads none */
-        Probe probe = probe_new(&least, context, (ProbeOf){place, (BlockKind)kind, OF_UNITS});
-        cost.tied_reduce = sums_of(&probe, "root.tied_reduce", "");
-        cost.clip = sums_of(&probe, "clip", "");
+        Probe probe = probe_new(&least, context, (ProbeOf){place, kind, OF_UNITS});
+        cost->tied_reduce = sums_of(&probe, "root.tied_reduce", "");
+        cost->clip = sums_of(&probe, "clip", "");
         if (place != STAGE_MIDDLE)
-            cost.root = unit_cost(&probe, 0);
-        cost.block[kind] = block_unit_cost(&probe, 1, least.schedule.micro_batches);
-        if (kind == BLOCK_SPARSE)
-            cost.experts = block_unit_cost(&probe, 2, least.schedule.micro_batches);
+            cost->root = unit_cost(&probe, 0);
+        cost->units[kind] = block_unit_cost(&probe, 1, least.schedule.micro_batches);
+        if (model_kind_is_sparse(spec->model, kind))
+            cost->units[num_kinds] = block_unit_cost(&probe, 2, least.schedule.micro_batches);
         probe_clear(&probe);
     }
     return cost;

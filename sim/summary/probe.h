@@ -12,10 +12,7 @@ typedef enum { STAGE_ONLY, STAGE_FIRST, STAGE_LAST, STAGE_MIDDLE, NUM_STAGE_PLAC
 
 StagePlace stage_place(guint stage, guint pp);
 
-/* Blocks without experts, and with: then its two units' segments together are a pass. */
-typedef enum { BLOCK_DENSE, BLOCK_SPARSE, NUM_BLOCK_KINDS } BlockKind;
-
-/* One pass over a block, or a call of the root. */
+/* One pass over a block (with experts its two units' segments together), or a call of the root. */
 typedef struct {
     SegmentSums sums;
     SegmentPath path;
@@ -28,7 +25,6 @@ typedef struct {
     guint64 residual, gradient, inbox;
 } RingBytes;
 
-/* Zeros where the model has no such block. */
 typedef struct {
     PassCost forward, backward, weights;   /* backward with what is computed again */
     guint64 saved, kept, again_kept, left; /* bytes of one copy of its rings; left for weights */
@@ -43,8 +39,9 @@ typedef struct {
     guint64 input_bytes, micro_batch_bytes; /* what the host binds: in all, and for a micro-batch */
 } RootCost;
 
+/* @block: by kind, of those that the model has none of zeros. */
 typedef struct {
-    BlockCost block[NUM_BLOCK_KINDS];
+    const BlockCost *block[MAX_BLOCK_KINDS];
     RootCost root;
 } StageCost;
 
@@ -62,10 +59,13 @@ typedef struct {
 } UnitCost;
 
 typedef struct {
-    UnitCost block[NUM_BLOCK_KINDS], experts, root;
     SegmentSums tied_reduce; /* of an embedding on two stages */
     SegmentSums clip;
+    UnitCost root;
+    UnitCost units[]; /* of blocks by kind, then of experts */
 } ShardCost;
+
+ShardCost *shard_cost_new(const Model *model); /* zeros; freed by g_free() */
 
 /* A block of @spec's, and the root of a stage at @place, under its axes tp, cp, ep, its
  * micro-batch, context, recomputation, backward in one or two parts.  Blocks are the same at every
@@ -73,13 +73,10 @@ typedef struct {
  * computed, but for the
  * @scratch bytes at least that they share with it. */
 BlockCost probe_block(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      BlockKind kind);
+                      guint kind);
 RootCost probe_root(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
                     guint64 scratch);
 
 /* A unit of @spec's under @strategy, its data axes, accumulation, one or several micro-batches. */
-ShardCost probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
-                      Strategy strategy);
-
-/* Whether the model has blocks of that kind. */
-gboolean model_has_blocks(const Model *model, BlockKind kind);
+ShardCost *probe_shard(const ProgramSpec *spec, const SimulateContext *context, StagePlace place,
+                       Strategy strategy);

@@ -13,9 +13,11 @@ static UnitTraits unit_traits(const ProgramSpec *spec, guint unit)
 BlockTraits block_traits(const ProgramSpec *spec, guint chunk, LayerRange range, guint within)
 {
     const guint unit = range.first + within + 1, pp = spec->layout.size[AXIS_PP];
-    const gboolean is_sparse = model_is_sparse(spec->model, range.first + within);
+    const guint kind = model_block_kind(spec->model, range.first + within);
+    const gboolean is_sparse = model_kind_is_sparse(spec->model, kind);
 
     return (BlockTraits){
+        .kind = kind,
         .is_sparse = is_sparse,
         .is_again = schedule_recomputes(&spec->schedule, pp, chunk, within),
         .block = unit_traits(spec, unit),
@@ -39,8 +41,8 @@ static gboolean are_equal(UnitTraits a, UnitTraits b)
 
 static gboolean is_like(const BlockTraits *a, const BlockTraits *b)
 {
-    return a->is_sparse == b->is_sparse && a->is_again == b->is_again &&
-           are_equal(a->block, b->block) && are_equal(a->experts, b->experts);
+    return a->kind == b->kind && a->is_again == b->is_again && are_equal(a->block, b->block) &&
+           are_equal(a->experts, b->experts);
 }
 
 /* Of a run of blocks that are alike: more than can be gathered at once, and than are under way
@@ -167,18 +169,15 @@ static gboolean reduce_units(Reducer *reducer)
     return TRUE;
 }
 
-/* Sparse blocks are all from some block on (else: FALSE). */
-static gboolean reduce_experts(Reducer *reducer)
+static void reduce_kinds(Reducer *reducer)
 {
-    const Experts *experts = &reducer->spec->model->experts;
-    guint dense = 0;
+    Reduced *reduced = reducer->reduced;
 
-    if (experts->count == 0)
-        return TRUE;
+    reduced->kind_of = g_new(guint8, reducer->left->len);
     for (guint i = 0; i < reducer->left->len; i++)
-        dense += g_array_index(reducer->left, BlockTraits, i).is_sparse ? 0 : 1;
-    reducer->reduced->model.experts.first = dense;
-    return experts->every == 1;
+        reduced->kind_of[i] = (guint8)g_array_index(reducer->left, BlockTraits, i).kind;
+    reduced->model.kind_of = reduced->kind_of;
+    reduced->model.layers = reducer->left->len;
 }
 
 static gboolean reduce_layers(Reducer *reducer)
@@ -187,8 +186,8 @@ static gboolean reduce_layers(Reducer *reducer)
 
     for (guint c = 0; c < schedule_chunks(&to->schedule, to->layout.size[AXIS_PP]); c++)
         reduce_chunk(reducer, c);
-    reducer->reduced->model.layers = reducer->left->len;
-    return reduce_experts(reducer) && reduce_recompute(reducer) && reduce_units(reducer);
+    reduce_kinds(reducer);
+    return reduce_recompute(reducer) && reduce_units(reducer);
 }
 
 /* ---- stages and micro-batches ---- */
@@ -228,8 +227,8 @@ guint fewest_micro_batches(const ProgramSpec *spec, guint stage)
 }
 
 /* Stages on both sides, of which only a few matter in a pipeline that fills: what is in flight, or
- * waits for its weights' gradients, lives in rings, which count whole.  Without overrides all
- * stages have the same units. */
+ * waits for its weights' gradients, lives in rings, which count whole.  Without overrides, and
+ * where blocks are alike but for experts, all stages have the same units. */
 static void reduce_stages(Reducer *reducer)
 {
     static const struct {
@@ -248,7 +247,7 @@ static void reduce_stages(Reducer *reducer)
 
     reducer->before = stage;
     reducer->after = pp - stage - 1;
-    if (fills && spec->sharding->num_overrides == 0) {
+    if (fills && spec->sharding->num_overrides == 0 && spec->model->num_kinds <= 1) {
         reducer->before = MIN(reducer->before, most[kind].before);
         reducer->after = MIN(reducer->after, most[kind].after);
     }
@@ -279,6 +278,11 @@ void reduce_spec(const ProgramSpec *spec, guint stage, Reduced *reduced)
     reduced->spec.patterns = NULL;
 }
 
+void reduced_clear(Reduced *reduced)
+{
+    g_free(reduced->kind_of);
+}
+
 static guint num_passes(const ProgramSpec *spec, guint stage)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
@@ -291,7 +295,7 @@ static guint num_passes(const ProgramSpec *spec, guint stage)
 
 double reduced_by(const ProgramSpec *spec, guint stage)
 {
-    Reduced reduced;
+    g_auto(Reduced) reduced = {0};
 
     reduce_spec(spec, stage, &reduced);
     return (double)num_passes(spec, stage) / num_passes(&reduced.spec, reduced.stage);

@@ -10,12 +10,15 @@ typedef struct {
     ProgramSpec spec;
     guint stage; /* of it, that is like the other's */
     Model model;
+    guint8 *kind_of; /* of its blocks */
     Sharding sharding;
     guint16 chunk_layers[MAX_CHUNKS], recompute_layers[MAX_CHUNKS];
 } Reduced;
 
 /* A choice whose layers can't be cut keeps them all. */
 void reduce_spec(const ProgramSpec *spec, guint stage, Reduced *reduced);
+void reduced_clear(Reduced *reduced);
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Reduced, reduced_clear)
 
 /* How many times as many passes of blocks the whole stage has. */
 double reduced_by(const ProgramSpec *spec, guint stage);
@@ -30,6 +33,7 @@ typedef struct {
 
 /* What blocks that are alike have in common. */
 typedef struct {
+    guint kind;
     gboolean is_sparse, is_again;
     UnitTraits block, experts; /* without experts both are the block's */
 } BlockTraits;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Of the first @blocks: every so many from a first one on (model_is_sparse()). */
+/* Of the first @blocks: every so many from a first one on. */
 static guint sparse_before(const Model *model, guint blocks)
 {
     const Experts *experts = &model->experts;
@@ -12,26 +12,42 @@ static guint sparse_before(const Model *model, guint blocks)
     return (blocks - experts->first - 1) / experts->every + 1;
 }
 
-static BlockCounts count_blocks(const Model *model, LayerRange range)
+static void add_blocks(const Model *model, LayerRange range, guint16 *of)
 {
-    const guint sparse =
-        sparse_before(model, range.first + range.count) - sparse_before(model, range.first);
+    const guint last = range.first + range.count;
 
-    return (BlockCounts){.of = {range.count - sparse, sparse}};
+    if (model->kind_of == NULL) {
+        const guint sparse = sparse_before(model, last) - sparse_before(model, range.first);
+
+        of[0] = (guint16)(of[0] + range.count - sparse);
+        of[1] = (guint16)(of[1] + sparse);
+        return;
+    }
+    for (guint i = range.first; i < last; i++)
+        of[model->kind_of[i]]++;
+}
+
+static LayerRange chunk_range(const ProgramSpec *spec, guint chunk)
+{
+    return schedule_chunk(&spec->schedule, spec->model->layers, spec->layout.size[AXIS_PP], chunk);
+}
+
+static void add_rest(const ProgramSpec *spec, guint chunk, LayerRange range, guint16 *rest)
+{
+    const guint stage = chunk % spec->layout.size[AXIS_PP];
+    const guint first = MIN(spec->schedule.recompute_layers[stage], range.count);
+
+    add_blocks(spec->model, (LayerRange){range.first + first, range.count - first}, rest);
 }
 
 BlockCounts chunk_blocks(const ProgramSpec *spec, guint chunk)
 {
-    const guint pp = spec->layout.size[AXIS_PP];
-    const LayerRange range = schedule_chunk(&spec->schedule, spec->model->layers, pp, chunk);
-    BlockCounts counts = count_blocks(spec->model, range);
+    const LayerRange range = chunk_range(spec, chunk);
+    BlockCounts counts = {.of = {0}};
 
-    if (!schedule_has_rest(&spec->schedule))
-        return counts;
-    const guint first = MIN(spec->schedule.recompute_layers[chunk % pp], range.count);
-    const LayerRange others = {range.first + first, range.count - first};
-    const BlockCounts rest = count_blocks(spec->model, others);
-    memcpy(counts.rest, rest.of, sizeof counts.rest);
+    add_blocks(spec->model, range, counts.of);
+    if (schedule_has_rest(&spec->schedule))
+        add_rest(spec, chunk, range, counts.rest);
     return counts;
 }
 
@@ -39,16 +55,12 @@ BlockCounts blocks_before(const ProgramSpec *spec, guint block)
 {
     BlockCounts before = {.of = {0}};
 
-    if (!schedule_has_rest(&spec->schedule))
-        return count_blocks(spec->model, (LayerRange){0, block});
-    for (guint c = 0, layers = 0; layers < block; c++) {
-        const BlockCounts counts = chunk_blocks(spec, c);
+    add_blocks(spec->model, (LayerRange){0, block}, before.of);
+    for (guint c = 0, layers = 0; schedule_has_rest(&spec->schedule) && layers < block; c++) {
+        const LayerRange range = chunk_range(spec, c);
 
-        for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-            layers += counts.of[k];
-            before.of[k] += counts.of[k];
-            before.rest[k] += counts.rest[k];
-        }
+        add_rest(spec, c, range, before.rest);
+        layers += range.count;
     }
     return before;
 }
@@ -88,9 +100,9 @@ static gboolean can_be_kept(Strategy strategy)
 }
 
 static void note_unit(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block,
-                      BlockUnits of)
+                      guint of)
 {
-    const guint unit = (of == UNITS_EXPERTS ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
+    const guint unit = (is_experts(shape, of) ? EXPERTS_UNITS : ROOT_UNIT) + block + 1;
     const Strategy strategy = sharding_unit_strategy(spec->sharding, unit);
     const KeptUnits kept = {chunk, 1, of, strategy};
 
@@ -102,11 +114,15 @@ static void note_unit(StageShape *shape, const ProgramSpec *spec, guint chunk, g
 
 static void note_block(StageShape *shape, const ProgramSpec *spec, guint chunk, guint block)
 {
-    const gboolean sparse = model_is_sparse(spec->model, block);
+    const guint kind = model_block_kind(spec->model, block);
 
-    note_unit(shape, spec, chunk, block, sparse ? UNITS_SPARSE : UNITS_DENSE);
-    if (sparse)
-        note_unit(shape, spec, chunk, block, UNITS_EXPERTS);
+    shape->plain &= kind == shape->kind;
+    note_unit(shape, spec, chunk, block, kind);
+    if (!model_kind_is_sparse(spec->model, kind))
+        return;
+    note_unit(shape, spec, chunk, block, shape->num_kinds);
+    shape->sparse = TRUE;
+    shape->plain = FALSE;
 }
 
 static void note_counts(StageShape *shape, const BlockCounts *counts)
@@ -114,9 +130,9 @@ static void note_counts(StageShape *shape, const BlockCounts *counts)
     const gboolean is_first = shape->sizes->len == 0;
     guint of_lot[NUM_LOTS] = {0};
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        shape->of_kind.of[k] += counts->of[k];
-        shape->of_kind.rest[k] += counts->rest[k];
+    for (guint k = 0; k < shape->num_kinds; k++) {
+        shape->of_kind.of[k] = (guint16)(shape->of_kind.of[k] + counts->of[k]);
+        shape->of_kind.rest[k] = (guint16)(shape->of_kind.rest[k] + counts->rest[k]);
         for (guint lot = 0; lot < NUM_LOTS; lot++) {
             const guint blocks = counts_of(counts, k, lot);
 
@@ -147,7 +163,7 @@ static void note_chunk(StageShape *shape, const ProgramSpec *spec, guint chunk)
 StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
 {
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    const LayerRange first = schedule_chunk(&spec->schedule, spec->model->layers, pp, stage);
+    const LayerRange first = chunk_range(spec, stage), last = chunk_range(spec, chunks - 1);
     StageShape *shape = g_new0(StageShape, 1);
 
     shape->stage = stage;
@@ -158,12 +174,18 @@ StageShape *stage_shape_new(const ProgramSpec *spec, guint stage)
     shape->first_of_kind = chunk_blocks(spec, stage);
     shape->layers_before = first.first;
     shape->before_of_kind = blocks_before(spec, first.first);
+    shape->last_of_kind = chunk_blocks(spec, chunks - 1);
+    if (!schedule_has_rest(&spec->schedule))
+        shape->before_last_of_kind = blocks_before(spec, last.first);
     shape->root_strategy = sharding_unit_strategy(spec->sharding, ROOT_UNIT);
     shape->first_strategy = sharding_unit_strategy(spec->sharding, first.first + 1);
-    shape->alike = TRUE;
+    shape->num_kinds = model_num_kinds(spec->model);
+    shape->num_units = shape->num_kinds + (model_num_sparse(spec->model) > 0 ? 1 : 0);
+    shape->kind = model_block_kind(spec->model, first.first);
+    shape->alike = shape->plain = TRUE;
     for (guint chunk = stage; chunk < chunks; chunk += pp)
         note_chunk(shape, spec, chunk);
-    shape->uniform = shape->alike && shape->of_kind.of[BLOCK_SPARSE] == 0;
+    shape->uniform = shape->alike && shape->plain;
     return shape;
 }
 

@@ -15,7 +15,7 @@ static gboolean has_strategy(const StageShape *shape, Strategy strategy)
 {
     guint units = strategy == shape->root_strategy ? 1 : 0;
 
-    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+    for (guint u = 0; u < shape->num_units; u++)
         units += shape->units[u][strategy];
     return units > 0;
 }
@@ -95,7 +95,7 @@ Stage stage_of(Known *known, const ProgramSpec *spec, guint index, UnitsTaken ta
 
 /* Kept ones are gathered anew when none of their micro-batches is in flight; the others for
  * forward and for backward, each time. */
-guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strategy)
+guint64 stage_block_gathers(const Stage *stage, guint units, Strategy strategy)
 {
     const StageShape *shape = stage->shape;
     const guint gathers = stage_unit(stage, units, strategy)->gathers;
@@ -147,13 +147,12 @@ static guint64 sum_units(const Stage *stage, gsize offset)
     guint64 bytes = root == NULL ? 0 : G_STRUCT_MEMBER(guint64, root, offset);
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
 
             if (units > 0)
                 bytes +=
-                    units *
-                    G_STRUCT_MEMBER(guint64, stage_unit(stage, (BlockUnits)u, (Strategy)s), offset);
+                    units * G_STRUCT_MEMBER(guint64, stage_unit(stage, u, (Strategy)s), offset);
         }
     return bytes;
 }
@@ -196,26 +195,26 @@ void stage_volume(const Stage *stage, guint64 bytes[NUM_VOLUMES])
 
     for (guint v = 0; v < NUM_VOLUMES; v++)
         bytes[v] = 0;
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
         const guint64 passes = micro_batches * shape->of_kind.of[k];
 
-        add_volume(bytes, &cost->block[k].forward.sums, passes);
-        add_volume(bytes, &cost->block[k].weights.sums, passes);
+        add_volume(bytes, &cost->block[k]->forward.sums, passes);
+        add_volume(bytes, &cost->block[k]->weights.sums, passes);
         for (guint lot = 0; lot < NUM_LOTS; lot++) {
             const guint blocks = counts_of(&shape->of_kind, k, lot);
 
             if (blocks > 0)
-                add_volume(bytes, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                add_volume(bytes, &stage_lot_cost(stage, lot)->block[k]->backward.sums,
                            micro_batches * blocks);
         }
     }
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
 
             if (units > 0)
-                add_unit_volume(stage, stage_unit(stage, (BlockUnits)u, (Strategy)s), units,
-                                stage_block_gathers(stage, (BlockUnits)u, (Strategy)s), bytes);
+                add_unit_volume(stage, stage_unit(stage, u, (Strategy)s), units,
+                                stage_block_gathers(stage, u, (Strategy)s), bytes);
         }
     if (stage_root(stage) != NULL) {
         add_unit_volume(stage, stage_root(stage), 1, stage_root_gathers(stage), bytes);

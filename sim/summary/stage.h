@@ -36,17 +36,14 @@ void stage_update_shape(Stage *stage, Known *known, guint index);
  * floor.  FALSE: none are known, or the stage's own are. */
 gboolean stage_add_fewer(Stage *stage, Known *known);
 
-static inline const UnitCost *stage_unit(const Stage *stage, BlockUnits units, Strategy strategy)
+/* @units: as StageShape counts them. */
+static inline const UnitCost *stage_unit(const Stage *stage, guint units, Strategy strategy)
 {
-    const ShardCost *shard = stage->shards[strategy];
-
-    return units == UNITS_EXPERTS
-               ? &shard->experts
-               : &shard->block[units == UNITS_SPARSE ? BLOCK_SPARSE : BLOCK_DENSE];
+    return &stage->shards[strategy]->units[units];
 }
 
 /* How many the stage has under a strategy. */
-static inline guint stage_num_units(const Stage *stage, BlockUnits units, Strategy strategy)
+static inline guint stage_num_units(const Stage *stage, guint units, Strategy strategy)
 {
     return stage->shape->units[units][strategy];
 }
@@ -57,10 +54,10 @@ static inline const StageCost *stage_lot_cost(const Stage *stage, guint lot)
     return lot == LOT_REST ? stage->rest : stage->cost;
 }
 
-/* Where all blocks are of one kind without experts. */
+/* Where blocks are plain. */
 static inline const UnitCost *stage_block(const Stage *stage, Strategy strategy)
 {
-    return stage_unit(stage, UNITS_DENSE, strategy);
+    return stage_unit(stage, stage->shape->kind, strategy);
 }
 
 /* NULL where the stage has nothing of the root. */
@@ -71,7 +68,7 @@ static inline const UnitCost *stage_root(const Stage *stage)
 }
 
 /* How often units are gathered in a step. */
-guint64 stage_block_gathers(const Stage *stage, BlockUnits units, Strategy strategy);
+guint64 stage_block_gathers(const Stage *stage, guint units, Strategy strategy);
 guint64 stage_root_gathers(const Stage *stage);
 
 guint64 stage_state_bytes(const Stage *stage);

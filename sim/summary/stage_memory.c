@@ -10,27 +10,29 @@ typedef struct {
 
 /* As pass_shard() counts copies: a last block that is kept needs none of its own where its backward
  * follows at once. */
-static guint gathered_copies(const Stage *stage, BlockUnits of, Strategy strategy)
+static guint gathered_copies(const Stage *stage, guint of, Strategy strategy)
 {
     const StageShape *shape = stage->shape;
     const guint units = stage_num_units(stage, of, strategy);
     const gboolean at_once = stage->spec->schedule.kind == SCHEDULE_1F1B;
     const Sharding *sharding = stage->spec->sharding;
     const Model *model = stage->spec->model;
-    const guint last = model->layers + (of == UNITS_EXPERTS ? EXPERTS_UNITS : 0);
+    const gboolean experts = is_experts(shape, of);
+    const guint last = model->layers + (experts ? EXPERTS_UNITS : 0);
+    const guint last_kind = model_block_kind(model, model->layers - 1);
     guint kept = shape->kept_units[of][strategy];
 
     if (strategy == STRATEGY_SHARD_GRAD_OP)
         return units;
     if (at_once && stage_has_head(shape) && kept > 0 &&
-        model_is_sparse(model, model->layers - 1) == (of != UNITS_DENSE) &&
+        (experts ? model_kind_is_sparse(model, last_kind) : of == last_kind) &&
         sharding_unit_strategy(sharding, last) == strategy &&
         sharding_unit_kept(sharding, last, model->layers))
         kept--;
     return MIN(units, stage->spec->sharding->live_units + kept);
 }
 
-static UnitRings rings_of(const Stage *stage, BlockUnits of, Strategy strategy)
+static UnitRings rings_of(const Stage *stage, guint of, Strategy strategy)
 {
     const guint units = stage_num_units(stage, of, strategy);
 
@@ -57,7 +59,8 @@ static gboolean is_settled(const Stage *stage)
 }
 
 /* With several blocks or micro-batches, all rings are there all the time: nothing waits for what
- * another block's gather or reduction left behind.  Units of blocks with experts do. */
+ * another block's gather or reduction left behind.  Units of blocks with experts do, and it is not
+ * known of blocks of several kinds. */
 static gboolean rings_stay(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
@@ -67,7 +70,7 @@ static gboolean rings_stay(const Stage *stage)
     if (shape->uniform)
         return shape->most_layers > 1 || stage->micro_batches > 1;
     return (is_settled(stage) || (shape->place == STAGE_ONLY && stage->micro_batches > 1)) &&
-           shape->layers > 1 && shape->of_kind.of[BLOCK_SPARSE] == 0;
+           shape->layers > 1 && shape->plain;
 }
 
 /* Of blocks of several strategies, none with experts.  Whole gradients: of the strategy that most
@@ -75,14 +78,14 @@ static gboolean rings_stay(const Stage *stage)
  */
 static UnitRings mixed_rings(const Stage *stage)
 {
-    const guint *units = stage->shape->units[UNITS_DENSE];
+    const guint *units = stage->shape->units[stage->shape->kind];
     UnitRings all = {0};
     guint most = 0;
 
     for (guint s = 1; s < NUM_STRATEGIES; s++)
         most = units[s] > units[most] ? s : most;
     for (guint s = 0; s < NUM_STRATEGIES; s++) {
-        const UnitRings rings = rings_of(stage, UNITS_DENSE, (Strategy)s);
+        const UnitRings rings = rings_of(stage, stage->shape->kind, (Strategy)s);
 
         all.weights += rings.weights;
         all.gradients += s == most ? rings.gradients : 0;
@@ -94,11 +97,12 @@ static UnitRings mixed_rings(const Stage *stage)
 /* Of blocks with experts, the experts' (probe.c).  While some blocks of either lot are at work, of
  * several strategies, it is not said which: those of the strategy that takes least; and so where
  * experts leave something for their weights' gradients, but not from their start on. */
-static UnitRings block_rings(const Stage *stage, BlockKind kind)
+static UnitRings block_rings(const Stage *stage, guint kind)
 {
-    const BlockUnits of = kind == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE;
-    const gboolean same = of == UNITS_DENSE ? stage->shape->uniform : stage->shape->alike;
-    const gboolean apart = of == UNITS_EXPERTS && stage->spec->schedule.kind == SCHEDULE_ZB_H1;
+    const gboolean experts = model_kind_is_sparse(stage->spec->model, kind);
+    const guint of = experts ? stage->shape->num_kinds : kind;
+    const gboolean same = experts ? stage->shape->alike : stage->shape->uniform;
+    const gboolean apart = experts && stage->spec->schedule.kind == SCHEDULE_ZB_H1;
     const gboolean least = !same && (has_both_lots(stage) || apart);
     UnitRings rings = {0};
     gboolean found = FALSE;
@@ -115,7 +119,8 @@ static UnitRings block_rings(const Stage *stage, BlockKind kind)
         found = TRUE;
     }
     if (stage->shape->uniform &&
-        (!has_both_lots(stage) || stage_num_units(stage, UNITS_DENSE, STRATEGY_SHARD_GRAD_OP) > 0 ||
+        (!has_both_lots(stage) ||
+         stage_num_units(stage, stage->shape->kind, STRATEGY_SHARD_GRAD_OP) > 0 ||
          stage->shape->kept->len > 0))
         rings.at_head = rings.weights;
     return rings;
@@ -147,11 +152,11 @@ typedef struct {
     guint64 residual, gradient;
     /* by kind and lot: alive while those blocks are at work; a ring has one copy, so that it is not
      * alive all the time; two blocks leave something for their weights' gradients */
-    guint64 saved[NUM_BLOCK_KINDS][NUM_LOTS];
-    gboolean alone[NUM_BLOCK_KINDS][NUM_LOTS];
-    gboolean two[NUM_BLOCK_KINDS][NUM_LOTS];
-    guint64 weights[NUM_BLOCK_KINDS][NUM_LOTS];
-    guint64 again_kept[NUM_BLOCK_KINDS]; /* of LOT_FIRST */
+    guint64 saved[MAX_BLOCK_KINDS][NUM_LOTS];
+    gboolean alone[MAX_BLOCK_KINDS][NUM_LOTS];
+    gboolean two[MAX_BLOCK_KINDS][NUM_LOTS];
+    guint64 weights[MAX_BLOCK_KINDS][NUM_LOTS];
+    guint64 again_kept[MAX_BLOCK_KINDS]; /* of LOT_FIRST */
 } ActivationRings;
 
 static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
@@ -159,8 +164,8 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
     const StageFlow *flow = stage->flow;
     const StageCost *cost = stage_lot_cost(stage, lot);
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const BlockCost *block = &cost->block[k];
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
+        const BlockCost *block = cost->block[k];
         const guint64 most = stage->shape->most_of[k][lot], copies = flow->in_flight * most;
         const gboolean one = most == 1 && stage->shape->least_of[k][lot] == 0; /* of some chunks */
         const gboolean apart = block->left + block->again_kept > 0;
@@ -173,40 +178,49 @@ static void add_saved(const Stage *stage, ActivationRings *rings, guint lot)
     }
 }
 
-static ActivationRings activation_rings(const Stage *stage)
+static void add_none(const Stage *stage, ActivationRings *rings, guint lot)
+{
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
+        rings->saved[k][lot] = rings->weights[k][lot] = 0;
+        rings->alone[k][lot] = rings->two[k][lot] = FALSE;
+    }
+}
+
+/* Of kinds that the model has. */
+static void find_rings(const Stage *stage, ActivationRings *rings)
 {
     const RingBytes *ring = &stage->cost->root.ring;
     const StageFlow *flow = stage->flow;
     const guint64 layers = stage->shape->most_layers;
-    ActivationRings rings = {
-        .residual = flow->in_flight * (layers + 1) * ring->residual,
-        .gradient = flow->gradients * ring->gradient,
-    };
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+    rings->residual = flow->in_flight * (layers + 1) * ring->residual;
+    rings->gradient = flow->gradients * ring->gradient;
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
         const guint64 first = stage->shape->most_of[k][LOT_FIRST];
 
-        if (first > 0)
-            rings.again_kept[k] =
-                (flow->backward_apart * first + 1) * stage->cost->block[k].again_kept;
+        rings->again_kept[k] =
+            first == 0 ? 0 : (flow->backward_apart * first + 1) * stage->cost->block[k]->again_kept;
     }
     for (guint lot = 0; lot < NUM_LOTS; lot++)
         if (stage->shape->most_of_lot[lot] > 0)
-            add_saved(stage, &rings, lot);
-    return rings;
+            add_saved(stage, rings, lot);
+        else
+            add_none(stage, rings, lot);
 }
 
 /* What is saved while blocks of that kind and lot are at work: of others too where each chunk has
- * both, and another chunk is in flight, or this one's first blocks are saved. */
+ * those, and another one is in flight, or this one's first blocks are saved.  A single micro-batch
+ * passes a chunk that alone has such blocks while none is. */
 static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, guint kind, guint lot)
 {
+    const gboolean in_flight = stage->flow->in_flight > 1 &&
+                               (stage->micro_batches > 1 || stage->shape->least_of[kind][lot] > 0);
     guint64 bytes = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint l = 0; l < NUM_LOTS; l++) {
             const gboolean before = k == kind && l == LOT_FIRST && lot == LOT_REST;
-            const gboolean beside =
-                stage->shape->least_of[k][l] > 0 && (stage->flow->in_flight > 1 || before);
+            const gboolean beside = stage->shape->least_of[k][l] > 0 && (in_flight || before);
 
             bytes += (k == kind && l == lot) || beside ? rings->saved[k][l] : 0;
         }
@@ -215,7 +229,7 @@ static guint64 saved_bytes(const Stage *stage, const ActivationRings *rings, gui
 
 /* Blocks that are at work. */
 typedef struct {
-    BlockKind kind;
+    guint kind;
     Lot lot;
 } AtWork;
 
@@ -258,7 +272,7 @@ static guint64 gather_bytes(const Stage *stage)
     if (!shape->uniform || shape->first_strategy == STRATEGY_SHARD_GRAD_OP ||
         shape->most_layers < 2 || stage->micro_batches < 2 || has_both_lots(stage) ||
         (shape->place != STAGE_ONLY && !is_settled(stage)) ||
-        shape->kept_units[UNITS_DENSE][shape->first_strategy] == shape->layers)
+        shape->kept_units[stage->shape->kind][shape->first_strategy] == shape->layers)
         return 0;
     return stage_block(stage, shape->first_strategy)->cast_bytes;
 }
@@ -358,16 +372,16 @@ static guint64 gather_beside_blocks(const Stage *stage)
 
 /* Whole weights of the other unit of blocks with experts, while those are at work: they stay for
  * the step under shard_grad_op, and in backward from where all of a block is computed again. */
-static guint64 beside_experts(const Stage *stage, BlockKind kind, gboolean first_backward)
+static guint64 beside_experts(const Stage *stage, guint kind, gboolean first_backward)
 {
     const Strategy strategy = stage->shape->first_strategy;
     const gboolean again = first_backward && stage->spec->schedule.recompute == RECOMPUTE_FULL;
 
-    if (kind != BLOCK_SPARSE || !stage->shape->alike || rings_stay(stage) ||
-        !(strategy == STRATEGY_SHARD_GRAD_OP || again))
+    if (!model_kind_is_sparse(stage->spec->model, kind) || !stage->shape->alike ||
+        rings_stay(stage) || !(strategy == STRATEGY_SHARD_GRAD_OP || again))
         return 0;
-    return gathered_copies(stage, UNITS_SPARSE, strategy) *
-           stage_unit(stage, UNITS_SPARSE, strategy)->gathered_bytes;
+    return gathered_copies(stage, kind, strategy) *
+           stage_unit(stage, kind, strategy)->gathered_bytes;
 }
 
 static guint64 work_peak(const Stage *stage, const SegmentPeak *peak, const UnitRings *units)
@@ -410,7 +424,7 @@ static SegmentPeak with_reduction(const Stage *stage, AtWork at, SegmentPeak pea
 static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                               const UnitRings *units)
 {
-    const PassCost *backward = &stage_lot_cost(stage, at.lot)->block[at.kind].backward;
+    const PassCost *backward = &stage_lot_cost(stage, at.lot)->block[at.kind]->backward;
     const guint64 beside =
         rings->residual + rings->gradient + beside_experts(stage, at.kind, at.lot == LOT_FIRST) +
         root_beside_blocks(stage) + inbox_bytes(stage) + gather_beside_blocks(stage);
@@ -428,7 +442,7 @@ static guint64 backward_bytes(const Stage *stage, AtWork at, const ActivationRin
 static guint64 forward_bytes(const Stage *stage, AtWork at, const ActivationRings *rings,
                              const UnitRings *units)
 {
-    const PassCost *forward = &stage_lot_cost(stage, at.lot)->block[at.kind].forward;
+    const PassCost *forward = &stage_lot_cost(stage, at.lot)->block[at.kind]->forward;
     const guint64 alive = rings->residual + beside_experts(stage, at.kind, FALSE);
 
     if (rings->alone[at.kind][at.lot])
@@ -463,12 +477,12 @@ static guint64 head_bytes(const Stage *stage, const ActivationRings *rings, cons
     const UnitRings of_root = {.weights = root->gathered_bytes, .gradients = root->gradient_bytes};
     guint64 bytes = rings->residual + units->at_head + gather_bytes(stage);
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
             bytes += rings->saved[k][lot];
     if (stage->micro_batches == 1 || depends_on_blocks(stage))
         return bytes + most(&stage->cost->root.head.peak, &of_root);
-    for (guint k = 0; stage->flow->backward_apart > 1 && k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; stage->flow->backward_apart > 1 && k < stage->shape->num_kinds; k++)
         bytes += rings->weights[k][LOT_FIRST] + rings->weights[k][LOT_REST] + rings->again_kept[k];
     return bytes + of_root.weights + of_root.gradients + head_beside_others(stage, rings, units);
 }
@@ -487,13 +501,13 @@ static guint64 work_bytes(const Stage *stage, AtWork at, const ActivationRings *
 
 guint64 stage_floor_bytes(const Stage *stage)
 {
-    const ActivationRings rings = activation_rings(stage);
+    ActivationRings rings;
     guint64 most_bytes = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    find_rings(stage, &rings);
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++)
-            most_bytes =
-                MAX(most_bytes, work_bytes(stage, (AtWork){(BlockKind)k, (Lot)lot}, &rings));
+            most_bytes = MAX(most_bytes, work_bytes(stage, (AtWork){k, (Lot)lot}, &rings));
     return stage_state_bytes(stage) + stage->cost->root.input_bytes +
            program_scales(stage->spec) * dtype_bytes(DTYPE_FP32) +
            stage->micro_batches * stage->cost->root.micro_batch_bytes + most_bytes;

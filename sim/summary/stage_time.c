@@ -20,32 +20,31 @@ static void add_work(Work *work, const SegmentSums *sums, double calls)
     work->experts_s += calls * sums->experts_s;
 }
 
-static void add_reduce(Work *work, const SegmentSums *sums, double calls, BlockUnits of)
+static void add_reduce(Work *work, const SegmentSums *sums, double calls, gboolean experts)
 {
     add_work(work, sums, calls);
-    work->reduce_s[of == UNITS_EXPERTS] += calls * (sums->shard_s - sums->data_s);
+    work->reduce_s[experts ? 1 : 0] += calls * (sums->shard_s - sums->data_s);
     work->data_s += calls * sums->data_s;
     work->replicate_s += calls * sums->replicate_s;
 }
 
-/* @of: UNITS_EXPERTS, or any other. */
 static void add_unit_work(Work *work, const Stage *stage, const UnitCost *unit, double units,
-                          guint64 gathers, BlockUnits of)
+                          guint64 gathers, gboolean experts)
 {
     const double micro_batches = stage->micro_batches;
 
     add_work(work, &unit->gather, (double)gathers);
     add_work(work, &unit->update_gather, units);
-    work->gather_s[of == UNITS_EXPERTS] +=
+    work->gather_s[experts ? 1 : 0] +=
         (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
     add_work(work, &unit->norm, units);
     add_work(work, &unit->update, units);
     add_work(work, &unit->amax, units);
-    add_reduce(work, &unit->reduce_last, units, of);
+    add_reduce(work, &unit->reduce_last, units, experts);
     if (unit->gradient_bytes == 0 || stage->micro_batches == 1)
         return;
-    add_reduce(work, &unit->reduce_first, units, of);
-    add_reduce(work, &unit->reduce_add, units * (micro_batches - 2), of);
+    add_reduce(work, &unit->reduce_first, units, experts);
+    add_reduce(work, &unit->reduce_add, units * (micro_batches - 2), experts);
 }
 
 static Work stage_work(const Stage *stage)
@@ -55,16 +54,16 @@ static Work stage_work(const Stage *stage)
     const double micro_batches = stage->micro_batches;
     Work work = {0};
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
         const double passes = micro_batches * shape->of_kind.of[k];
 
-        add_work(&work, &cost->block[k].forward.sums, passes);
-        add_work(&work, &cost->block[k].weights.sums, passes);
+        add_work(&work, &cost->block[k]->forward.sums, passes);
+        add_work(&work, &cost->block[k]->weights.sums, passes);
         for (guint lot = 0; lot < NUM_LOTS; lot++) {
             const guint blocks = counts_of(&shape->of_kind, k, lot);
 
             if (blocks > 0)
-                add_work(&work, &stage_lot_cost(stage, lot)->block[k].backward.sums,
+                add_work(&work, &stage_lot_cost(stage, lot)->block[k]->backward.sums,
                          micro_batches * blocks);
         }
     }
@@ -76,16 +75,15 @@ static Work stage_work(const Stage *stage)
     if (stage_has_head(shape))
         add_work(&work, &cost->root.head.sums, micro_batches);
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const BlockUnits of = (BlockUnits)u;
-            const guint units = stage_num_units(stage, of, (Strategy)s);
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
 
             if (units > 0)
-                add_unit_work(&work, stage, stage_unit(stage, of, (Strategy)s), units,
-                              stage_block_gathers(stage, of, (Strategy)s), of);
+                add_unit_work(&work, stage, stage_unit(stage, u, (Strategy)s), units,
+                              stage_block_gathers(stage, u, (Strategy)s), is_experts(shape, u));
         }
     if (stage_root(stage) != NULL)
-        add_unit_work(&work, stage, stage_root(stage), 1, stage_root_gathers(stage), UNITS_DENSE);
+        add_unit_work(&work, stage, stage_root(stage), 1, stage_root_gathers(stage), FALSE);
     add_work(&work, &stage->shards[shape->root_strategy]->clip, 1);
     work.all_s += stage->scalars->all_s;
     work.moving_s += stage->scalars->all_s;
@@ -121,8 +119,8 @@ static double gathered_pass_s(const Stage *stage, const SegmentPath *path, guint
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const guint kept =
-        shape->kept_units[UNITS_DENSE][strategy]; /* not gathered, and with copies of their own */
+    const guint kept = shape->kept_units[stage->shape->kind]
+                                        [strategy]; /* not gathered, and with copies of their own */
     const guint ready = stage->spec->sharding->live_units + 2 * kept;
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP || layers <= ready)
@@ -161,30 +159,34 @@ static double reduced_pass_s(const Stage *stage, const SegmentPath *path, guint 
            (layers - COPIES) * least_reduce_s(stage, unit) - behind_reduce_s(stage, unit);
 }
 
-static guint all_of(const BlockCounts *layers)
+static guint all_of(const Stage *stage, const BlockCounts *layers)
 {
-    return layers->of[BLOCK_DENSE] + layers->of[BLOCK_SPARSE];
+    guint all = 0;
+
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
+        all += layers->of[k];
+    return all;
 }
 
 /* Of a chunk's blocks; chains of gathers and reductions are known where they are of one unit. */
 static double forward_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    const SegmentPath *path = &stage->cost->block[BLOCK_DENSE].forward.path;
+    const SegmentPath *path = &stage->cost->block[stage->shape->kind]->forward.path;
     double whole_s = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
-        whole_s += layers->of[k] * stage->cost->block[k].forward.path.whole_s;
-    return MAX(whole_s, gathered_pass_s(stage, path, all_of(layers)));
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
+        whole_s += layers->of[k] * stage->cost->block[k]->forward.path.whole_s;
+    return MAX(whole_s, gathered_pass_s(stage, path, all_of(stage, layers)));
 }
 
 /* Backward's, the shortest of the lots that these blocks are of. */
-static SegmentPath backward_path(const Stage *stage, const BlockCounts *layers, BlockKind kind)
+static SegmentPath backward_path(const Stage *stage, const BlockCounts *layers, guint kind)
 {
-    SegmentPath path = stage->cost->block[kind].backward.path;
+    SegmentPath path = stage->cost->block[kind]->backward.path;
 
     if (layers->rest[kind] == 0)
         return path;
-    const SegmentPath *rest = &stage->rest->block[kind].backward.path;
+    const SegmentPath *rest = &stage->rest->block[kind]->backward.path;
     if (layers->rest[kind] == layers->of[kind])
         return *rest;
     path.weights_until_s = MIN(path.weights_until_s, rest->weights_until_s);
@@ -197,31 +199,31 @@ static SegmentPath backward_path(const Stage *stage, const BlockCounts *layers, 
 /* The gradient that a pass starts from may have come long before: from another stage. */
 static double backward_pass_s(const Stage *stage, const BlockCounts *layers)
 {
-    const SegmentPath path = backward_path(stage, layers, BLOCK_DENSE);
+    const SegmentPath path = backward_path(stage, layers, stage->shape->kind);
     const gboolean from_before = stage->shape->place != STAGE_ONLY;
     double whole_s = 0, before_s = INFINITY;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint lot = 0; lot < NUM_LOTS; lot++) {
             const guint blocks = counts_of(layers, k, lot);
 
             if (blocks == 0)
                 continue;
-            const SegmentPath *own = &stage_lot_cost(stage, lot)->block[k].backward.path;
+            const SegmentPath *own = &stage_lot_cost(stage, lot)->block[k]->backward.path;
             whole_s += blocks * own->whole_s;
             before_s = MIN(before_s, own->stream_s - own->whole_s);
         }
     return MAX(whole_s + (from_before ? before_s : 0),
-               MAX(gathered_pass_s(stage, &path, all_of(layers)),
-                   reduced_pass_s(stage, &path, all_of(layers))));
+               MAX(gathered_pass_s(stage, &path, all_of(stage, layers)),
+                   reduced_pass_s(stage, &path, all_of(stage, layers))));
 }
 
 static double weights_pass_s(const Stage *stage, const BlockCounts *layers)
 {
     double seconds = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
-        seconds += layers->of[k] * stage->cost->block[k].weights.path.stream_s;
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
+        seconds += layers->of[k] * stage->cost->block[k]->weights.path.stream_s;
     return seconds;
 }
 
@@ -231,8 +233,8 @@ static double forward_blocks_s(const Stage *stage, const BlockCounts *blocks)
 {
     double seconds = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
-        seconds += blocks->of[k] * stage->cost->block[k].forward.path.whole_s;
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
+        seconds += blocks->of[k] * stage->cost->block[k]->forward.path.whole_s;
     return seconds;
 }
 
@@ -242,9 +244,9 @@ static double backward_blocks_s(const Stage *stage, const BlockCounts *blocks, d
 {
     double seconds = 0, earlier_s = 0;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
-            const SegmentPath *path = &stage_lot_cost(stage, lot)->block[k].backward.path;
+            const SegmentPath *path = &stage_lot_cost(stage, lot)->block[k]->backward.path;
 
             seconds += counts_of(blocks, k, lot) * path->whole_s;
             earlier_s = MAX(earlier_s, path->whole_s - path->entry_s);
@@ -252,11 +254,11 @@ static double backward_blocks_s(const Stage *stage, const BlockCounts *blocks, d
     return seconds - chunks * earlier_s;
 }
 
-static BlockCounts counts_less(BlockCounts counts, const BlockCounts *less)
+static BlockCounts counts_less(const Stage *stage, BlockCounts counts, const BlockCounts *less)
 {
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        counts.of[k] -= less->of[k];
-        counts.rest[k] -= less->rest[k];
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
+        counts.of[k] = (guint16)(counts.of[k] - less->of[k]);
+        counts.rest[k] = (guint16)(counts.rest[k] - less->rest[k]);
     }
     return counts;
 }
@@ -290,10 +292,10 @@ static double updates_s(const Stage *stage)
     double seconds = stage_root(stage) == NULL ? 0 : stage_root(stage)->update.all_s;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const guint units = stage_num_units(stage, (BlockUnits)u, (Strategy)s);
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
 
-            const UnitCost *unit = units > 0 ? stage_unit(stage, (BlockUnits)u, (Strategy)s) : NULL;
+            const UnitCost *unit = units > 0 ? stage_unit(stage, u, (Strategy)s) : NULL;
 
             if (unit != NULL)
                 seconds += units * (unit->update.all_s + unit->amax.all_s);
@@ -330,7 +332,7 @@ static double first_forward_s(const Stage *stage)
     const double gathered_s = stage->shards[shape->root_strategy]->clip.all_s + root->update.all_s +
                               root->gather.shard_s + root->update_gather.shard_s +
                               shape->first_layers * each_s +
-                              stage->cost->block[BLOCK_DENSE].forward.path.weights_tail_s;
+                              stage->cost->block[stage->shape->kind]->forward.path.weights_tail_s;
     return MAX(computed_s, gathered_s);
 }
 
@@ -340,9 +342,8 @@ static double norms_s(const Stage *stage, gboolean root_last)
     const Strategy strategy = stage->shape->first_strategy;
     double seconds = root_last ? stage_root(stage)->norm.all_s : 0;
 
-    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
-        seconds += stage_num_units(stage, (BlockUnits)u, strategy) *
-                   stage_unit(stage, (BlockUnits)u, strategy)->norm.all_s;
+    for (guint u = 0; u < stage->shape->num_units; u++)
+        seconds += stage_num_units(stage, u, strategy) * stage_unit(stage, u, strategy)->norm.all_s;
     return seconds;
 }
 
@@ -352,22 +353,30 @@ static double norms_s(const Stage *stage, gboolean root_last)
 static double late_reductions_s(const Stage *stage, gboolean root_last)
 {
     const StageShape *shape = stage->shape;
-    const gboolean sparse = shape->of_kind.of[BLOCK_SPARSE] > 0;
+    const BlockCounts *first = &shape->first_of_kind;
     const gboolean apart = stage->spec->schedule.kind == SCHEDULE_ZB_H1;
-    const BlockKind kind = sparse ? BLOCK_SPARSE : BLOCK_DENSE;
-    const SegmentPath path = apart ? stage->cost->block[kind].weights.path
-                                   : backward_path(stage, &shape->first_of_kind, kind);
-    const UnitCost *unit =
-        stage_unit(stage, sparse ? UNITS_EXPERTS : UNITS_DENSE, shape->first_strategy);
-    const guint units = sparse ? shape->first_of_kind.of[BLOCK_SPARSE] : shape->first_layers;
-    const double hidden_s = apart ? weights_pass_s(stage, &shape->first_of_kind)
-                                  : backward_pass_s(stage, &shape->first_of_kind);
-    const double chain = path.gradients_until_s + units * unit->reduce_last.shard_s - hidden_s;
+    const double hidden_s = apart ? weights_pass_s(stage, first) : backward_pass_s(stage, first);
+    double until_s = INFINITY, shard_s = 0, replicate_s = INFINITY;
 
-    if (!root_last || sparse)
-        return chain + unit->reduce_last.replicate_s;
+    for (guint k = 0; k < shape->num_kinds; k++) {
+        if (first->of[k] == 0 || shape->sparse != model_kind_is_sparse(stage->spec->model, k))
+            continue;
+        const UnitCost *unit =
+            stage_unit(stage, shape->sparse ? shape->num_kinds : k, shape->first_strategy);
+        const SegmentPath path =
+            apart ? stage->cost->block[k]->weights.path : backward_path(stage, first, k);
+
+        until_s = MIN(until_s, path.gradients_until_s);
+        shard_s += first->of[k] * unit->reduce_last.shard_s;
+        replicate_s = MIN(replicate_s, unit->reduce_last.replicate_s);
+    }
+    if (isinf(until_s)) /* experts are in other chunks */
+        return 0;
+    const double chain_s = until_s + shard_s - hidden_s;
+    if (!root_last || shape->sparse)
+        return chain_s + replicate_s;
     const UnitCost *root = stage_root(stage);
-    return chain + root->reduce_last.shard_s - stage->cost->root.embed_backward.path.stream_s +
+    return chain_s + root->reduce_last.shard_s - stage->cost->root.embed_backward.path.stream_s +
            root->reduce_last.replicate_s;
 }
 
@@ -377,12 +386,9 @@ static double first_block_reduce_s(const Stage *stage)
     const StageShape *shape = stage->shape;
     double least_s = INFINITY;
 
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++) {
-        const BlockUnits units = k == BLOCK_SPARSE ? UNITS_SPARSE : UNITS_DENSE;
-
+    for (guint k = 0; k < stage->shape->num_kinds; k++) {
         if (shape->first_of_kind.of[k] > 0)
-            least_s =
-                MIN(least_s, stage_unit(stage, units, shape->first_strategy)->reduce_last.all_s);
+            least_s = MIN(least_s, stage_unit(stage, k, shape->first_strategy)->reduce_last.all_s);
     }
     return least_s;
 }
@@ -433,17 +439,27 @@ static double gathers_s(const Stage *stage)
 {
     const StageShape *shape = stage->shape;
     const Strategy strategy = shape->first_strategy;
-    const SegmentPath *forward = &stage->cost->block[BLOCK_DENSE].forward.path;
-    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
+    const SegmentPath *forward = &stage->cost->block[stage->shape->kind]->forward.path;
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, stage->shape->kind);
 
     if (!shape->uniform || strategy <= STRATEGY_SHARD_GRAD_OP ||
         stage->spec->schedule.kind == SCHEDULE_ZB_H1)
         return 0;
-    const double gathers = (double)stage_block_gathers(stage, UNITS_DENSE, strategy);
+    const double gathers = (double)stage_block_gathers(stage, stage->shape->kind, strategy);
     const double ready =
-        stage->spec->sharding->live_units + shape->kept_units[UNITS_DENSE][strategy];
+        stage->spec->sharding->live_units + shape->kept_units[stage->shape->kind][strategy];
     return forward->weights_until_s + backward.weights_tail_s +
            chain_s(&stage_block(stage, strategy)->gather, gathers - ready);
+}
+
+/* Of the model, with which of them are the rest. */
+static BlockCounts before_last_chunk(const Stage *stage)
+{
+    const ProgramSpec *spec = stage->spec;
+    const guint last = all_of(stage, &stage->shape->last_of_kind);
+
+    return schedule_has_rest(&spec->schedule) ? blocks_before(spec, spec->model->layers - last)
+                                              : stage->shape->before_last_of_kind;
 }
 
 /* The first micro-batch's way to the end of the model: through all chunks but the last. */
@@ -451,12 +467,11 @@ static double way_s(const Stage *stage, const Stage *first)
 {
     const ProgramSpec *spec = stage->spec;
     const guint chunks = schedule_chunks(&spec->schedule, spec->layout.size[AXIS_PP]);
-    const BlockCounts last = chunk_blocks(spec, chunks - 1);
 
     if (chunks == 1)
         return 0;
-    const BlockCounts before = counts_less(blocks_before(spec, spec->model->layers - all_of(&last)),
-                                           &first->shape->first_of_kind);
+    const BlockCounts before =
+        counts_less(stage, before_last_chunk(stage), &first->shape->first_of_kind);
     return first_forward_s(first) + (chunks - 1) * stage->exchange_s +
            forward_blocks_s(stage, &before);
 }
@@ -475,7 +490,7 @@ static double reductions_s(const Stage *stage, const Stage *first)
     if (stage->micro_batches > 1)
         each_s +=
             block->reduce_first.shard_s + (stage->micro_batches - 2) * block->reduce_add.shard_s;
-    const SegmentPath backward = backward_path(stage, &shape->of_kind, BLOCK_DENSE);
+    const SegmentPath backward = backward_path(stage, &shape->of_kind, stage->shape->kind);
     return start_s + backward.gradients_until_s + shape->layers * each_s + block->norm.all_s +
            stage->scalars->norm_s;
 }
@@ -486,10 +501,10 @@ static double last_chunk_s(const Stage *stage, const Stage *first)
 {
     const ProgramSpec *spec = stage->spec;
     const guint pp = spec->layout.size[AXIS_PP], chunks = schedule_chunks(&spec->schedule, pp);
-    const BlockCounts layers = chunk_blocks(spec, chunks - 1);
-    const BlockCounts before = blocks_before(spec, spec->model->layers - all_of(&layers));
-    const double each_s = forward_pass_s(stage, &layers) + stage->cost->root.head.path.stream_s +
-                          backward_pass_s(stage, &layers);
+    const BlockCounts *layers = &stage->shape->last_of_kind; /* of this stage: with its rest */
+    const BlockCounts before = before_last_chunk(stage);
+    const double each_s = forward_pass_s(stage, layers) + stage->cost->root.head.path.stream_s +
+                          backward_pass_s(stage, layers);
 
     return way_s(stage, first) + stage->micro_batches * each_s + (chunks - 1) * stage->exchange_s +
            backward_blocks_s(stage, &before, chunks - 1) +
@@ -500,7 +515,7 @@ static double last_chunk_s(const Stage *stage, const Stage *first)
 static double arrival_s(const Stage *stage, const Stage *first)
 {
     const BlockCounts between =
-        counts_less(stage->shape->before_of_kind, &first->shape->first_of_kind);
+        counts_less(stage, stage->shape->before_of_kind, &first->shape->first_of_kind);
 
     return first_forward_s(first) + stage->shape->stage * stage->exchange_s +
            forward_blocks_s(stage, &between);
@@ -518,9 +533,9 @@ static double streamed_s(const Stage *stage)
         seconds += cost->root.embed.path.stream_s + cost->root.embed_backward.path.stream_s;
     if (stage_has_head(stage->shape))
         seconds += cost->root.head.path.stream_s;
-    for (guint k = 0; k < NUM_BLOCK_KINDS; k++)
+    for (guint k = 0; k < stage->shape->num_kinds; k++)
         for (guint lot = 0; lot < (stage->rest == NULL ? LOT_REST : NUM_LOTS); lot++) {
-            const BlockCost *block = &stage_lot_cost(stage, lot)->block[k];
+            const BlockCost *block = stage_lot_cost(stage, lot)->block[k];
 
             seconds += counts_of(&stage->shape->of_kind, k, lot) *
                        (block->forward.path.stream_s + block->backward.path.stream_s +
@@ -537,13 +552,11 @@ static double lost_to_gathers_s(const Stage *stage)
     double seconds = 0, longest_s = 0;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const BlockUnits of = (BlockUnits)u;
-
-            if (stage_num_units(stage, of, (Strategy)s) == 0)
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            if (stage_num_units(stage, u, (Strategy)s) == 0)
                 continue;
-            const double each_s = stage_unit(stage, of, (Strategy)s)->gather.shard_moves_s;
-            seconds += (double)stage_block_gathers(stage, of, (Strategy)s) * each_s;
+            const double each_s = stage_unit(stage, u, (Strategy)s)->gather.shard_moves_s;
+            seconds += (double)stage_block_gathers(stage, u, (Strategy)s) * each_s;
             longest_s = MAX(longest_s, each_s);
         }
     return stage->framework->gather_exposed * MAX(0, seconds - early * longest_s);
@@ -555,14 +568,14 @@ static double lost_to_reductions_s(const Stage *stage)
     double seconds = 0;
 
     for (guint s = 0; s < NUM_STRATEGIES; s++)
-        for (guint u = 0; u < NUM_BLOCK_UNITS; u++) {
-            const BlockUnits of = (BlockUnits)u;
-            const guint units = stage_num_units(stage, of, (Strategy)s);
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
             Work work = {0};
 
             if (units == 0)
                 continue;
-            add_unit_work(&work, stage, stage_unit(stage, of, (Strategy)s), units, 0, of);
+            add_unit_work(&work, stage, stage_unit(stage, u, (Strategy)s), units, 0,
+                          is_experts(stage->shape, u));
             seconds += work.reduce_s[0] + work.reduce_s[1] + work.replicate_s + work.data_s;
         }
     return stage->framework->reduce_exposed * seconds;

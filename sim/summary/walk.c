@@ -27,8 +27,8 @@ typedef struct {
 /* One stage's clocks, all since its clip began. */
 typedef struct {
     Stage stage;
-    guint8 *kinds; /* BlockKind, by block of this stage */
-    Units units[NUM_BLOCK_UNITS];
+    guint8 *kinds; /* by block of this stage */
+    Units *units;  /* as its shape counts them */
     const UnitCost *root;
     const Timetable *table;
     guint action;                   /* the next one */
@@ -72,11 +72,18 @@ static void slots_give(Slots *slots, double at_s)
 
 /* ---- units ---- */
 
+static gboolean is_sparse(const Clocks *clocks, guint block)
+{
+    return model_kind_is_sparse(clocks->stage.spec->model, clocks->kinds[block]);
+}
+
 /* Of a block with experts these are what its passes' paths are about; of its other unit only
  * updates, reductions and norms are followed: a step without the rest of it is no longer. */
 static Units *units_of(Clocks *clocks, guint block)
 {
-    return &clocks->units[clocks->kinds[block] == BLOCK_SPARSE ? UNITS_EXPERTS : UNITS_DENSE];
+    const guint kind = clocks->kinds[block];
+
+    return &clocks->units[is_sparse(clocks, block) ? clocks->stage.shape->num_kinds : kind];
 }
 
 static gboolean is_gathered_again(const Clocks *clocks)
@@ -182,12 +189,12 @@ static double reduce(const Walk *walk, Clocks *clocks, UnitStreams *streams, con
 static void reduce_block(const Walk *walk, Clocks *clocks, guint block, guint micro_batch,
                          double start_s, double at_s)
 {
-    Units *units = units_of(clocks, block), *others = &clocks->units[UNITS_SPARSE];
+    Units *units = units_of(clocks, block), *others = &clocks->units[clocks->kinds[block]];
 
     units->reduced_s[block] = reduce(walk, clocks, units->streams, units->cost, micro_batch, at_s);
     if (units->cost->gradient_bytes > 0)
         slots_give(&units->gradients, clocks->read_s);
-    if (clocks->kinds[block] == BLOCK_SPARSE)
+    if (others != units)
         others->reduced_s[block] =
             reduce(walk, clocks, others->streams, others->cost, micro_batch, start_s);
 }
@@ -235,7 +242,7 @@ static void forward(Walk *walk, Clocks *clocks, const Action *action)
                             cost->root.input.path.stream_s;
     }
     for (guint i = first; i < first + layers; i++) {
-        const SegmentPath *path = &cost->block[clocks->kinds[i]].forward.path;
+        const SegmentPath *path = &cost->block[clocks->kinds[i]]->forward.path;
         const double start_s = clocks->compute_s, whole_s = weights_s(walk, clocks, i);
 
         clocks->compute_s = MAX(start_s + path->whole_s, whole_s + path->weights_tail_s);
@@ -256,7 +263,7 @@ static void backward_block(Walk *walk, Clocks *clocks, const Action *action, gui
     const guint block = block_of(walk, action->chunk, within);
     const SegmentPath *path = &stage_lot_cost(&clocks->stage, is_rest ? LOT_REST : LOT_FIRST)
                                    ->block[clocks->kinds[block]]
-                                   .backward.path;
+                                   ->backward.path;
     Units *units = units_of(clocks, block);
     const gboolean from_before = within + 1 < layers_of(walk, action->chunk);
     const gboolean reduces = schedule->kind != SCHEDULE_ZB_H1;
@@ -318,7 +325,7 @@ static void weights(Walk *walk, Clocks *clocks, const Action *action)
     const guint first = block_of(walk, action->chunk, 0), layers = layers_of(walk, action->chunk);
 
     for (guint i = first + layers; i-- > first;) {
-        const SegmentPath *path = &clocks->stage.cost->block[clocks->kinds[i]].weights.path;
+        const SegmentPath *path = &clocks->stage.cost->block[clocks->kinds[i]]->weights.path;
         const double start_s = clocks->compute_s;
         const double free_s = gradients_free_s(units_of(clocks, i));
 
@@ -406,11 +413,9 @@ static gboolean exchange(Walk *walk, guint s, const Transfer *transfers, guint n
  * has none. */
 static Units *numbered(Clocks *clocks, guint block, gboolean experts)
 {
-    const gboolean sparse = clocks->kinds[block] == BLOCK_SPARSE;
-
     if (experts)
-        return sparse ? &clocks->units[UNITS_EXPERTS] : NULL;
-    return &clocks->units[sparse ? UNITS_SPARSE : UNITS_DENSE];
+        return is_sparse(clocks, block) ? units_of(clocks, block) : NULL;
+    return &clocks->units[clocks->kinds[block]];
 }
 
 static void update_unit(Clocks *clocks, const Units *units, guint block)
@@ -491,21 +496,21 @@ static gboolean advance(Walk *walk, guint s)
     return moved;
 }
 
-static void units_init(Clocks *clocks, BlockUnits kind, guint live_units)
+static void units_init(Clocks *clocks, guint of, guint live_units)
 {
     const StageShape *shape = clocks->stage.shape;
     const Strategy strategy = shape->first_strategy;
-    Units *units = &clocks->units[kind];
+    Units *units = &clocks->units[of];
 
-    if (stage_num_units(&clocks->stage, kind, strategy) == 0)
+    if (stage_num_units(&clocks->stage, of, strategy) == 0)
         return;
-    units->cost = stage_unit(&clocks->stage, kind, strategy);
-    units->streams = kind == UNITS_EXPERTS ? &clocks->experts : &clocks->blocks;
+    units->cost = stage_unit(&clocks->stage, of, strategy);
+    units->streams = is_experts(shape, of) ? &clocks->experts : &clocks->blocks;
     units->updated_s = g_new0(double, 3 * shape->layers);
     units->whole_s = units->updated_s + shape->layers;
     units->reduced_s = units->whole_s + shape->layers;
     units->open = g_new0(guint, shape->layers);
-    slots_init(&units->weights, live_units + shape->kept_units[kind][strategy]);
+    slots_init(&units->weights, live_units + shape->kept_units[of][strategy]);
     slots_init(&units->gradients, MIN(shape->layers, 2));
 }
 
@@ -525,7 +530,7 @@ static void find_kinds(const Walk *walk, guint s, guint8 *kinds)
         const LayerRange range = schedule_chunk(&spec->schedule, spec->model->layers, walk->pp, c);
 
         for (guint i = range.first; i < range.first + range.count; i++)
-            *kinds++ = model_is_sparse(spec->model, i) ? BLOCK_SPARSE : BLOCK_DENSE;
+            *kinds++ = (guint8)model_block_kind(spec->model, i);
     }
 }
 
@@ -540,8 +545,9 @@ static void clocks_init(const Walk *walk, guint s, const Timetable *table)
     clocks->root = stage_root(&clocks->stage);
     clocks->kinds = g_new(guint8, clocks->stage.shape->layers);
     find_kinds(walk, s, clocks->kinds);
-    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
-        units_init(clocks, (BlockUnits)u, walk->spec->sharding->live_units);
+    clocks->units = g_new0(Units, clocks->stage.shape->num_units);
+    for (guint u = 0; u < clocks->stage.shape->num_units; u++)
+        units_init(clocks, u, walk->spec->sharding->live_units);
     clocks->forward_end_s = g_new0(double, 4 * flights);
     clocks->received_s = clocks->forward_end_s + flights;
     clocks->gradient_s = clocks->received_s + flights;
@@ -551,8 +557,9 @@ static void clocks_init(const Walk *walk, guint s, const Timetable *table)
 
 static void clocks_clear(Clocks *clocks)
 {
-    for (guint u = 0; u < NUM_BLOCK_UNITS; u++)
+    for (guint u = 0; u < clocks->stage.shape->num_units; u++)
         units_clear(&clocks->units[u]);
+    g_free(clocks->units);
     g_free(clocks->forward_end_s);
     g_free(clocks->kinds);
 }

@@ -72,6 +72,11 @@ static const struct {
     {"opt, normed sums",
      "{\"model_type\": \"opt\", " FAMILY_SIZES "\"ffn_dim\": 48, \"do_layer_norm_before\": false}",
      4 * 32 + 2 * 32 + 48, 4 + 2 * 2},
+    /* q and k before their norms, one a head: mean and rstd of each head and kv head */
+    {"cohere_plus",
+     "{\"model_type\": \"cohere\", " FAMILY_SIZES
+     "\"num_key_value_heads\": 2, \"use_qk_norm\": true}",
+     2 * 32 + 2 * 16 + 2 * 48 + 32 + 16, 4 + 2 + 2 * (4 + 2)},
 };
 
 /* With experts, or latent attention; all blocks with experts, or some. */
@@ -144,19 +149,54 @@ static inline Model *expert_model(guint i)
     return plannable_model(expert_cases[i].name, expert_cases[i].config);
 }
 
+/* Blocks of up to @most_kinds shapes in any order: without attention or without MLP, of two widths;
+ * heads that share keys and values are as many in all, or not. */
+static inline Model *mixed_model(GRand *random, guint layers, guint most_kinds)
+{
+    const guint group = 1u << draw(random, 2);
+    const gboolean alike = draw(random, 3) > 0;
+    g_autoptr(GPtrArray) shapes = g_ptr_array_new_with_free_func(g_free);
+    g_autoptr(GString) blocks = g_string_new(NULL);
+
+    for (guint k = 0; k < most_kinds; k++) {
+        const guint parts = draw(random, 3); /* attention alone, MLP alone, both */
+        g_autofree char *attention = parts == 1
+                                         ? g_strdup("\"no_op\": true")
+                                         : g_strdup_printf("\"n_heads_in_group\": %u",
+                                                           alike ? group : 1u << draw(random, 2));
+        g_autofree char *mlp = parts == 0
+                                   ? g_strdup("\"no_op\": true")
+                                   : g_strdup_printf("\"ffn_mult\": %u", 2 + 8 * draw(random, 2));
+
+        g_ptr_array_add(shapes,
+                        g_strdup_printf("{\"attention\": {%s}, \"ffn\": {%s}}", attention, mlp));
+    }
+    for (guint i = 0; i < layers; i++)
+        g_string_append_printf(blocks, "%s%s", i > 0 ? ", " : "",
+                               (char *)shapes->pdata[draw(random, most_kinds - 1)]);
+    g_autofree char *config = g_strdup_printf(
+        "{\"model_type\": \"nemotron-nas\", \"vocab_size\": %u, \"hidden_size\": 48, "
+        "\"num_hidden_layers\": %u, \"num_attention_heads\": 4, \"tie_word_embeddings\": %s, "
+        "\"max_position_embeddings\": 64, \"hidden_act\": \"silu\", \"block_configs\": [%s]}",
+        256 + draw(random, 100), layers, draw(random, 1) == 1 ? "true" : "false", blocks->str);
+    return plannable_model("mixed", config);
+}
+
 /* Of any family, cut into stages of any size, some with matrices gathered in fp8 or state in files:
  * what case_random_4d() leaves out.  @stages as in draw_stages(). */
 static inline Case draw_of_all(GRand *random, Model **model, guint16 *stages)
 {
     const guint plain = 3, of_family = plain + G_N_ELEMENTS(families);
-    const guint kind = draw(random, of_family + G_N_ELEMENTS(expert_cases) - 1);
+    const guint of_experts = of_family + G_N_ELEMENTS(expert_cases);
+    const guint kind = draw(random, of_experts + 1); /* two of several kinds of blocks */
     CaseShape shape = case_shape;
 
     shape.layers = 1 + draw(random, 5);
     shape.tied = draw(random, 1) == 1;
-    *model = kind < plain       ? case_model(&shape)
-             : kind < of_family ? family_model(kind - plain)
-                                : expert_model(kind - of_family);
+    *model = kind < plain        ? case_model(&shape)
+             : kind < of_family  ? family_model(kind - plain)
+             : kind < of_experts ? expert_model(kind - of_family)
+                                 : mixed_model(random, 1 + draw(random, 7), 4);
     const Case one = case_random_4d(random, *model);
     for (;;) {
         Case more = one;

@@ -128,7 +128,7 @@ START_TEST(saved_activations_are_the_hand_formula)
     guint64 saved = 0;
 
     for (guint t = 0; t < program->tensors->len; t++)
-        if (program_tensor(program, t)->space == plain.builder.ring_space[RING_SAVED])
+        if (program_tensor(program, t)->space == builder_ring_space(&plain.builder, RING_SAVED))
             saved += tensor_bytes(program, program_tensor(program, t));
     ck_assert_uint_eq(saved, layers * tokens * (2 * in_bf16 + 4 * in_fp32));
     const Tensor *residual = program_tensor(program, plain.builder.residual);

@@ -461,12 +461,13 @@ static void assert_kept(const Program *program, const char *what)
             const char *segment = program_segment(program, call->segment)->name;
             const gboolean from = is_pass_of(segment, rings[r].unit, rings[r].from, rings[r].rest);
             const gint own = (gint)(call->unit * 64 + call->micro_batch);
+            gint *of_copy = &owner[call->index[program_space(program, space)->slot]];
 
             if (!from && !is_pass_of(segment, rings[r].unit, rings[r].to, rings[r].rest))
                 continue;
-            ck_assert_msg(owner[call->index[space]] == (from ? -1 : own), "%s: %s of unit %u", what,
-                          segment, call->unit);
-            owner[call->index[space]] = from ? own : -1;
+            ck_assert_msg(*of_copy == (from ? -1 : own), "%s: %s of unit %u", what, segment,
+                          call->unit);
+            *of_copy = from ? own : -1;
         }
     }
 }

@@ -469,7 +469,7 @@ static const struct {
     {"gemma-2-2b", "norms that multiply by 1 + weight"},
     {"gpt-j-6b", "rotary embedding of neighbouring pairs"},
     {"minimax-m2.5", "norms of queries and keys, rotary embedding of a part"},
-    {"nemotron-h-56b", "blocks that differ in more than experts, Mamba-2 blocks"},
+    {"nemotron-h-56b", "Mamba-2 blocks, blocks that differ in more than experts"},
     {"nemotron-super-49b", "blocks that differ in more than experts"},
     {"olmo-1b", "norms without parameters"},
     {"olmo-2-7b", "norms of what attention and MLP give"},
@@ -491,6 +491,54 @@ START_TEST(what_can_only_be_counted_says_why)
     ck_assert_msg(strstr(error->message, refused[_i].reason) != NULL, "%s", error->message);
     ck_assert_msg(strstr(error->message, refused[_i].model) != NULL, "%s", error->message);
     ck_assert_ptr_null(strchr(error->message, '\n'));
+}
+END_TEST
+
+/* Each block wider than the one before. */
+static char *widening_config(guint blocks)
+{
+    g_autoptr(GString) text = g_string_new(NULL);
+
+    g_string_printf(text,
+                    "{\"model_type\": \"nemotron-nas\", \"vocab_size\": 64, \"hidden_size\": 48, "
+                    "\"num_hidden_layers\": %u, \"num_attention_heads\": 4, \"hidden_act\": "
+                    "\"silu\", \"block_configs\": [",
+                    blocks);
+    for (guint i = 0; i < blocks; i++)
+        g_string_append_printf(text,
+                               "%s{\"attention\": {\"no_op\": true}, \"ffn\": {\"ffn_mult\": %u}}",
+                               i > 0 ? ", " : "", 2 + 8 * i);
+    return g_strdup(g_string_append(text, "]}")->str);
+}
+
+START_TEST(more_shapes_of_blocks_than_there_is_room_for_are_refused)
+{
+    g_autofree char *most = widening_config(MAX_BLOCK_KINDS);
+    g_autofree char *more = widening_config(MAX_BLOCK_KINDS + 1);
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_parse(most, "most", NULL, &error);
+
+    ck_assert_ptr_nonnull(model);
+    ck_assert(model_check_plannable(model, &error));
+    ck_assert_uint_eq(model_num_kinds(model), MAX_BLOCK_KINDS);
+    ck_assert_ptr_null(model_parse(more, "more", NULL, &error));
+    ck_assert_str_eq(error->message, "more: block 32 is of another shape than the 32 before it; "
+                                     "allowed: 32 shapes of blocks");
+}
+END_TEST
+
+START_TEST(blocks_of_nothing_are_counted_only)
+{
+    g_autofree char *config = widening_config(1);
+    g_autofree char *nothing = g_strdup_printf(
+        "%.*s{\"no_op\": true}}]}", (int)(strstr(config, "{\"ffn_mult") - config), config);
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_parse(nothing, "nothing", NULL, &error);
+
+    ck_assert_ptr_nonnull(model);
+    ck_assert_uint_eq(model_parameters(model), (2 * 64 + 1) * 48);
+    ck_assert(!model_check_plannable(model, &error));
+    ck_assert_ptr_nonnull(strstr(error->message, "blocks without attention and MLP"));
 }
 END_TEST
 
@@ -634,6 +682,8 @@ int main(void)
     suite_add_tcase(suite, counts);
     tcase_add_loop_test(refusals, what_can_only_be_counted_says_why, 0, G_N_ELEMENTS(refused));
     tcase_add_test(refusals, a_lost_hidden_size_is_missed_by_name);
+    tcase_add_test(refusals, more_shapes_of_blocks_than_there_is_room_for_are_refused);
+    tcase_add_test(refusals, blocks_of_nothing_are_counted_only);
     tcase_add_test(refusals, a_field_that_decides_the_kv_heads_is_missed_aloud);
     tcase_add_loop_test(refusals, bad_files_are_refused_in_the_words_of_their_family, 0,
                         G_N_ELEMENTS(bad));

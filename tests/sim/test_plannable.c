@@ -2,6 +2,8 @@
 #include "sim/layout/tensor_parallel.h"
 #include "tests/sim/family_case.h"
 
+#include <math.h>
+
 /* All parameters of the ranks of a tp group, each once, and of all that share experts. */
 static double program_parameters(const Program *program, guint tp, guint ep)
 {
@@ -65,8 +67,11 @@ END_TEST
 START_TEST(ranks_of_random_layouts_hold_the_model_together)
 {
     const guint index = (guint)_i, num = G_N_ELEMENTS(families);
-    g_autoptr(Model) model = index < num ? family_model(index) : expert_model(index - num);
+    const guint all = num + G_N_ELEMENTS(expert_cases);
     g_autoptr(GRand) random = g_rand_new_with_seed(381 + index);
+    g_autoptr(Model) model = index < num   ? family_model(index)
+                             : index < all ? expert_model(index - num)
+                                           : mixed_model(random, 8, 4);
 
     for (guint i = 0; i < 12; i++) {
         const Case one = case_random_4d(random, model);
@@ -334,6 +339,156 @@ START_TEST(parallel_halves_are_reduced_at_once)
 }
 END_TEST
 
+/* Four blocks: whole, without attention, whole, without MLP, which is the first kind but for its
+ * width.  Hidden 48 in 4 heads that share 2 kv heads, F 256 and 512. */
+static const char mixed_config[] =
+    "{\"model_type\": \"nemotron-nas\", \"vocab_size\": 300, \"hidden_size\": 48, "
+    "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"hidden_act\": \"silu\", "
+    "\"block_configs\": ["
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"ffn_mult\": 2}}, "
+    "{\"attention\": {\"no_op\": true}, \"ffn\": {\"ffn_mult\": 10}}, "
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"ffn_mult\": 2}}, "
+    "{\"attention\": {\"n_heads_in_group\": 2}, \"ffn\": {\"no_op\": true}}]}";
+
+static guint ops_of(const Program *program, const char *segment, OpKind kind)
+{
+    guint ops = 0;
+
+    for (guint s = 0; s < program->segments->len; s++)
+        for (guint i = 0; strcmp(program_segment(program, s)->name, segment) == 0 &&
+                          i < program_segment(program, s)->num_ops;
+             i++)
+            ops += program_segment(program, s)->ops[i].kind == kind ? 1 : 0;
+    return ops;
+}
+
+/* By kind: units, their parameters, and ops of forward: products, norms, attention.  Where a half
+ * is missing so are its norm and its sum with x. */
+START_TEST(blocks_have_only_the_parts_that_they_are_made_of)
+{
+    static const struct {
+        const char *unit;
+        guint count;
+        guint64 elements;
+        guint products, norms, attentions, activations;
+    } kinds[] = {
+        {"block", 2, 2 * 48 * (48 + 24) + 3 * 48 * 256 + 2 * 48, 7, 2, 1, 1},
+        {"block2", 1, 3 * 48 * 512 + 48, 3, 1, 0, 1},
+        {"block3", 1, 2 * 48 * (48 + 24) + 48, 4, 1, 1, 0},
+    };
+    g_autoptr(Model) model = plannable_model("mixed", mixed_config);
+    const Case one = case_of(model, 1, 2, 1);
+    g_autoptr(Program) program = case_build(&one);
+
+    ck_assert_uint_eq(program->units->len, 1 + G_N_ELEMENTS(kinds));
+    for (guint k = 0; k < G_N_ELEMENTS(kinds); k++) {
+        const UnitClass *unit = program_unit(program, 1 + k);
+        g_autofree char *forward = g_strconcat(kinds[k].unit, ".forward", NULL);
+
+        ck_assert_str_eq(unit->name, kinds[k].unit);
+        ck_assert_uint_eq(unit->count, kinds[k].count);
+        ck_assert_uint_eq(unit->map->elements, kinds[k].elements);
+        ck_assert_uint_eq(ops_of(program, forward, OP_LINEAR), kinds[k].products);
+        ck_assert_uint_eq(ops_of(program, forward, OP_RMSNORM), kinds[k].norms);
+        ck_assert_uint_eq(ops_of(program, forward, OP_ATTENTION), kinds[k].attentions);
+        ck_assert_uint_eq(ops_of(program, forward, OP_SWIGLU), kinds[k].activations);
+    }
+    ck_assert_double_eq(program_parameters(program, 1, 1), (double)model_parameters(model));
+}
+END_TEST
+
+/* By the names of its tensors; and, where it has queries, what half of a sequence's keys cost. */
+static double work_of_block(const Model *model, guint block)
+{
+    g_autoptr(GArray) tensors = model_tensors(model);
+    g_autofree char *prefix = g_strdup_printf("model.layers.%u.", block);
+    double work = 0;
+
+    for (guint i = 0; i < tensors->len; i++) {
+        const ParamShape *shape = &g_array_index(tensors, ParamShape, i);
+
+        if (!g_str_has_prefix(shape->name, prefix))
+            continue;
+        work += (double)(shape->rows * shape->cols);
+        if (strstr(shape->name, "q_proj") != NULL)
+            work += (double)model->heads * model->head_dim * model->max_seq;
+    }
+    return work;
+}
+
+/* Of all ways to cut the blocks from @first on, the least of their largest pieces. */
+static double least_of_largest(const double *work, guint first, guint layers, guint pieces,
+                               double head)
+{
+    double least = INFINITY, piece = pieces == 1 ? head : 0;
+
+    for (guint last = first; last + pieces <= layers; last++) {
+        piece += work[last];
+        if (pieces > 1)
+            least =
+                MIN(least, MAX(piece, least_of_largest(work, last + 1, layers, pieces - 1, head)));
+    }
+    return pieces == 1 ? piece : least;
+}
+
+START_TEST(models_are_cut_where_the_largest_piece_is_smallest)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(17);
+
+    for (guint i = 0; i < 60; i++) {
+        const guint layers = 2 + draw(random, 7);
+        g_autoptr(Model) model = mixed_model(random, layers, 5);
+        const double head = (double)model->vocab * model->hidden;
+        double work[9], all = head;
+
+        for (guint b = 0; b < layers; b++)
+            all += work[b] = work_of_block(model, b);
+        ck_assert_ptr_null(model_even_work(model, 1));
+        ck_assert_ptr_null(model_even_work(model, layers + 1));
+        for (guint pieces = 2; pieces <= layers && model->num_kinds > 1; pieces++) {
+            const guint16 *cut = model_even_work(model, pieces);
+            const double least = least_of_largest(work, 0, layers, pieces, head);
+            double largest = 0;
+            guint block = 0;
+
+            for (guint p = 0; p < pieces; p++) {
+                double piece = p + 1 == pieces ? head : 0;
+
+                ck_assert_uint_ge(cut[p], 1);
+                for (guint b = 0; b < cut[p]; b++)
+                    piece += work[block++];
+                largest = MAX(largest, piece);
+            }
+            ck_assert_uint_eq(block, layers);
+            ck_assert_double_ge(largest, least);
+            ck_assert_double_le(largest, least + all / 1000);
+        }
+    }
+}
+END_TEST
+
+/* The group of ranks that hold the same keys and values is one for all blocks: 4 and 2 kv heads
+ * allow tp 2, and not 4, which would copy those of some. */
+START_TEST(kv_heads_of_all_blocks_limit_tensor_parallelism)
+{
+    g_autofree char *other = g_strdup(mixed_config);
+    char *last = g_strrstr(other, "\"n_heads_in_group\": 2");
+
+    last[strlen("\"n_heads_in_group\": ")] = '1';
+    g_autoptr(Model) model = plannable_model("mixed", other);
+    Case one = case_of(model, 1, 2, 1);
+
+    for (guint tp = 1; tp <= 4; tp *= 2) {
+        g_autofree char *reason = NULL;
+
+        one.layout.size[AXIS_TP] = tp;
+        ck_assert_int_eq(case_verdict(&one, &reason), tp < 4 ? VERDICT_OK : VERDICT_TENSOR);
+        if (tp == 4)
+            ck_assert_ptr_nonnull(strstr(reason, "4 kv heads, in all blocks alike; allowed: 1, 2"));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plannable");
@@ -345,7 +500,7 @@ int main(void)
         tcase, a_program_has_the_models_parameters_and_saves_what_is_worked_out_by_hand, 0, num);
     tcase_add_loop_test(tcase, tensor_parallel_ranks_hold_the_model_together, 0, num);
     tcase_add_loop_test(tcase, ranks_of_random_layouts_hold_the_model_together, 0,
-                        num + (int)G_N_ELEMENTS(expert_cases));
+                        num + (int)G_N_ELEMENTS(expert_cases) + 1);
     tcase_add_test(tcase, norms_of_all_heads_are_summed_over_ranks);
     tcase_add_loop_test(tcase, flops_are_the_models_and_the_scores_again, 0, num);
     tcase_add_loop_test(tcase, windows_leave_the_pairs_inside_them, 0, 2);
@@ -355,6 +510,9 @@ int main(void)
     tcase_add_test(tcase, rotation_touches_what_is_rotated);
     tcase_add_test(tcase, a_projected_embedding_is_looked_up_and_predicted_in_its_own_width);
     tcase_add_test(tcase, parallel_halves_are_reduced_at_once);
+    tcase_add_test(tcase, blocks_have_only_the_parts_that_they_are_made_of);
+    tcase_add_test(tcase, models_are_cut_where_the_largest_piece_is_smallest);
+    tcase_add_test(tcase, kv_heads_of_all_blocks_limit_tensor_parallelism);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -83,6 +83,16 @@ static void compare_too_large(const ProgramSpec *spec, const SimulateContext *co
     }
 }
 
+/* One of each family; then those whose blocks are of several kinds. */
+enum { NUM_MODELS = G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases) + 1 };
+
+static Model *any_model(GRand *random, guint i)
+{
+    const guint num = G_N_ELEMENTS(families), all = NUM_MODELS - 1;
+
+    return i < num ? family_model(i) : i < all ? expert_model(i - num) : mixed_model(random, 6, 4);
+}
+
 /* Compares a choice's summary with its programs, placed and simulated. */
 static void compare(const Case *from, const SimulateContext *context)
 {
@@ -356,6 +366,61 @@ START_TEST(they_hold_for_mixtures_of_experts)
 }
 END_TEST
 
+START_TEST(they_hold_for_blocks_of_several_kinds)
+{
+    g_autoptr(GRand) random = g_rand_new_with_seed(681 + (guint)_i);
+
+    for (guint i = 0; i < layouts_of_a_group() / 3; i++) {
+        g_autoptr(Model) model = mixed_model(random, 1 + draw(random, 11), 2 + draw(random, 6));
+
+        compare_drawn(random, model);
+    }
+}
+END_TEST
+
+/* Wide MLPs in two of twelve blocks, attention in the others. */
+static Model *model_with_mlps_in(guint chunk)
+{
+    g_autoptr(GString) blocks = g_string_new(NULL);
+
+    for (guint i = 0; i < 12; i++) {
+        const gboolean mlp = i / 3 == chunk && i % 3 < 2;
+
+        g_string_append_printf(blocks, "%s{\"attention\": {%s}, \"ffn\": {%s}}", i > 0 ? ", " : "",
+                               mlp ? "\"no_op\": true" : "\"n_heads_in_group\": 2",
+                               mlp ? "\"ffn_mult\": 30" : "\"no_op\": true");
+    }
+    g_autofree char *config = g_strdup_printf(
+        "{\"model_type\": \"nemotron-nas\", \"vocab_size\": 300, \"hidden_size\": 48, "
+        "\"num_hidden_layers\": 12, \"num_attention_heads\": 4, \"hidden_act\": \"silu\", "
+        "\"block_configs\": [%s]}",
+        blocks->str);
+    return plannable_model("mlps", config);
+}
+
+/* Each of the four chunks of two stages in turn is the one with other blocks. */
+START_TEST(they_hold_where_one_chunk_has_blocks_of_its_own)
+{
+    static const guint16 chunks[] = {3, 3, 3, 3};
+    g_autoptr(Model) model = model_with_mlps_in((guint)_i);
+    g_autoptr(Topology) topology = case_gpu_topology(4, 80000, 1000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 2, .threads = 1};
+
+    for (guint i = 0; i < NUM_RECOMPUTES * 3; i++) {
+        Case one = case_with(model, STRATEGY_SHARD_OPTIMIZER, 2, 1 + i / NUM_RECOMPUTES);
+
+        one.device = DEVICE_CUDA;
+        one.layout.size[AXIS_PP] = 2;
+        one.schedule.kind = SCHEDULE_INTERLEAVED;
+        one.schedule.virtual_stages = 2;
+        one.schedule.chunk_layers = chunks;
+        one.schedule.recompute = (Recompute)(i % NUM_RECOMPUTES);
+        ck_assert_int_eq(case_verdict(&one, NULL), VERDICT_OK);
+        compare(&one, &context);
+    }
+}
+END_TEST
+
 /* So what was looked at once serves all places; and the root whatever becomes of blocks. */
 static void compare_probes(const ProgramSpec *spec, const SimulateContext *context,
                            const char *text)
@@ -366,14 +431,15 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
     other.context = CONTEXT_RING;
     other.schedule.kind = SCHEDULE_1F1B;
     other.schedule.recompute = RECOMPUTE_NONE;
-    for (guint kind = 0; kind < NUM_BLOCK_KINDS; kind++) {
-        if (!model_has_blocks(spec->model, (BlockKind)kind))
+    for (guint kind = 0; kind < model_num_kinds(spec->model); kind++) {
+        const gboolean sparse = model_kind_is_sparse(spec->model, kind);
+
+        if (!model_has_kind(spec->model, kind))
             continue;
-        const BlockCost one = probe_block(kind == BLOCK_DENSE ? &whole : spec, context,
-                                          STAGE_MIDDLE, (BlockKind)kind);
+        const BlockCost one = probe_block(sparse ? spec : &whole, context, STAGE_MIDDLE, kind);
 
         for (guint place = 0; place < NUM_STAGE_PLACES; place++) {
-            const BlockCost here = probe_block(spec, context, (StagePlace)place, (BlockKind)kind);
+            const BlockCost here = probe_block(spec, context, (StagePlace)place, kind);
 
             ck_assert_msg(memcmp(&one, &here, sizeof one) == 0, "block at place %u of %s", place,
                           text);
@@ -390,10 +456,8 @@ static void compare_probes(const ProgramSpec *spec, const SimulateContext *conte
 START_TEST(blocks_are_the_same_at_every_place)
 {
     enum { DRAWS = 30 };
-    const guint num_families = G_N_ELEMENTS(families);
-    g_autoptr(Model) model =
-        (guint)_i < num_families ? family_model((guint)_i) : expert_model((guint)_i - num_families);
     g_autoptr(GRand) random = g_rand_new_with_seed(781 + (guint)_i);
+    g_autoptr(Model) model = any_model(random, (guint)_i);
 
     for (guint i = 0; i < DRAWS; i++) {
         g_autoptr(Topology) topology = NULL;
@@ -442,10 +506,8 @@ static void compare_foreign(const Case *from, const SimulateContext *context)
 
 START_TEST(the_bounds_hold_for_other_frameworks)
 {
-    g_autoptr(Model) model = (guint)_i < G_N_ELEMENTS(families)
-                                 ? family_model((guint)_i)
-                                 : expert_model((guint)(_i - (gint)G_N_ELEMENTS(families)));
     g_autoptr(GRand) random = g_rand_new_with_seed(381 + (guint)_i);
+    g_autoptr(Model) model = any_model(random, (guint)_i);
     g_autofree char *names = framework_names();
     g_auto(GStrv) name = g_strsplit(names, ", ", -1);
 
@@ -507,10 +569,10 @@ int main(void)
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
     tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
-    tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0,
-                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
-    tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0,
-                        G_N_ELEMENTS(families) + G_N_ELEMENTS(expert_cases));
+    tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 4);
+    tcase_add_loop_test(tcase, they_hold_where_one_chunk_has_blocks_of_its_own, 0, 4);
+    tcase_add_loop_test(tcase, blocks_are_the_same_at_every_place, 0, NUM_MODELS);
+    tcase_add_loop_test(tcase, the_bounds_hold_for_other_frameworks, 0, NUM_MODELS + 1);
     tcase_add_test(tcase, spans_are_strides_times_members);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
