@@ -90,6 +90,18 @@ static void add_today(JsonObject *object, const SearchAnswer *answer)
     json_object_set_array_member(object, "from_notes", notes);
 }
 
+static void add_searched(JsonObject *object, const GArray *searched)
+{
+    JsonArray *numbers;
+
+    if (searched == NULL)
+        return;
+    numbers = json_array_new();
+    for (guint i = 0; i < searched->len; i++)
+        json_array_add_int_element(numbers, g_array_index(searched, guint, i));
+    json_object_set_array_member(object, "gpus_searched", numbers);
+}
+
 JsonNode *answer_search(const SearchAnswer *answer)
 {
     const SearchResult *result = answer->result;
@@ -111,6 +123,7 @@ JsonNode *answer_search(const SearchAnswer *answer)
     add_plan(object, "other_batch", answer->batch);
     if (answer->roomy != 0)
         json_object_set_int_member(object, "gpus_with_room", answer->roomy);
+    add_searched(object, answer->searched);
     add_today(object, answer);
     for (guint i = 0; i < result->plans->len; i++)
         json_array_add_element(plans, answer_plan(g_ptr_array_index(result->plans, i)));

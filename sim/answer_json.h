@@ -12,6 +12,7 @@ typedef struct {
     const GPtrArray *notes; /* lines: what its file says that is priced otherwise; or NULL */
     guint smallest, fewer;  /* where nothing fits: the next larger number of GPUs on which something
                                does and, where nothing is legal, the next smaller; 0 = none */
+    const GArray *searched; /* guint: of search_numbers(), where plans are its; or NULL */
     guint roomy;            /* search_roomy_gpus() of --gpus auto, or 0 */
     const Plan *faster;     /* on fewer GPUs, or NULL: search_fewer_faster() */
     const Plan *batch;      /* of another batch, or NULL: search_other_batch() */

@@ -14,10 +14,11 @@ static gboolean record_search(const SearchRequest *request, const SearchResult *
     if (!store_begin(store, error))
         return FALSE;
     for (guint i = 0; i < result->plans->len; i++) {
-        g_autofree char *plan = plan_print(g_ptr_array_index(result->plans, i));
+        const Plan *listed = g_ptr_array_index(result->plans, i);
+        g_autofree char *plan = plan_print(listed);
 
-        if (!store_add_search(store, request->model->name, request->topology->name,
-                              search_gpus(request), i + 1, plan, error))
+        if (!store_add_search(store, request->model->name, request->topology->name, listed->gpus,
+                              i + 1, plan, error))
             return FALSE;
     }
     return store_commit(store, error);
@@ -158,9 +159,16 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
         if (today == NULL)
             return error_exit_status(*error);
     }
-    const gboolean numbers = request.sort == SORT_COST && !inputs->gpus_given && !inputs->gpus_auto;
-    g_autoptr(SearchResult) result = numbers ? search_cheapest(&request) : search(&request);
+    const gboolean buys = request.sort == SORT_PARETO && inputs->gpus_auto;
+    const gboolean cheapest =
+        request.sort == SORT_COST && !inputs->gpus_given && !inputs->gpus_auto;
+    const gboolean numbers = buys || cheapest;
+    g_autoptr(GArray) searched = g_array_new(FALSE, FALSE, sizeof(guint));
+    g_autoptr(SearchResult) result = buys       ? search_numbers(&request, searched)
+                                     : cheapest ? search_cheapest(&request)
+                                                : search(&request);
     SearchAnswer answer = {.request = &request, .result = result, .today = today};
+    answer.searched = buys ? searched : NULL;
     if (inputs->config != NULL)
         answer.notes = inputs->config->notes;
     if (result->plans->len == 0)
@@ -170,7 +178,7 @@ static int show_search(const PlanInputs *inputs, const PlanOptions *options, GEr
     answer.faster = faster;
     g_autoptr(Plan) batch = numbers ? NULL : search_other_batch(&request, result);
     answer.batch = batch;
-    if (inputs->gpus_auto)
+    if (inputs->gpus_auto && !buys)
         answer.roomy = search_roomy_gpus(&request, result, request.gpus);
     return show_result(&answer, options, error);
 }

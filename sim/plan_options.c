@@ -34,7 +34,9 @@ gboolean plan_options_parse(PlanOptions *o, gboolean estimate, int *argc, char *
         {"topology", 't', 0, G_OPTION_ARG_FILENAME, &o->topology,
          "File, or a name under topologies/ (default localhost)", "T"},
         {"gpus", 'n', 0, G_OPTION_ARG_STRING, &o->gpus,
-         "Ranks; \"auto\": the smallest number that fits (default: the whole cluster)", "N"},
+         "Ranks; \"auto\": the smallest number that fits, with --sort pareto also what more buy "
+         "(default: the whole cluster)",
+         "N"},
         {"seq-len", 0, 0, G_OPTION_ARG_STRING, &o->seq_len,
          "Tokens of a sequence (default min(max_position_embeddings, 8192))", "L"},
         {"global-batch", 'b', 0, G_OPTION_ARG_STRING, &o->global_batch,

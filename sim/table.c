@@ -30,16 +30,26 @@ void table_print_remark(char *line)
     g_free(line);
 }
 
-void table_print_inputs(const SearchRequest *request)
+/* "16", or "16 to 128". */
+static char *gpus_text(const SearchRequest *request, const GArray *searched)
 {
+    const guint gpus = search_gpus(request);
+    const guint most = searched == NULL ? gpus : g_array_index(searched, guint, searched->len - 1);
+
+    return most == gpus ? g_strdup_printf("%u", gpus) : g_strdup_printf("%u to %u", gpus, most);
+}
+
+void table_print_inputs(const SearchRequest *request, const GArray *searched)
+{
+    g_autofree char *gpus = gpus_text(request, searched);
     const guint seq = search_seq_len(request);
     const double parameters = (double)model_parameters(request->model);
     const gboolean few = parameters < 1e9;
     g_autofree char *recipe = recipe_text(request->recipe);
 
-    g_print("%s, %.4g %s parameters; %s, %u x %s; ", request->model->name,
-            parameters / (few ? 1e6 : 1e9), few ? "M" : "B", request->topology->name,
-            search_gpus(request), request->topology->gpu.name);
+    g_print("%s, %.4g %s parameters; %s, %s x %s; ", request->model->name,
+            parameters / (few ? 1e6 : 1e9), few ? "M" : "B", request->topology->name, gpus,
+            request->topology->gpu.name);
     if (request->global_batch != 0)
         g_print("batch %u x %u tokens; ", request->global_batch, seq);
     else
@@ -134,6 +144,46 @@ static Widths widest(const SearchResult *result, const Plan *today)
     for (guint i = 0; i < result->plans->len; i++)
         widen(&width, g_ptr_array_index(result->plans, i));
     return width;
+}
+
+/* What stands before a plan: its rank, or the GPUs that it needs and what they make. */
+static char *row_label(const SearchAnswer *answer, guint i)
+{
+    const Plan *plan = g_ptr_array_index(answer->result->plans, i);
+
+    return answer->searched == NULL
+               ? g_strdup_printf("%4u ", i + 1)
+               : g_strdup_printf("%5u %10.0f", plan->gpus, plan->prediction.tokens_per_second);
+}
+
+static void print_rows(const SearchAnswer *answer, Widths width)
+{
+    const gboolean by_number = answer->searched != NULL;
+    const double price = answer->request->topology->cost.price_per_gpu_hour;
+    const gboolean costs = answer->request->sort == SORT_COST || (by_number && price > 0);
+
+    g_print("\n%s %-*s %-*s micro-batches  %-*s    step  tokens/s/GPU     MFU  "
+            "memory                bound by\n",
+            by_number ? " GPUs   tokens/s" : "rank ", width.layout, "layout", width.strategy,
+            "strategy", width.recompute, "recompute");
+    if (answer->today != NULL)
+        print_row(by_number ? "today           " : "today", answer->today, width, costs);
+    for (guint i = 0; i < answer->result->plans->len; i++) {
+        g_autofree char *label = row_label(answer, i);
+
+        print_row(label, g_ptr_array_index(answer->result->plans, i), width, costs);
+    }
+}
+
+/* Which numbers were looked at. */
+static void print_searched(const GArray *searched)
+{
+    if (searched == NULL)
+        return;
+    g_print("\nsearched: ");
+    for (guint i = 0; i < searched->len; i++)
+        g_print("%s%u", i == 0 ? "" : ", ", g_array_index(searched, guint, i));
+    g_print(" GPUs; those are left out that make no more tokens a second than fewer do\n");
 }
 
 /* What a change would gain; what does not fit has no speed to compare with. */
@@ -262,24 +312,17 @@ void table_print_search(const SearchAnswer *answer)
     const SearchResult *result = answer->result;
     const Plan *today = answer->today;
     const Widths width = widest(result, today);
-    const gboolean costs = request->sort == SORT_COST;
 
-    table_print_inputs(request);
-    g_print("\nrank  %-*s %-*s micro-batches  %-*s    step  tokens/s/GPU     MFU  "
-            "memory                bound by\n",
-            width.layout, "layout", width.strategy, "strategy", width.recompute, "recompute");
-    if (today != NULL)
-        print_row("today", today, width, costs);
+    table_print_inputs(request, answer->searched);
+    print_rows(answer, width);
     for (guint i = 0; i < result->plans->len; i++) {
-        g_autofree char *rank = g_strdup_printf("%4u ", i + 1);
+        const Plan *plan = g_ptr_array_index(result->plans, i);
+        g_autofree char *rank = answer->searched != NULL ? g_strdup_printf("%u GPUs", plan->gpus)
+                                                         : g_strdup_printf("%u", i + 1);
 
-        print_row(rank, g_ptr_array_index(result->plans, i), width, costs);
+        print_units(rank, plan);
     }
-    for (guint i = 0; i < result->plans->len; i++) {
-        g_autofree char *rank = g_strdup_printf("%u", i + 1);
-
-        print_units(rank, g_ptr_array_index(result->plans, i));
-    }
+    print_searched(answer->searched);
     print_alike(request, result);
     if (today != NULL)
         print_gain(today, g_ptr_array_index(result->plans, 0));

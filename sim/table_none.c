@@ -91,7 +91,7 @@ void table_print_nothing_fits(const SearchAnswer *answer)
     const gboolean legal = result->candidates > 0;
     const guint gpus = search_gpus(request);
 
-    table_print_inputs(request);
+    table_print_inputs(request, answer->searched);
     g_print("\n%s on %u GPU%s.\n", legal ? "Nothing fits" : "No layout is legal", gpus,
             gpus == 1 ? "" : "s");
     if (result->closest != NULL && result->closest->reasons->len > 0)

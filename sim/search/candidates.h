@@ -17,6 +17,7 @@ typedef struct {
     Layout layout;
     guint16 virtual_stages, stage; /* stage: that needs most memory, by its floor */
     guint8 strategy, schedule, recompute, context;
+    gboolean is_timed;               /* bound_s is that of the simulated step */
     gboolean partly;                 /* recomputed are as few layers as fit: */
     guint16 too_large;               /* TOO_LARGE_UNKNOWN, or a stage, of which some are */
     const guint16 *recompute_layers; /* by stage at least; NULL: not yet known */

@@ -11,8 +11,8 @@ static gint by_money(gconstpointer a, gconstpointer b)
     return left < right ? -1 : left > right;
 }
 
-/* Takes what @one found. */
-static void take_result(SearchResult *all, SearchResult *one)
+/* Takes what @one found, but for its plans. */
+static void take_counts(SearchResult *all, SearchResult *one)
 {
     all->candidates += one->candidates;
     all->feasible += one->feasible;
@@ -22,6 +22,11 @@ static void take_result(SearchResult *all, SearchResult *one)
         if (all->example[v] == NULL)
             all->example[v] = g_steal_pointer(&one->example[v]);
     }
+}
+
+static void take_result(SearchResult *all, SearchResult *one)
+{
+    take_counts(all, one);
     while (one->plans->len > 0)
         g_ptr_array_add(all->plans, g_ptr_array_steal_index(one->plans, 0));
     if (all->closest == NULL)
@@ -43,6 +48,92 @@ SearchResult *search_cheapest(const SearchRequest *request)
         g_clear_pointer(&all->closest, plan_free);
     return all;
 }
+
+/* ---- what each number buys ---- */
+
+/* Beyond a node's, whole nodes. */
+static gboolean is_tried(const SearchRequest *request, guint gpus, guint most)
+{
+    const guint node = request->topology->gpus_per_node;
+
+    return gpus <= most && (gpus <= node || gpus % node == 0);
+}
+
+/* Ascending, behind the request's own. */
+static void list_numbers(const SearchRequest *request, GArray *numbers)
+{
+    enum { TIMES = 8 };
+    const guint unit = search_fixed_ranks(request), from = search_gpus(request);
+    const guint cluster = request->topology->nodes * request->topology->gpus_per_node;
+    const guint most = MIN(search_most_gpus(request), MAX(cluster, TIMES * from));
+
+    g_array_append_val(numbers, from);
+    for (guint64 power = unit; power <= most; power *= 2)
+        for (guint half = 2; half <= 3; half++) {
+            const guint gpus = (guint)(power * half / 2);
+
+            if (power * half % 2 == 0 && gpus > from && gpus % unit == 0 &&
+                is_tried(request, gpus, most))
+                g_array_append_val(numbers, gpus);
+        }
+}
+
+/* The most tokens a second so far, of all plans and of those that are not at risk. */
+typedef struct {
+    double any, roomy;
+} Fastest;
+
+/* The first of @found, by time, that where @roomy is not at risk, if it makes more tokens than all
+ * such on fewer GPUs. */
+static void take_fastest(SearchResult *all, SearchResult *found, gboolean roomy, double *fastest)
+{
+    for (guint i = 0; i < found->plans->len; i++) {
+        const Plan *plan = g_ptr_array_index(found->plans, i);
+
+        if (roomy && plan_is_tight(plan))
+            continue;
+        if (plan->prediction.tokens_per_second > *fastest) {
+            *fastest = plan->prediction.tokens_per_second;
+            g_ptr_array_add(all->plans, g_ptr_array_steal_index(found->plans, i));
+        }
+        return;
+    }
+}
+
+static void take_number(SearchResult *all, SearchResult *found, Fastest *fastest)
+{
+    const Plan *first = found->plans->len > 0 ? g_ptr_array_index(found->plans, 0) : NULL;
+
+    take_counts(all, found);
+    if (first == NULL)
+        return;
+    if (plan_is_tight(first)) {
+        take_fastest(all, found, FALSE, &fastest->any);
+        take_fastest(all, found, TRUE, &fastest->roomy);
+        return;
+    }
+    take_fastest(all, found, TRUE, &fastest->roomy);
+    fastest->any = MAX(fastest->any, fastest->roomy);
+}
+
+SearchResult *search_numbers(const SearchRequest *request, GArray *searched)
+{
+    SearchResult *all = g_new0(SearchResult, 1);
+    SearchRequest some = *request;
+    Fastest fastest = {0};
+
+    all->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
+    some.sort = SORT_TIME;
+    list_numbers(request, searched);
+    for (guint i = 0; i < searched->len; i++) {
+        some.gpus = g_array_index(searched, guint, i);
+        g_autoptr(SearchResult) found = search(&some);
+        take_number(all, found, &fastest);
+    }
+    return all;
+}
+
+/* ---- fewer, other batches ---- */
 
 /* Takes @faster, and gives it or what is faster still on @gpus. */
 static Plan *faster_on(const SearchRequest *request, guint gpus, const Plan *best, Plan *faster)

@@ -1,5 +1,5 @@
-/* Search over other numbers of GPUs, and batches: for what a token costs, and where fewer GPUs, or
- * another batch, are faster. */
+/* Search over other numbers of GPUs, and batches: for what a token costs, what each number buys,
+ * and where fewer GPUs, or another batch, are faster. */
 #pragma once
 
 #include "sim/search/search.h"
@@ -7,6 +7,13 @@
 /* All of the request's GPUs, a half of them, a quarter, ...: the plans of each, the cheapest token
  * first, and counts of all together.  The topology has a price. */
 SearchResult *search_cheapest(const SearchRequest *request);
+
+/* What each number of GPUs buys, from the request's, on which something fits, to the whole cluster
+ * or eight times as many: the fastest plan of each that makes more tokens a second than all on
+ * fewer, and where that is at risk (plan_is_tight()) the fastest that is not; the fewest GPUs
+ * first, and counts of all together.  Tried are powers of two and half as many more, times the axes
+ * that are fixed, in whole nodes beyond one; @searched (array of guint) gets those. */
+SearchResult *search_numbers(const SearchRequest *request, GArray *searched);
 
 /* Where none of @result, the answer for @from GPUs, has more memory to spare than what a prediction
  * may be wrong by (plan_is_tight()): the smallest larger number on which one has; 0 = none, or one

@@ -7,81 +7,6 @@
 
 #include <string.h>
 
-/* Driver's view of a GPU process beside its own tensors: CUDA context, NCCL buffers, cuBLAS
- * workspace. 3.5 GB reproduces the driver's figures of Megatron-DeepSpeed runs (BLOOM, 41 rows) to
- * 5%; it is replaced by framework_memory of a calibrated topology. */
-static const guint64 CUDA_FRAMEWORK_BYTES = G_GUINT64_CONSTANT(3500000000);
-
-/* A rank of fsdp-run before its arena exists: shared libraries, MPI, BLAS buffers; nominal,
- * replaced by calibration. */
-static const guint64 CPU_FRAMEWORK_BYTES = 64u << 20;
-
-void plan_set_target(Plan *plan)
-{
-    const Topology *topology = plan->topology;
-    const guint world = layout_world(&plan->layout);
-
-    plan->gpus = world;
-    plan->device = topology->gpu.kind;
-    if (plan->device == DEVICE_CUDA) {
-        plan->ranks_per_node = MIN(world, topology->gpus_per_node);
-        plan->threads = 1;
-        return;
-    }
-    plan->ranks_per_node = (world + topology->nodes - 1) / topology->nodes;
-    plan->threads = MAX(1, topology->gpus_per_node / plan->ranks_per_node);
-}
-
-SimulateContext plan_context(const Plan *plan)
-{
-    return (SimulateContext){
-        .topology = plan->topology,
-        .ranks_per_node = plan->ranks_per_node,
-        .threads = plan->threads,
-        .framework = plan->framework,
-    };
-}
-
-guint64 plan_framework_bytes(const Plan *plan)
-{
-    const Measured *measured = &plan->topology->measured;
-    const guint64 bytes = layout_world(&plan->layout) == 1 ? measured->framework_alone_bytes
-                                                           : measured->framework_bytes;
-
-    if (plan->framework != NULL && plan->framework->process_bytes > 0)
-        return (guint64)plan->framework->process_bytes;
-    if (bytes != 0)
-        return bytes;
-    return plan->device == DEVICE_CUDA ? CUDA_FRAMEWORK_BYTES : CPU_FRAMEWORK_BYTES;
-}
-
-guint64 plan_memory_limit(const Plan *plan)
-{
-    const guint64 bytes = plan->topology->gpu.memory_bytes;
-
-    return plan->device == DEVICE_CUDA ? bytes : bytes / plan->ranks_per_node;
-}
-
-guint64 plan_floor_limit(const Plan *plan)
-{
-    const guint64 limit_bytes = plan_memory_limit(plan);
-
-    return limit_bytes - MIN(plan_framework_bytes(plan), limit_bytes);
-}
-
-double plan_memory_error(const Plan *plan)
-{
-    return framework_is_foreign(plan->framework) ? 0.10 : 0.02;
-}
-
-gboolean plan_is_tight(const Plan *plan)
-{
-    const double total = (double)plan->prediction.memory_total;
-    const double limit = (double)plan->prediction.memory_limit;
-
-    return total <= limit && total * (1 + plan_memory_error(plan)) > limit;
-}
-
 static void predict_time(Plan *plan, const StepTime *time)
 {
     Prediction *p = &plan->prediction;
@@ -574,73 +499,147 @@ gboolean price_fits(Plan *plan, Program *program, guint stage, gboolean explains
     return place_stage(plan, program, stage, explains);
 }
 
-/* What is most likely to be too large comes first, and what takes longest last.  Where it fits,
- * *set are the placed programs; the caller's. */
-static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const PriceLimit *below,
-                                     Priced *priced, ProgramSet **fitting)
+/* Programs of a number of micro-batches. */
+typedef struct {
+    guint micro_batches;
+    ProgramSet *set;
+    StepTime *times; /* by stage */
+    gboolean are_placed;
+} Tried;
+
+static void tried_clear(Tried *tried)
+{
+    program_set_free(tried->set);
+    g_free(tried->times);
+}
+
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Tried, tried_clear)
+
+static double tried_s(const Tried *tried)
+{
+    return slowest(tried->times, tried->set->num_classes);
+}
+
+/* What may well be too large is placed before it is simulated, of the first stage: then most that
+ * is in vain is not done. */
+static gboolean may_be_large(const Plan *plan, const PriceLimit *below)
+{
+    return below->explains || below->floor_bytes == 0 ||
+           below->floor_bytes > plan_floor_limit(plan) / 100 * 90;
+}
+
+/* Programs that are placed already are left. */
+static gboolean place_tried(Plan *plan, Tried *tried, gboolean first, const PriceLimit *below)
+{
+    if (tried->are_placed)
+        return TRUE;
+    if (first &&
+        !place_stage(plan, tried->set->classes[below->stage], below->stage, below->explains))
+        return FALSE;
+    for (guint c = 0; c < tried->set->num_classes; c++)
+        if (c != below->stage && !place_stage(plan, tried->set->classes[c], c, below->explains))
+            return FALSE;
+    tried->are_placed = TRUE;
+    return TRUE;
+}
+
+static void simulate_tried(const Plan *plan, const ProgramSpec *spec, Tried *tried, guint grown)
 {
     const SimulateContext context = plan_context(plan);
+
+    tried->times = g_new(StepTime, tried->set->num_classes);
+    for (guint c = 0; c < tried->set->num_classes; c++)
+        if (c != grown)
+            grow_program(plan, tried->set->classes[c]);
+    simulate_stages(&context, spec, tried->set, tried->times);
+}
+
+/* Where it is not too slow, nor may be large and is, tried->set is there. */
+static PriceResult try_micro_batches(Plan *plan, const PriceLimit *below, Tried *tried)
+{
+    const gboolean places_first = may_be_large(plan, below);
     ProgramSpec spec = plan_spec(plan);
 
-    spec.schedule.micro_batches = micro_batches;
+    spec.schedule.micro_batches = tried->micro_batches;
     if (!peak_fits(plan, &spec, below))
         return PRICE_TOO_LARGE;
     g_autoptr(Program) program = program_build_unplaced(&spec, below->stage);
-    if (!price_fits(plan, program, below->stage, below->explains))
+    grow_program(plan, program);
+    if (places_first && !place_stage(plan, program, below->stage, below->explains))
         return PRICE_TOO_LARGE;
-    g_autoptr(ProgramSet) set =
-        program_compile_around(&spec, below->stage, g_steal_pointer(&program));
-    g_autofree StepTime *times = g_new(StepTime, set->num_classes);
-    for (guint c = 0; c < set->num_classes; c++)
-        if (c != below->stage)
-            grow_program(plan, set->classes[c]);
-    simulate_stages(&context, &spec, set, times);
-    if (slowest(times, set->num_classes) > below->limit_s)
+    tried->set = program_compile_around(&spec, below->stage, g_steal_pointer(&program));
+    simulate_tried(plan, &spec, tried, below->stage);
+    if (tried_s(tried) > below->limit_s)
         return PRICE_TOO_SLOW;
-    for (guint c = 0; c < set->num_classes; c++)
-        if (c != below->stage && !place_stage(plan, set->classes[c], c, below->explains))
-            return PRICE_TOO_LARGE;
-    store_stages(plan, times, set->num_classes);
-    *priced = price_largest(plan, set, times);
-    *fitting = g_steal_pointer(&set);
-    return PRICE_FITS;
+    return !places_first || place_tried(plan, tried, FALSE, below) ? PRICE_FITS : PRICE_TOO_LARGE;
+}
+
+/* Whether it takes that long: its step is then all that is known. */
+static gboolean is_later(Plan *plan, double step_s, const PriceLimit *below)
+{
+    plan->prediction.step_seconds = step_s;
+    return below->soon_s > 0 && step_s > below->soon_s;
+}
+
+static Priced price_tried(Plan *plan, const Tried *tried)
+{
+    store_stages(plan, tried->times, tried->set->num_classes);
+    return price_largest(plan, tried->set, tried->times);
 }
 
 /* Drawn as a line through two numbers of micro-batches. */
 static PriceResult try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group)
 {
-    g_autoptr(ProgramSet) few = NULL;
-    g_autoptr(ProgramSet) more = NULL;
-    Priced before, priced;
-    PriceResult result = try_micro_batches(plan, steady, below, &before, &few);
+    const guint further = (plan->schedule.micro_batches - steady) / group - 1;
+    g_auto(Tried) few = {.micro_batches = steady}, more = {.micro_batches = steady + group};
+    PriceResult result = try_micro_batches(plan, below, &few);
 
     if (result == PRICE_FITS)
-        result = try_micro_batches(plan, steady + group, below, &priced, &more);
+        result = try_micro_batches(plan, below, &more);
     if (result != PRICE_FITS)
         return result;
+    const double step_s = line(tried_s(&few), tried_s(&more), further);
+    if (step_s > below->limit_s && !may_be_large(plan, below))
+        return PRICE_TOO_SLOW;
+    if (is_later(plan, step_s, below))
+        return PRICE_LATER;
+    if (!place_tried(plan, &few, TRUE, below) || !place_tried(plan, &more, TRUE, below))
+        return PRICE_TOO_LARGE;
+    const Priced before = price_tried(plan, &few);
+    Priced priced = price_tried(plan, &more);
     if (below->explains)
-        price_peak(plan, more->classes[priced.stage], &priced);
-    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+        price_peak(plan, more.set->classes[priced.stage], &priced);
+    extend(&priced, &before, further);
     if (priced.time.step_s > below->limit_s)
         return PRICE_TOO_SLOW;
     return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
 }
 
+static PriceResult try_all(Plan *plan, const PriceLimit *below)
+{
+    g_auto(Tried) all = {.micro_batches = plan->schedule.micro_batches};
+    const PriceResult result = try_micro_batches(plan, below, &all);
+
+    if (result != PRICE_FITS)
+        return result;
+    if (is_later(plan, tried_s(&all), below))
+        return PRICE_LATER;
+    if (!place_tried(plan, &all, TRUE, below))
+        return PRICE_TOO_LARGE;
+    Priced priced = price_tried(plan, &all);
+    if (is_foreign(plan)) {
+        predict(plan, &priced);
+    } else {
+        store_programs(plan, all.set, below->briefly);
+        conclude(plan, all.set, &priced, below->briefly);
+    }
+    return PRICE_FITS;
+}
+
 PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
 {
-    g_autoptr(ProgramSet) set = NULL;
     guint steady, group;
-    Priced priced;
 
-    if (is_steady(plan, &steady, &group))
-        return try_steady(plan, below, steady, group);
-    const PriceResult result =
-        try_micro_batches(plan, plan->schedule.micro_batches, below, &priced, &set);
-    if (result == PRICE_FITS && is_foreign(plan)) {
-        predict(plan, &priced);
-    } else if (result == PRICE_FITS) {
-        store_programs(plan, set, below->briefly);
-        conclude(plan, set, &priced, below->briefly);
-    }
-    return result;
+    return is_steady(plan, &steady, &group) ? try_steady(plan, below, steady, group)
+                                            : try_all(plan, below);
 }

@@ -59,11 +59,12 @@ gboolean plan_least_recompute(Plan *plan, Recompute recompute, const guint16 *fr
  * that mostly is enough. */
 void plan_raise_recompute(Plan *plan, Recompute recompute, Summariser *summariser, guint16 *layers);
 
-typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW } PriceResult;
+typedef enum { PRICE_FITS, PRICE_TOO_LARGE, PRICE_TOO_SLOW, PRICE_LATER } PriceResult;
 
 /* What is of interest of a plan among many. */
 typedef struct {
     double limit_s;         /* no more seconds a step */
+    double soon_s;          /* nor, for now; 0: more than that is no matter */
     guint stage;            /* whose memory to look at first */
     gboolean explains;      /* of a plan that is too large, the largest term */
     gboolean briefly;       /* plan_price_briefly() is enough */
@@ -74,7 +75,7 @@ typedef struct {
 
 /* The same for a plan among many, of which only those that fit and take no more than the limit are
  * of interest: of the others the prediction is not filled.  PRICE_TOO_LARGE leaves the reason in
- * plan->reasons.
+ * plan->reasons, PRICE_LATER (it takes longer than soon) the seconds of its step.
  *
  * Of many micro-batches not every one is looked at: those between the first and the last are alike,
  * so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with

@@ -12,7 +12,11 @@ static void queue_insert(Queue *queue, GSequence *into, gconstpointer item, gsiz
 
 void queue_init(Queue *queue, const SearchRequest *request, Candidates *found, GCompareFunc compare)
 {
-    *queue = (Queue){request, found, compare, g_sequence_new(g_free), g_sequence_new(g_free)};
+    *queue = (Queue){.request = request,
+                     .found = found,
+                     .compare = compare,
+                     .groups = g_sequence_new(g_free),
+                     .listed = g_sequence_new(g_free)};
     for (guint i = 0; i < found->groups->len; i++)
         g_sequence_append(queue->groups, g_memdup2(&g_array_index(found->groups, ChoiceGroup, i),
                                                    sizeof(ChoiceGroup)));
@@ -41,8 +45,26 @@ static const Candidate *queue_group(const Queue *queue)
     return group == NULL ? NULL : &group->least;
 }
 
-const Candidate *queue_first(const Queue *queue)
+static gboolean is_dropped(const Queue *queue, const Candidate *candidate)
 {
+    return queue->drops != NULL && queue->drops(queue->data, candidate);
+}
+
+/* Both kinds of items start with a candidate. */
+static void drop_first(Queue *queue, GSequence *from)
+{
+    gconstpointer first;
+
+    while ((first = item_at(from, 0)) != NULL && is_dropped(queue, first)) {
+        queue->dropped += from == queue->groups ? group_counted(first) : 1;
+        g_sequence_remove(g_sequence_get_begin_iter(from));
+    }
+}
+
+const Candidate *queue_first(Queue *queue)
+{
+    drop_first(queue, queue->groups);
+    drop_first(queue, queue->listed);
     const Candidate *group = queue_group(queue), *first = item_at(queue->listed, 0);
 
     if (group == NULL || first == NULL)
@@ -51,11 +73,14 @@ const Candidate *queue_first(const Queue *queue)
 }
 
 /* Moves the first items of @from behind @to, up to @most of them; returns how many. */
-static guint take_first(GSequence *from, guint most, GArray *to)
+static guint take_first(Queue *queue, GSequence *from, guint most, GArray *to)
 {
     guint num = 0;
 
-    for (; num < most && !g_sequence_is_empty(from); num++) {
+    for (; num < most; num++) {
+        drop_first(queue, from);
+        if (g_sequence_is_empty(from))
+            break;
         GSequenceIter *first = g_sequence_get_begin_iter(from);
 
         g_array_append_vals(to, g_sequence_get(first), 1);
@@ -82,8 +107,14 @@ static void queue_list(Queue *queue, const GArray *groups)
 
     candidates_expand(queue->found, queue->request, (const ChoiceGroup *)groups->data, groups->len,
                       listed);
-    for (guint i = 0; i < listed->len; i++)
-        queue_insert(queue, queue->listed, &g_array_index(listed, Candidate, i), sizeof(Candidate));
+    for (guint i = 0; i < listed->len; i++) {
+        const Candidate *candidate = &g_array_index(listed, Candidate, i);
+
+        if (is_dropped(queue, candidate))
+            queue->dropped++;
+        else
+            queue_insert(queue, queue->listed, candidate, sizeof *candidate);
+    }
 }
 
 /* The first groups become candidates; those that were put off get bounds of their own. */
@@ -93,7 +124,7 @@ static void queue_expand(Queue *queue)
     g_autoptr(GArray) first = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
     g_autoptr(GArray) put_off = g_array_new(FALSE, FALSE, sizeof(ChoiceGroup));
 
-    take_first(queue->groups, AT_ONCE, first);
+    take_first(queue, queue->groups, AT_ONCE, first);
     for (guint i = first->len; i-- > 0;) {
         const ChoiceGroup group = g_array_index(first, ChoiceGroup, i);
 
@@ -106,7 +137,7 @@ static void queue_expand(Queue *queue)
     queue_list(queue, first);
 }
 
-void queue_fill(Queue *queue, guint num, QueueStop stops, gconstpointer data)
+void queue_fill(Queue *queue, guint num, QueueTest stops, gconstpointer data)
 {
     for (;;) {
         const Candidate *group = queue_group(queue), *last = item_at(queue->listed, num - 1);
@@ -120,7 +151,7 @@ void queue_fill(Queue *queue, guint num, QueueStop stops, gconstpointer data)
 
 guint queue_take(Queue *queue, guint num, GArray *taken)
 {
-    return take_first(queue->listed, num, taken);
+    return take_first(queue, queue->listed, num, taken);
 }
 
 guint64 queue_left(const Queue *queue)

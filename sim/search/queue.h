@@ -4,12 +4,18 @@
 
 #include "sim/search/candidates.h"
 
+/* Of a candidate, which may stand for a group. */
+typedef gboolean (*QueueTest)(gconstpointer data, const Candidate *candidate);
+
 typedef struct {
     const SearchRequest *request;
     Candidates *found;
     GCompareFunc compare; /* of candidates; a group starts with one */
     GSequence *groups;    /* ChoiceGroup */
     GSequence *listed;    /* Candidate */
+    QueueTest drops;      /* those that are dropped when they come first; NULL: none */
+    gconstpointer data;   /* of it */
+    guint64 dropped;
 } Queue;
 
 void queue_init(Queue *queue, const SearchRequest *request, Candidates *found,
@@ -17,14 +23,11 @@ void queue_init(Queue *queue, const SearchRequest *request, Candidates *found,
 void queue_clear(Queue *queue);
 
 /* No candidate that is left is better; it may stand for a group.  NULL: none is left. */
-const Candidate *queue_first(const Queue *queue);
+const Candidate *queue_first(Queue *queue);
 
-/* Whether neither @first nor any candidate after it is wanted. */
-typedef gboolean (*QueueStop)(gconstpointer data, const Candidate *first);
-
-/* Expands groups until the first @num candidates are known, or all that are wanted; @stops NULL:
- * all are. */
-void queue_fill(Queue *queue, guint num, QueueStop stops, gconstpointer data);
+/* Expands groups until the first @num candidates are known, or all up to one that @stops: neither
+ * it nor any after it is wanted.  NULL: all are. */
+void queue_fill(Queue *queue, guint num, QueueTest stops, gconstpointer data);
 
 /* Moves the first @num of those that are known, or as many as there are, behind @taken (array of
  * Candidate); returns how many. */

@@ -2,6 +2,7 @@
 
 #include "sim/base/error.h"
 #include "sim/base/parallel.h"
+#include "sim/search/front.h"
 #include "sim/search/offers.h"
 #include "sim/search/price.h"
 #include "sim/search/queue.h"
@@ -9,8 +10,6 @@
 
 #include <math.h>
 #include <string.h>
-
-const double SEARCH_FRONT_STEP = 0.02;
 
 guint search_seq_len(const SearchRequest *request)
 {
@@ -37,7 +36,9 @@ typedef struct {
     guint64 framework_bytes;
     Candidates *found;
     Patterns *patterns;
-    GArray *more; /* Candidate: what candidates that were too large have led to */
+    GArray *more;  /* Candidate: what candidates that were too large have led to */
+    GArray *later; /* the same: those whose bound is their step */
+    Front front;   /* of SORT_PARETO: of result->plans */
 } Search;
 
 static void reject(Search *search, Verdict verdict, const char *reason)
@@ -49,9 +50,7 @@ static void reject(Search *search, Verdict verdict, const char *reason)
 
 static double plan_key(const SearchRequest *request, const Plan *plan)
 {
-    return request->sort == SORT_MEMORY
-               ? (double)plan->prediction.memory_total
-               : plan->prediction.step_seconds / plan->workload.global_batch;
+    return request->sort == SORT_MEMORY ? (double)plan->prediction.memory_total : front_key_s(plan);
 }
 
 /* Of a key: steps that differ by less are sums of the same in another order. */
@@ -79,62 +78,14 @@ static void insert_plan(const Search *search, Plan *plan)
     g_ptr_array_insert(plans, (gint)at, plan);
 }
 
-/* Whether a plan is listed that is no slower and no larger than so much, but for @step of each. */
-static gboolean is_beaten(const Search *search, double seconds, double bytes, double step)
-{
-    const GPtrArray *plans = search->result->plans;
-
-    for (guint i = 0; i < plans->len; i++) {
-        const Plan *plan = g_ptr_array_index(plans, i);
-
-        if (plan_key(search->request, plan) <= seconds * (1 + step) &&
-            (double)plan->prediction.memory_total <= bytes * (1 + step))
-            return TRUE;
-    }
-    return FALSE;
-}
-
-/* Whether the front is as good without; but the fastest is not missed, by however little. */
-static gboolean is_left_out(const Search *search, double seconds, double bytes)
-{
-    return is_beaten(search, seconds, bytes, SEARCH_FRONT_STEP) &&
-           is_beaten(search, seconds, G_MAXDOUBLE, 0);
-}
-
-/* Those that are neither faster nor smaller than @by leave the front. */
-static void drop_beaten(const Search *search, const Plan *by)
-{
-    GPtrArray *plans = search->result->plans;
-
-    for (guint i = plans->len; i-- > 0;) {
-        const Plan *plan = g_ptr_array_index(plans, i);
-
-        if (plan != by && plan_key(search->request, plan) >= plan_key(search->request, by) &&
-            plan->prediction.memory_total >= by->prediction.memory_total)
-            g_ptr_array_remove_index(plans, i);
-    }
-}
-
-static gboolean keep_in_front(const Search *search, Plan *plan)
-{
-    const double seconds = plan_key(search->request, plan);
-    const double bytes = (double)plan->prediction.memory_total;
-
-    if (is_beaten(search, seconds, bytes, 0) || is_left_out(search, seconds, bytes))
-        return FALSE;
-    insert_plan(search, plan);
-    drop_beaten(search, plan);
-    return TRUE;
-}
-
 /* Keeps the best `top` in order, or the front; takes.  Plans borrow model and topology until they
  * are listed. */
-static void keep_plan(const Search *search, Plan *plan)
+static void keep_plan(Search *search, Plan *plan)
 {
     GPtrArray *plans = search->result->plans;
 
     if (search->request->sort == SORT_PARETO) {
-        if (!keep_in_front(search, plan))
+        if (!front_add(&search->front, plan))
             plan_free_borrowed(plan);
         return;
     }
@@ -143,7 +94,7 @@ static void keep_plan(const Search *search, Plan *plan)
         g_ptr_array_remove_index(plans, plans->len - 1);
 }
 
-/* What a plan must not exceed to be listed. */
+/* What a plan must not exceed to be listed; of a front it depends on memory. */
 static double worst_key(const Search *search)
 {
     const GPtrArray *plans = search->result->plans;
@@ -153,19 +104,30 @@ static double worst_key(const Search *search)
     return plan_key(search->request, g_ptr_array_index(plans, plans->len - 1));
 }
 
-/* Neither this candidate nor (but for the front) any after it can be among the best.  Where nothing
- * overlaps bound and step are one sum, added up in two orders: the last digits don't count. */
+/* With all that a rank holds. */
+static double floor_of(const Search *search, const Candidate *candidate)
+{
+    return (double)(candidate->floor_bytes + search->framework_bytes);
+}
+
+/* Neither this candidate nor any after it can be among the best.  Where nothing overlaps bound and
+ * step are one sum, added up in two orders: the last digits don't count. */
 static gboolean is_excluded(gconstpointer data, const Candidate *candidate)
 {
     const Search *search = data;
     const double worst = worst_key(search);
 
-    const double bytes = (double)(candidate->floor_bytes + search->framework_bytes);
-    if (search->request->sort == SORT_PARETO)
-        return is_left_out(search, candidate->bound_s, bytes);
     if (search->request->sort == SORT_MEMORY)
-        return bytes > worst;
+        return floor_of(search, candidate) > worst;
     return candidate->bound_s * (1 - 1e-9) > worst;
+}
+
+/* Not in the front, whatever comes after it. */
+static gboolean is_left_out(gconstpointer data, const Candidate *candidate)
+{
+    const Search *search = data;
+
+    return front_leaves_out(&search->front, candidate->bound_s, floor_of(search, candidate));
 }
 
 /* Candidates that are priced at once: so many, on however many cores, that the same are priced
@@ -173,24 +135,22 @@ static gboolean is_excluded(gconstpointer data, const Candidate *candidate)
 enum { BATCH = 4 };
 
 typedef struct {
-    const SearchRequest *request;
-    const Candidates *found;
+    const Search *search;
     const Candidate *candidates;
-    Patterns *patterns;
-    double limit;      /* worst_key() */
-    gboolean explains; /* no plan that is too large has been explained yet */
+    double limits[BATCH]; /* limit_of() each */
+    double soon_s[BATCH]; /* 0, or of a sequence: what takes longer may be left out by then */
     Plan *plans[BATCH];
     PriceResult results[BATCH];
 } Batch;
 
-static gboolean is_too_slow(const Batch *batch, const Plan *plan, const PriceLimit *limit,
+static gboolean is_too_slow(const Search *search, const Plan *plan, const PriceLimit *limit,
                             guint worker)
 {
-    return candidates_bound_s(batch->found, plan, worker) * (1 - 1e-9) > limit->limit_s;
+    return candidates_bound_s(search->found, plan, worker) * (1 - 1e-9) > limit->limit_s;
 }
 
 /* As few layers computed again as fit, if that can still be fast enough. */
-static PriceResult price_partly(const Batch *batch, const Candidate *candidate, Plan *plan,
+static PriceResult price_partly(const Search *search, const Candidate *candidate, Plan *plan,
                                 const PriceLimit *limit, guint worker)
 {
     const Recompute recompute = (Recompute)candidate->recompute;
@@ -200,34 +160,45 @@ static PriceResult price_partly(const Batch *batch, const Candidate *candidate, 
     if (limit->summariser != NULL)
         plan_raise_recompute(plan, recompute, limit->summariser, layers);
     plan_set_recompute(plan, recompute, layers, pp);
-    if (is_too_slow(batch, plan, limit, worker))
+    if (is_too_slow(search, plan, limit, worker))
         return PRICE_TOO_SLOW;
     if (!plan_least_recompute(plan, recompute, layers))
         return PRICE_TOO_LARGE;
-    return is_too_slow(batch, plan, limit, worker) ? PRICE_TOO_SLOW : plan_price_below(plan, limit);
+    return is_too_slow(search, plan, limit, worker) ? PRICE_TOO_SLOW
+                                                    : plan_price_below(plan, limit);
+}
+
+/* The plan of candidate @i, priced. */
+static Plan *price_one(const Batch *batch, guint i, gboolean explains, guint worker,
+                       PriceResult *result)
+{
+    const Search *search = batch->search;
+    const Candidate *candidate = &batch->candidates[i];
+    const PriceLimit below = {
+        .limit_s = search->request->sort == SORT_MEMORY
+                       ? INFINITY
+                       : batch->limits[i] * candidate->global_batch * (1 + rounding),
+        .soon_s = explains ? 0 : batch->soon_s[i] * candidate->global_batch,
+        .stage = candidate->stage,
+        .explains = explains,
+        .briefly = search->request->briefly,
+        .summariser = candidates_summariser(search->found, worker),
+        .floor_bytes = candidate->partly ? 0 : candidate->floor_bytes,
+    };
+    Plan *plan = plan_new();
+
+    candidate_choose(search->request, candidate, plan);
+    plan->patterns = search->patterns;
+    *result = candidate->partly ? price_partly(search, candidate, plan, &below, worker)
+                                : plan_price_below(plan, &below);
+    return plan;
 }
 
 static void price_candidate(gpointer data, guint i, guint worker)
 {
     Batch *batch = data;
-    const Candidate *candidate = &batch->candidates[i];
-    const PriceLimit limit = {
-        .limit_s = batch->request->sort == SORT_MEMORY
-                       ? INFINITY
-                       : batch->limit * candidate->global_batch * (1 + rounding),
-        .stage = candidate->stage,
-        .explains = batch->explains,
-        .briefly = batch->request->briefly,
-        .summariser = candidates_summariser(batch->found, worker),
-        .floor_bytes = candidate->partly ? 0 : candidate->floor_bytes,
-    };
 
-    batch->plans[i] = plan_new();
-    candidate_choose(batch->request, candidate, batch->plans[i]);
-    batch->plans[i]->patterns = batch->patterns;
-    batch->results[i] = candidate->partly
-                            ? price_partly(batch, candidate, batch->plans[i], &limit, worker)
-                            : plan_price_below(batch->plans[i], &limit);
+    batch->plans[i] = price_one(batch, i, FALSE, worker, &batch->results[i]);
 }
 
 static const char slower[] =
@@ -249,45 +220,83 @@ static void add_partly(Search *search, const Candidate *candidate, const Plan *p
     }
 }
 
-static void take_priced(Search *search, const Candidate *candidate, Plan *plan, PriceResult result)
+/* What is the largest is asked of the first that is too large alone: to know takes long. */
+static void reject_large(Search *search, const Batch *batch, guint i)
 {
-    if (result == PRICE_FITS) {
+    PriceResult result;
+
+    if (search->result->example[VERDICT_MEMORY] != NULL) {
+        reject(search, VERDICT_MEMORY, g_ptr_array_index(batch->plans[i]->reasons, 0));
+        return;
+    }
+    Plan *explained = price_one(batch, i, TRUE, 0, &result);
+    g_assert(result == PRICE_TOO_LARGE);
+    reject(search, VERDICT_MEMORY, g_ptr_array_index(explained->reasons, 0));
+    plan_free_borrowed(explained);
+}
+
+static void take_priced(Search *search, const Batch *batch, guint i)
+{
+    const Candidate *candidate = &batch->candidates[i];
+    Plan *plan = batch->plans[i];
+
+    if (batch->results[i] == PRICE_FITS) {
         search->result->feasible++;
         keep_plan(search, plan);
         return;
     }
-    if (result == PRICE_TOO_LARGE) {
-        reject(search, VERDICT_MEMORY, g_ptr_array_index(plan->reasons, 0));
+    if (batch->results[i] == PRICE_TOO_LARGE) {
+        reject_large(search, batch, i);
         add_partly(search, candidate, plan);
         candidates_note_large(search->found, candidate);
         if (search->request->keeps_large && search->result->large == NULL && !candidate->partly) {
             search->result->large = plan;
             return;
         }
+    } else if (batch->results[i] == PRICE_LATER) {
+        Candidate later = *candidate;
+
+        later.bound_s = front_key_s(plan);
+        later.is_timed = TRUE;
+        g_array_append_val(search->later, later);
     } else {
         reject(search, VERDICT_SLOWER, slower);
     }
     plan_free_borrowed(plan);
 }
 
+/* What a candidate must not exceed to be among the best. */
+static double limit_of(const Search *search, const Candidate *candidate)
+{
+    return search->request->sort == SORT_PARETO
+               ? front_limit_s(&search->front, floor_of(search, candidate))
+               : worst_key(search);
+}
+
+/* Of a front: a step that long is not waited for, as plans that leave it out may be found first. */
+static double soon_s(const Search *search, const Candidate *candidate, double frontier)
+{
+    return search->request->sort == SORT_PARETO && !candidate->is_timed && isfinite(frontier)
+               ? frontier * (1 + SEARCH_FRONT_STEP)
+               : 0;
+}
+
 /* Prices the first of @ready whose bounds are no more than @frontier; returns how many. */
 static guint price_batch(Search *search, const GArray *ready, double frontier)
 {
-    Batch batch = {.request = search->request,
-                   .found = search->found,
-                   .candidates = &g_array_index(ready, Candidate, 0),
-                   .patterns = search->patterns,
-                   .limit = worst_key(search),
-                   .explains = search->result->example[VERDICT_MEMORY] == NULL};
+    Batch batch = {.search = search, .candidates = &g_array_index(ready, Candidate, 0)};
     guint count = 0;
 
     while (count < MIN(ready->len, BATCH) && batch.candidates[count].bound_s <= frontier &&
-           !is_excluded(search, &batch.candidates[count]))
+           !is_excluded(search, &batch.candidates[count])) {
+        batch.limits[count] = limit_of(search, &batch.candidates[count]);
+        batch.soon_s[count] = soon_s(search, &batch.candidates[count], frontier);
         count++;
+    }
     if (count > 0)
         parallel_run(count, price_candidate, &batch);
     for (guint i = 0; i < count; i++)
-        take_priced(search, &batch.candidates[i], batch.plans[i], batch.results[i]);
+        take_priced(search, &batch, i);
     return count;
 }
 
@@ -330,7 +339,48 @@ static void show_progress(const Search *search, const Queue *queue, const GArray
     progress_show(progress, 1 - (double)left / (double)MAX(search->found->legal, 1));
 }
 
-/* In the order of bounds, each candidate once its closer bound is the least of all. */
+/* Those that plans found meanwhile leave out. */
+static void drop_left_out(Search *search, GArray *candidates)
+{
+    guint kept = 0;
+
+    for (guint i = 0; i < candidates->len; i++)
+        if (!is_left_out(search, &g_array_index(candidates, Candidate, i)))
+            g_array_index(candidates, Candidate, kept++) = g_array_index(candidates, Candidate, i);
+    reject_rest(search, candidates->len - kept);
+    g_array_set_size(candidates, kept);
+}
+
+/* Whatever is not yet priced has a bound of no less than the first of both. */
+static void settle(Search *search, GArray *ready, double frontier)
+{
+    const double first_s = ready->len == 0 ? INFINITY : g_array_index(ready, Candidate, 0).bound_s;
+
+    if (search->request->sort != SORT_PARETO)
+        return;
+    front_settle(&search->front, MIN(first_s, frontier));
+    drop_left_out(search, ready);
+}
+
+/* What has come of candidates that were priced. */
+static void take_back(Search *search, GArray *ready)
+{
+    const guint first = ready->len;
+
+    if (search->more->len > 0) {
+        g_array_append_vals(ready, search->more->data, search->more->len);
+        g_array_set_size(search->more, 0);
+        walk_ready(search, ready, first);
+    }
+    if (search->later->len > 0) {
+        g_array_append_vals(ready, search->later->data, search->later->len);
+        g_array_set_size(search->later, 0);
+        g_array_sort(ready, candidate_by_bound);
+    }
+}
+
+/* In the order of bounds, each candidate once its closer bound is the least of all; for a front up
+ * to the slowest, which may be small. */
 static void price_by_time(Search *search)
 {
     g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
@@ -338,11 +388,14 @@ static void price_by_time(Search *search)
     guint count = 1;
 
     queue_init(&queue, search->request, search->found, candidate_by_bound);
+    queue.drops = search->request->sort == SORT_PARETO ? is_left_out : NULL;
+    queue.data = search;
     while (count > 0) {
         const Candidate *next = queue_first(&queue);
         const double frontier = next == NULL ? INFINITY : next->bound_s;
 
         show_progress(search, &queue, ready);
+        settle(search, ready, frontier);
         if (next != NULL && !is_excluded(search, next) &&
             (ready->len < BATCH || g_array_index(ready, Candidate, BATCH - 1).bound_s > frontier)) {
             walk_more(search, &queue, ready);
@@ -350,14 +403,10 @@ static void price_by_time(Search *search)
         }
         count = price_batch(search, ready, frontier);
         g_array_remove_range(ready, 0, count);
-        if (search->more->len == 0)
-            continue;
-        const guint first = ready->len;
-        g_array_append_vals(ready, search->more->data, search->more->len);
-        g_array_set_size(search->more, 0);
-        walk_ready(search, ready, first);
+        take_back(search, ready);
     }
-    reject_rest(search, ready->len + queue_left(&queue));
+    settle(search, ready, INFINITY);
+    reject_rest(search, ready->len + queue_left(&queue) + queue.dropped);
     queue_clear(&queue);
 }
 
@@ -377,41 +426,6 @@ static void price_by_memory(Search *search)
         g_array_remove_range(ready, 0, count);
     } while (count > 0);
     reject_rest(search, ready->len + queue_left(&queue));
-    queue_clear(&queue);
-}
-
-/* Those that are beaten already are not looked at closer. */
-static void leave_beaten(Search *search, GArray *candidates)
-{
-    guint kept = 0;
-
-    for (guint i = 0; i < candidates->len; i++)
-        if (!is_excluded(search, &g_array_index(candidates, Candidate, i)))
-            g_array_index(candidates, Candidate, kept++) = g_array_index(candidates, Candidate, i);
-    reject_rest(search, candidates->len - kept);
-    g_array_set_size(candidates, kept);
-}
-
-/* All of them, in the order of bounds: what is slow may be small. */
-static void price_front(Search *search)
-{
-    enum { AT_ONCE = 256 };
-    g_autoptr(GArray) ready = g_array_new(FALSE, FALSE, sizeof(Candidate));
-    Queue queue;
-
-    queue_init(&queue, search->request, search->found, candidate_by_bound);
-    do {
-        queue_fill(&queue, AT_ONCE, NULL, NULL);
-        queue_take(&queue, AT_ONCE, ready);
-        leave_beaten(search, ready);
-        walk_ready(search, ready, 0);
-        for (leave_beaten(search, ready); ready->len > 0; leave_beaten(search, ready)) {
-            show_progress(search, &queue, ready);
-            g_array_remove_range(ready, 0, price_batch(search, ready, INFINITY));
-        }
-        g_array_append_vals(ready, search->more->data, search->more->len);
-        g_array_set_size(search->more, 0);
-    } while (ready->len > 0 || queue_first(&queue) != NULL);
     queue_clear(&queue);
 }
 
@@ -479,8 +493,8 @@ static void price_listed(Search *search, const Candidates *found)
     }
     unit_choice_refine(search->request, found, plans);
     sort_plans(search->request, plans);
-    for (guint i = 0; search->request->sort == SORT_PARETO && i < plans->len; i++)
-        drop_beaten(search, g_ptr_array_index(plans, i));
+    if (search->request->sort == SORT_PARETO)
+        front_clean(&search->front);
 }
 
 /* The candidate that needs least of those that don't fit is priced to say what it would need. */
@@ -549,19 +563,20 @@ SearchResult *search(const SearchRequest *request)
     const gint64 start = g_get_monotonic_time();
     SearchResult *result = g_new0(SearchResult, 1);
     g_autoptr(GArray) more = g_array_new(FALSE, FALSE, sizeof(Candidate));
+    g_autoptr(GArray) later = g_array_new(FALSE, FALSE, sizeof(Candidate));
     g_autoptr(Patterns) patterns = patterns_new();
-    Search search = {.request = request, .result = result, .patterns = patterns, .more = more};
+    Search search = {
+        .request = request, .result = result, .patterns = patterns, .more = more, .later = later};
     g_autoptr(Candidates) found = candidates_find(request, search_gpus(request));
 
     result->plans = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free_borrowed);
+    search.front.plans = result->plans;
     for (guint v = 0; v < NUM_VERDICTS; v++)
         result->example[v] = g_steal_pointer(&found->example[v]);
     search.framework_bytes = found->framework_bytes;
     search.found = found;
     if (request->sort == SORT_MEMORY)
         price_by_memory(&search);
-    else if (request->sort == SORT_PARETO)
-        price_front(&search);
     else
         price_by_time(&search);
     result->candidates += found->legal;

@@ -8,8 +8,8 @@
 enum { SEARCH_MOST_GPUS = 65536 }; /* how far search_smallest_gpus() looks */
 
 /* On one number of GPUs the fastest token is the cheapest.  SORT_PARETO: all plans, the fastest
- * first, than which none is both faster and smaller; what is better than one of them by less than
- * SEARCH_FRONT_STEP in time and memory is left out, but for the fastest. */
+ * first, than which none is both faster and smaller; what is slower than one of them and not
+ * smaller by SEARCH_FRONT_STEP is left out. */
 typedef enum { SORT_TIME, SORT_MEMORY, SORT_COST, SORT_PARETO, NUM_SORTS } SortKey;
 
 extern const double SEARCH_FRONT_STEP;

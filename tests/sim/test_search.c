@@ -1,8 +1,7 @@
 #include "sim/base/data_dirs.h"
 #include "sim/base/error.h"
-#include "sim/search/search.h"
+#include "tests/sim/everything.h"
 #include "tests/sim/least_recompute.h"
-#include "tests/sim/plan_case.h"
 
 #include <math.h>
 
@@ -11,87 +10,7 @@
 static const CaseShape small = {
     .vocab = 300, .hidden = 48, .ffn = 128, .layers = 1, .heads = 4, .kv_heads = 4};
 
-static SearchRequest request_of(const Model *model, const Topology *topology, guint gpus)
-{
-    return (SearchRequest){
-        .model = model,
-        .topology = topology,
-        .gpus = gpus,
-        .seq_len = 16,
-        .recipe = topology->gpu.kind == DEVICE_CPU ? &recipe_fp32 : &recipe_zero,
-        .strategy = -1,
-        .recompute = -1,
-        .sharding = sharding_default,
-        .top = 10,
-    };
-}
-
 /* ---- against every choice ---- */
-
-static void add_choice(const SearchRequest *request, GPtrArray *all, const Case *from)
-{
-    g_autofree char *topology = topology_print(request->topology);
-
-    if (case_verdict(from, NULL) != VERDICT_OK)
-        return;
-    Plan *plan = case_plan(from, topology_parse(topology, "case", "", NULL));
-    plan_price(plan);
-    g_ptr_array_add(all, plan);
-}
-
-/* All strategies and schedules of one mesh. */
-static void add_mesh(const SearchRequest *request, GPtrArray *all, guint replicate, guint shard,
-                     guint tp)
-{
-    const guint data = replicate * shard;
-
-    for (guint s = STRATEGY_NO_SHARD; s <= STRATEGY_FULL_SHARD; s++)
-        for (guint recompute = 0; recompute < NUM_RECOMPUTES; recompute++)
-            for (guint micro = 1; micro <= MAX(request->global_batch, 1); micro++) {
-                const guint batch = request->global_batch != 0 ? request->global_batch : data;
-                Case one = case_of((Model *)request->model, replicate, shard, 1);
-
-                if ((s == STRATEGY_NO_SHARD) != (shard == 1) || batch % (data * micro) != 0)
-                    continue;
-                one.layout.size[AXIS_TP] = tp;
-                one.workload =
-                    (Workload){batch, request->seq_len, request->recipe, request->optimizer, 0};
-                one.sharding = request->sharding;
-                one.sharding.strategy = (Strategy)s;
-                sharding_normalise(&one.sharding, &one.layout, &one.schedule);
-                one.schedule = (Schedule){.micro_batch = micro,
-                                          .micro_batches = batch / data / micro,
-                                          .recompute = (Recompute)recompute};
-                add_choice(request, all, &one);
-            }
-}
-
-/* Plain loops over all that search may choose; every one priced. */
-static GPtrArray *price_everything(const SearchRequest *request)
-{
-    GPtrArray *all = g_ptr_array_new_with_free_func((GDestroyNotify)plan_free);
-
-    for (guint tp = 1; tp <= request->gpus; tp++)
-        for (guint shard = 1; shard <= request->gpus; shard++)
-            if (request->gpus % (tp * shard) == 0)
-                add_mesh(request, all, request->gpus / tp / shard, shard, tp);
-    return all;
-}
-
-/* With no batch asked for, layouts have different ones: the time of a sequence compares them. */
-static double key_of(const SearchRequest *request, const Plan *plan)
-{
-    return request->sort == SORT_MEMORY
-               ? (double)plan->prediction.memory_total
-               : plan->prediction.step_seconds / plan->workload.global_batch;
-}
-
-static gint by_key(gconstpointer a, gconstpointer b, gpointer data)
-{
-    const double left = key_of(data, *(Plan *const *)a), right = key_of(data, *(Plan *const *)b);
-
-    return left < right ? -1 : left > right;
-}
 
 static gboolean same_choice(const Plan *a, const Plan *b)
 {
@@ -152,80 +71,6 @@ START_TEST(search_finds_what_pricing_everything_finds)
         request.top = 1 + 2 * i;
         compare(&request);
     }
-}
-END_TEST
-
-static gboolean is_no_worse(const Plan *plan, const Plan *than, double step)
-{
-    return plan->prediction.step_seconds <= than->prediction.step_seconds * (1 + step) &&
-           (double)plan->prediction.memory_total <=
-               (double)than->prediction.memory_total * (1 + step);
-}
-
-/* By at least one of the list. */
-static gboolean is_reached(const Plan *plan, const GPtrArray *listed, double step)
-{
-    for (guint i = 0; i < listed->len; i++)
-        if (g_ptr_array_index(listed, i) != plan &&
-            is_no_worse(g_ptr_array_index(listed, i), plan, step))
-            return TRUE;
-    return FALSE;
-}
-
-/* Nothing that fits is better than all of the list by more than its step; the fastest of all is
- * there, and nothing that another beats. */
-START_TEST(the_front_leaves_out_only_what_is_beaten)
-{
-    g_autoptr(Model) model = case_model(&case_shape);
-    g_autoptr(Topology) topology = case_cpu_topology(8, 1u << _i);
-    SearchRequest request = request_of(model, topology, 4);
-
-    /* what a process holds beside its arena would hide all differences */
-    topology->measured.framework_bytes = topology->measured.framework_alone_bytes = 1;
-    request.global_batch = 8;
-    request.fixed[AXIS_PP] = request.fixed[AXIS_CP] = 1;
-    g_autoptr(GPtrArray) all = price_everything(&request);
-    request.sort = SORT_PARETO;
-    g_autoptr(SearchResult) result = search(&request);
-    const GPtrArray *front = result->plans;
-
-    ck_assert_uint_gt(front->len, 2);
-    for (guint i = 0; i < all->len; i++) {
-        const Plan *plan = g_ptr_array_index(all, i), *fastest = g_ptr_array_index(front, 0);
-
-        if (plan->reasons->len > 0)
-            continue;
-        ck_assert(is_reached(plan, front, SEARCH_FRONT_STEP + 1e-9));
-        ck_assert_double_ge(plan->prediction.step_seconds,
-                            fastest->prediction.step_seconds * (1 - 1e-9));
-    }
-    for (guint i = 0; i < front->len; i++)
-        ck_assert(!is_reached(g_ptr_array_index(front, i), front, -1e-9));
-}
-END_TEST
-
-/* Plans of many micro-batches are found by a straight line, and priced whole when they are listed.
- */
-START_TEST(none_of_a_front_of_pipelines_is_beaten)
-{
-    g_autoptr(GError) error = NULL;
-    g_autoptr(Model) model = model_load("llama-3.1-70b", "models", &error);
-    g_autoptr(Topology) topology = topology_load("perlmutter", "topologies", &error);
-
-    ck_assert_msg(error == NULL, "%s", error == NULL ? "" : error->message);
-    SearchRequest request = request_of(model, topology, 128);
-    request.seq_len = 0;
-    request.schedule = -1;
-    request.sequence_parallel = TRUE;
-    request.global_batch = 1024;
-    request.fixed[AXIS_PP] = request.fixed[AXIS_TP] = 2;
-    request.fixed[AXIS_CP] = request.fixed[AXIS_DP_REPLICATE] = 1;
-    request.micro_batch = 1;
-    request.sort = SORT_PARETO;
-    g_autoptr(SearchResult) result = search(&request);
-    ck_assert_uint_gt(result->plans->len, 2);
-    for (guint i = 0; i < result->plans->len; i++)
-        ck_assert(!is_reached(g_ptr_array_index(result->plans, i), result->plans, -1e-9));
 }
 END_TEST
 
@@ -669,8 +514,6 @@ int main(void)
     tcase_set_timeout(tcase, 200);
     tcase_add_loop_test(tcase, search_finds_what_pricing_everything_finds, 0,
                         G_N_ELEMENTS(gpu_counts));
-    tcase_add_loop_test(tcase, the_front_leaves_out_only_what_is_beaten, 0, 6);
-    tcase_add_test(tcase, none_of_a_front_of_pipelines_is_beaten);
     tcase_add_test(tcase, ranks_that_share_a_sequence_share_parameters_too);
     tcase_add_test(tcase, the_same_request_gives_the_same_plans);
     tcase_add_loop_test(tcase, a_table_shows_what_whole_plans_say, 0, 4);

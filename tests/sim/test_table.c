@@ -129,6 +129,70 @@ START_TEST(what_would_help_follows_from_the_machine)
 }
 END_TEST
 
+/* Of each number that is searched, the first of all its plans that is not at risk, or any: where it
+ * makes more tokens than all before it. */
+static void assert_buys(SearchRequest request, const GArray *searched, const GPtrArray *listed)
+{
+    double most = 0, most_roomy = 0;
+    guint num = 0;
+
+    request.sort = SORT_TIME;
+    for (guint i = 0; i < searched->len; i++) {
+        request.gpus = g_array_index(searched, guint, i);
+        g_autoptr(SearchResult) result = search(&request);
+        gboolean has_roomy = FALSE;
+
+        for (guint k = 0; k < result->plans->len && !has_roomy; k++) {
+            const Plan *plan = g_ptr_array_index(result->plans, k);
+            const double tokens = plan->prediction.tokens_per_second;
+            const gboolean is_roomy = has_roomy = !plan_is_tight(plan);
+
+            if ((!is_roomy && k > 0) || tokens <= (is_roomy ? most_roomy : most))
+                continue;
+            ck_assert_uint_lt(num, listed->len);
+            const Plan *there = g_ptr_array_index(listed, num++);
+            ck_assert_uint_eq(there->gpus, request.gpus);
+            ck_assert_double_eq_tol(there->prediction.tokens_per_second, tokens, 1e-9 * tokens);
+            most = MAX(most, tokens);
+            most_roomy = is_roomy ? tokens : most_roomy;
+        }
+    }
+    ck_assert_uint_eq(num, listed->len);
+}
+
+/* Over slow links more GPUs soon make no more; of little memory the fastest may be at risk. */
+START_TEST(each_number_of_gpus_is_listed_that_makes_more_tokens_than_fewer)
+{
+    const guint megabytes_per_s[] = {10, 100000}, megabytes[] = {80000, 22000};
+    g_autoptr(Model) model = case_shipped_model("llama-3.2-1b");
+    g_autoptr(Topology) topology = case_gpu_topology(2, megabytes[_i / 2], megabytes_per_s[_i % 2]);
+    SearchRequest request = request_of(model, topology);
+    g_autoptr(GArray) searched = g_array_new(FALSE, FALSE, sizeof(guint));
+
+    memset(request.fixed, 0, sizeof request.fixed);
+    request.fixed[AXIS_PP] = request.fixed[AXIS_CP] = 1;
+    request.global_batch = 48;
+    request.sort = SORT_PARETO;
+    request.gpus = search_smallest_gpus(&request, 1);
+    g_autoptr(SearchResult) result = search_numbers(&request, searched);
+    ck_assert_uint_eq(g_array_index(searched, guint, 0), request.gpus);
+    for (guint i = 1; i < searched->len; i++) {
+        const guint gpus = g_array_index(searched, guint, i);
+
+        ck_assert_uint_gt(gpus, g_array_index(searched, guint, i - 1));
+        ck_assert_uint_eq(gpus <= 4 ? 0 : gpus % 4, 0);
+    }
+    ck_assert_uint_ge(g_array_index(searched, guint, searched->len - 1), 8);
+    assert_buys(request, searched, result->plans);
+    if (_i == 0)
+        ck_assert_uint_lt(result->plans->len, searched->len);
+    const SearchAnswer answer = {.request = &request, .result = result, .searched = searched};
+    g_autofree char *table = printed(table_print_search, &answer);
+    ck_assert_ptr_nonnull(strstr(table, "\n GPUs   tokens/s layout"));
+    ck_assert_ptr_nonnull(strstr(table, "\nsearched: "));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("table");
@@ -136,6 +200,8 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, a_plan_as_fast_as_one_at_risk_is_named_where_it_is_not);
+    tcase_add_loop_test(tcase, each_number_of_gpus_is_listed_that_makes_more_tokens_than_fewer, 0,
+                        4);
     tcase_add_test(tcase, a_batch_that_is_faster_is_printed_with_the_option_that_takes_it);
     tcase_add_loop_test(tcase, what_would_help_follows_from_the_machine, 0, G_N_ELEMENTS(hosts));
     suite_add_tcase(suite, tcase);
