@@ -109,6 +109,7 @@ typedef struct {
     guint64 volume[NUM_VOLUMES];
     guint stage;                    /* which those are of */
     guint64 first_bytes;            /* the total of stage 0; 0: not looked at */
+    double compute_s;               /* of the stage that computes longest */
     guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
@@ -211,6 +212,20 @@ static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
     }
 }
 
+static double longest_compute(const StepTime *times, guint num)
+{
+    double longest_s = 0;
+
+    for (guint c = 0; c < num; c++) {
+        double compute_s = 0;
+
+        for (guint of = 0; of < OP_CLASS_COMMUNICATION; of++)
+            compute_s += times[c].busy_s[of];
+        longest_s = MAX(longest_s, compute_s);
+    }
+    return longest_s;
+}
+
 /* The tensors of @set are placed: the peak is not known yet. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
@@ -219,6 +234,7 @@ static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepT
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
     priced.first_bytes = stage_memory(plan, set, 0).total;
+    priced.compute_s = longest_compute(times, set->num_classes);
     program_volume(set->classes[stage], priced.volume);
     find_arenas(set, priced.arena_bytes);
     return priced;
@@ -442,10 +458,27 @@ static gboolean has_alike(const Plan *plan, guint *steady, guint *group)
            plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
 }
 
-/* And whether to look at those two numbers is less than to look at all. */
+/* Whether to look at those two numbers is less than to look at all. */
+static gboolean line_pays(const Plan *plan, guint steady, guint group)
+{
+    return plan->schedule.micro_batches > 2 * steady + group;
+}
+
+/* And both. */
 static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
 {
-    return has_alike(plan, steady, group) && plan->schedule.micro_batches > 2 * *steady + *group;
+    return has_alike(plan, steady, group) && line_pays(plan, *steady, *group);
+}
+
+/* No further group takes less than a stage computes for it: where it seems so, something that is
+ * there once a step, as state that a disk keeps, takes longer than few micro-batches and hides
+ * them.  Then the line starts at twice as many. */
+static gboolean is_on_line(const Priced *before, const Priced *after)
+{
+    static const double rounding = 1e-6;
+
+    return after->time.step_s - before->time.step_s >=
+           (after->compute_s - before->compute_s) * (1 - rounding);
 }
 
 guint price_most_micro_batches(const Plan *plan)
@@ -477,14 +510,17 @@ gboolean plan_price_quickly(Plan *plan)
 {
     guint steady, group;
 
-    if (!is_steady(plan, &steady, &group)) {
-        const Priced priced = price_micro_batches(plan, plan->schedule.micro_batches);
+    for (gboolean is = is_steady(plan, &steady, &group); is; is = line_pays(plan, steady, group)) {
+        const Priced before = price_micro_batches(plan, steady);
+        Priced priced = price_micro_batches(plan, steady + group);
 
-        return predict(plan, &priced);
+        if (is_on_line(&before, &priced)) {
+            extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+            return predict(plan, &priced);
+        }
+        steady *= 2;
     }
-    const Priced before = price_micro_batches(plan, steady);
-    Priced priced = price_micro_batches(plan, steady + group);
-    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+    const Priced priced = price_micro_batches(plan, plan->schedule.micro_batches);
     return predict(plan, &priced);
 }
 
@@ -604,36 +640,44 @@ static PriceResult try_micro_batches(Plan *plan, guint micro_batches, const Pric
     return PRICE_FITS;
 }
 
-/* Drawn as a line through two numbers of micro-batches. */
-static PriceResult try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group)
+/* Drawn as a line through two numbers of micro-batches; FALSE: they are not on it. */
+static gboolean try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group,
+                           PriceResult *result)
 {
     g_autoptr(ProgramSet) few = NULL;
     g_autoptr(ProgramSet) more = NULL;
     Priced before, priced;
-    PriceResult result = try_micro_batches(plan, steady, below, &before, &few);
 
-    if (result == PRICE_FITS)
-        result = try_micro_batches(plan, steady + group, below, &priced, &more);
-    if (result != PRICE_FITS)
-        return result;
+    *result = try_micro_batches(plan, steady, below, &before, &few);
+    if (*result == PRICE_FITS)
+        *result = try_micro_batches(plan, steady + group, below, &priced, &more);
+    if (*result != PRICE_FITS)
+        return TRUE;
+    if (!is_on_line(&before, &priced))
+        return FALSE;
     if (below->explains)
         price_peak(plan, more->classes[priced.stage], &priced);
     extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
     if (priced.time.step_s > below->limit_s)
-        return PRICE_TOO_SLOW;
-    return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
+        *result = PRICE_TOO_SLOW;
+    else
+        *result = predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
+    return TRUE;
 }
 
 PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
 {
     g_autoptr(ProgramSet) set = NULL;
+    PriceResult result;
     guint steady, group;
     Priced priced;
 
-    if (is_steady(plan, &steady, &group))
-        return try_steady(plan, below, steady, group);
-    const PriceResult result =
-        try_micro_batches(plan, plan->schedule.micro_batches, below, &priced, &set);
+    for (gboolean is = is_steady(plan, &steady, &group); is; is = line_pays(plan, steady, group)) {
+        if (try_steady(plan, below, steady, group, &result))
+            return result;
+        steady *= 2;
+    }
+    result = try_micro_batches(plan, plan->schedule.micro_batches, below, &priced, &set);
     if (result == PRICE_FITS && is_foreign(plan)) {
         predict(plan, &priced);
     } else if (result == PRICE_FITS) {
