@@ -258,6 +258,16 @@ static void check_message(RankCheck *check, const Exchanges *members, guint posi
                  check->first_node[b] + s * check->happens[b]->ops_per_step + other->instance);
 }
 
+/* Members of one class exchange alike, as peers are named by how far they are: what holds for the
+ * first of them holds for all. */
+static gboolean are_alike(const Exchanges *members, guint num)
+{
+    for (guint p = 1; p < num; p++)
+        if (members[p].class_index != members[0].class_index)
+            return FALSE;
+    return TRUE;
+}
+
 static void check_exchanges(RankCheck *check, const Group *group, const char *purpose)
 {
     g_autofree Exchanges *members = g_new0(Exchanges, group->size);
@@ -268,7 +278,8 @@ static void check_exchanges(RankCheck *check, const Group *group, const char *pu
         members[p] = (Exchanges){check->set->classes[c], c, p, group->size,
                                  issued_ops(check->set->classes[c], check->happens[c], purpose)};
     }
-    for (guint p = 0; p < group->size; p++) {
+    const guint num = are_alike(members, group->size) ? MIN(group->size, 1) : group->size;
+    for (guint p = 0; p < num; p++) {
         for (guint i = 0; i < members[p].issued->len; i++) {
             const Op *op = g_array_index(members[p].issued, Issued, i).op;
 
