@@ -156,25 +156,58 @@ static void check_agreement(RankCheck *check, const char *purpose, guint a, guin
 
 /* ---- exchanges ---- */
 
-/* What one member of a group issues. */
-typedef struct {
-    const Program *program;
-    guint class_index, position, size; /* of the group */
-    GArray *issued;                    /* Issued */
-} Exchanges;
-
+/* What a message is; @nth: how many like it the rank has issued before. */
 typedef struct {
     guint micro_batch, chunk, direction;
     guint64 bytes;
     gboolean send;
-    guint peer;
+    guint ahead; /* how far up in the group its peer is */
+    guint nth;
     const char *stream;
 } Wire;
 
-/* Of the rank at @position of the group. */
-static Wire wire_of(const Exchanges *from, const Issued *issued, guint operand)
+typedef struct {
+    Wire wire;
+    const Issued *issued;
+} Sent;
+
+/* What members of a group that run one class exchange. */
+typedef struct {
+    GArray *issued;      /* Issued */
+    GArray *messages;    /* Sent, in that order */
+    GHashTable *by_wire; /* Wire to Sent, of messages */
+} Exchanges;
+
+typedef struct {
+    guint class_index;
+    const Exchanges *exchanges; /* the first member of a class owns them */
+} Member;
+
+static guint wire_hash(gconstpointer data)
 {
-    const Program *program = from->program;
+    const Wire *wire = data;
+    const guint fields[] = {wire->micro_batch,  wire->chunk, wire->direction, wire->send ? 1u : 0u,
+                            (guint)wire->bytes, wire->ahead, wire->nth};
+    guint hash = g_str_hash(wire->stream);
+
+    for (guint i = 0; i < G_N_ELEMENTS(fields); i++)
+        hash = (hash ^ fields[i]) * 16777619u;
+    return hash;
+}
+
+static gboolean wire_equal(gconstpointer left, gconstpointer right)
+{
+    const Wire *a = left, *b = right;
+
+    return a->send == b->send && a->ahead == b->ahead && a->nth == b->nth &&
+           a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
+           a->direction == b->direction && a->bytes == b->bytes &&
+           strcmp(a->stream, b->stream) == 0;
+}
+
+/* The first of its kind. */
+static Wire wire_of(const Program *program, guint size, const Issued *issued, guint operand)
+{
     const Message *message = &issued->op->messages[operand];
     const Operand *moved = &issued->op->operands[operand];
 
@@ -184,100 +217,112 @@ static Wire wire_of(const Exchanges *from, const Issued *issued, guint operand)
         .direction = message->direction,
         .bytes = tensor_copy_bytes(program_tensor(program, moved->tensor)),
         .send = moved->access == ACCESS_READ,
-        .peer = (from->position + message->peer_shift) % from->size,
+        .ahead = message->peer_shift % size,
         .stream = issued->stream,
     };
 }
 
-static gboolean same_wire(const Wire *a, const Wire *b)
+static void exchanges_free(Exchanges *exchanges)
 {
-    return a->send == b->send && a->peer == b->peer && strcmp(a->stream, b->stream) == 0 &&
-           a->micro_batch == b->micro_batch && a->chunk == b->chunk &&
-           a->direction == b->direction && a->bytes == b->bytes;
+    g_hash_table_unref(exchanges->by_wire);
+    g_array_unref(exchanges->messages);
+    g_array_unref(exchanges->issued);
+    g_free(exchanges);
 }
 
-/* The @nth message (from 0) that is @wire; NULL when there are fewer. */
-static const Issued *find_message(const Exchanges *from, const Wire *wire, guint nth)
+/* Takes @issued. */
+static Exchanges *exchanges_new(const Program *program, guint size, GArray *issued)
 {
-    for (guint i = 0; i < from->issued->len; i++) {
-        const Issued *issued = &g_array_index(from->issued, Issued, i);
+    Exchanges *exchanges = g_new(Exchanges, 1);
+    g_autoptr(GHashTable) counts = g_hash_table_new_full(wire_hash, wire_equal, g_free, NULL);
 
-        for (guint o = 0; issued->op->kind == OP_EXCHANGE && o < issued->op->num_operands; o++) {
-            const Wire other = wire_of(from, issued, o);
+    *exchanges = (Exchanges){issued, g_array_new(FALSE, FALSE, sizeof(Sent)),
+                             g_hash_table_new(wire_hash, wire_equal)};
+    for (guint i = 0; i < issued->len; i++) {
+        const Issued *at = &g_array_index(issued, Issued, i);
 
-            if (same_wire(&other, wire) && nth-- == 0)
-                return issued;
+        for (guint o = 0; at->op->kind == OP_EXCHANGE && o < at->op->num_operands; o++) {
+            Sent sent = {wire_of(program, size, at, o), at};
+            const guint before = GPOINTER_TO_UINT(g_hash_table_lookup(counts, &sent.wire));
+
+            g_hash_table_insert(counts, g_memdup2(&sent.wire, sizeof sent.wire),
+                                GUINT_TO_POINTER(before + 1));
+            sent.wire.nth = before;
+            g_array_append_val(exchanges->messages, sent);
         }
     }
-    return NULL;
-}
+    for (guint m = 0; m < exchanges->messages->len; m++) {
+        Sent *sent = &g_array_index(exchanges->messages, Sent, m);
 
-/* How many messages like operand @operand of @issued the rank has issued before it. */
-static guint message_ordinal(const Exchanges *from, const Issued *issued, guint operand)
-{
-    const Wire wire = wire_of(from, issued, operand);
-    guint before = 0;
-
-    for (const Issued *at = (const Issued *)(gpointer)from->issued->data; at <= issued; at++)
-        for (guint o = 0;
-             at->op->kind == OP_EXCHANGE && o < (at == issued ? operand : at->op->num_operands);
-             o++) {
-            const Wire other = wire_of(from, at, o);
-
-            before += same_wire(&other, &wire) ? 1 : 0;
-        }
-    return before;
+        g_hash_table_insert(exchanges->by_wire, &sent->wire, sent);
+    }
+    return exchanges;
 }
 
 /* Of equal messages the first pairs with the first, the second with the second: transports keep
  * their order. */
-static void check_message(RankCheck *check, const Exchanges *members, guint position, guint i,
-                          guint operand)
+static void check_message(RankCheck *check, const Member *members, guint size, guint position,
+                          const Sent *sent)
 {
-    const Exchanges *ours = &members[position];
-    const Issued *issued = &g_array_index(ours->issued, Issued, i);
-    const Wire wire = wire_of(ours, issued, operand);
-    const Exchanges *theirs = &members[wire.peer];
-    const guint a = ours->class_index, b = theirs->class_index;
-    Wire wanted = wire;
+    const Wire *wire = &sent->wire;
+    const guint peer = (position + wire->ahead) % size;
+    const guint a = members[position].class_index, b = members[peer].class_index;
+    Wire wanted = *wire;
 
-    wanted.send = !wire.send;
-    wanted.peer = position;
-    const Issued *other = find_message(theirs, &wanted, message_ordinal(ours, issued, operand));
+    wanted.send = !wire->send;
+    wanted.ahead = (size - wire->ahead) % size;
+    const Sent *other = g_hash_table_lookup(members[peer].exchanges->by_wire, &wanted);
     if (other == NULL) {
         check_problem(check->problems,
                       "%s: class %u %s micro-batch %u chunk %u direction %u (%" G_GUINT64_FORMAT
                       " bytes) %s position %u, which has no counterpart",
-                      issued->stream, a, wire.send ? "sends" : "receives", wire.micro_batch,
-                      wire.chunk, wire.direction, wire.bytes, wire.send ? "to" : "from", wire.peer);
+                      wire->stream, a, wire->send ? "sends" : "receives", wire->micro_batch,
+                      wire->chunk, wire->direction, wire->bytes, wire->send ? "to" : "from", peer);
         return;
     }
     for (guint s = 0; s < STEPS; s++)
-        contract(check,
-                 check->first_node[a] + s * check->happens[a]->ops_per_step + issued->instance,
-                 check->first_node[b] + s * check->happens[b]->ops_per_step + other->instance);
+        contract(
+            check,
+            check->first_node[a] + s * check->happens[a]->ops_per_step + sent->issued->instance,
+            check->first_node[b] + s * check->happens[b]->ops_per_step + other->issued->instance);
 }
 
+/* The first of @members with the class of @position's. */
+static guint first_alike(const Member *members, guint position)
+{
+    guint first = 0;
+
+    while (members[first].class_index != members[position].class_index)
+        first++;
+    return first;
+}
+
+/* Members of one class exchange alike, as peers are named by how far they are: where all are, what
+ * holds for the first of them holds for the others. */
 static void check_exchanges(RankCheck *check, const Group *group, const char *purpose)
 {
-    g_autofree Exchanges *members = g_new0(Exchanges, group->size);
+    g_autofree Member *members = g_new0(Member, group->size);
+    g_autoptr(GPtrArray) owned = g_ptr_array_new_with_free_func((GDestroyNotify)exchanges_free);
+    gboolean alike = TRUE;
 
     for (guint p = 0; p < group->size; p++) {
-        const guint c = check->set->class_of[group->ranks[p]];
+        const guint c = members[p].class_index = check->set->class_of[group->ranks[p]];
+        const guint first = first_alike(members, p);
 
-        members[p] = (Exchanges){check->set->classes[c], c, p, group->size,
-                                 issued_ops(check->set->classes[c], check->happens[c], purpose)};
+        alike = alike && first == 0;
+        if (first == p)
+            g_ptr_array_add(owned, exchanges_new(check->set->classes[c], group->size,
+                                                 issued_ops(check->set->classes[c],
+                                                            check->happens[c], purpose)));
+        members[p].exchanges =
+            first == p ? g_ptr_array_index(owned, owned->len - 1) : members[first].exchanges;
     }
-    for (guint p = 0; p < group->size; p++) {
-        for (guint i = 0; i < members[p].issued->len; i++) {
-            const Op *op = g_array_index(members[p].issued, Issued, i).op;
+    for (guint p = 0; p < (alike ? MIN(group->size, 1) : group->size); p++) {
+        const GArray *messages = members[p].exchanges->messages;
 
-            for (guint o = 0; op->kind == OP_EXCHANGE && o < op->num_operands; o++)
-                check_message(check, members, p, i, o);
-        }
+        for (guint m = 0; m < messages->len; m++)
+            check_message(check, members, group->size, p, &g_array_index(messages, Sent, m));
     }
-    for (guint p = 0; p < group->size; p++)
-        g_array_unref(members[p].issued);
 }
 
 static guint64 classes_key(const RankCheck *check, const Group *group)

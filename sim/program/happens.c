@@ -46,6 +46,8 @@ void happens_free(Happens *happens)
     g_free(happens->stream);
     g_free(happens->clock);
     g_free(happens->clocks);
+    g_free(happens->first_wait);
+    g_free(happens->next_wait);
     g_free(happens);
 }
 
@@ -117,6 +119,21 @@ gboolean happens_event(const Happens *happens, const Wait *wait, guint step, gui
     return TRUE;
 }
 
+/* Calls may have hundreds of ops and of waits: each op looks at its own alone.  Programs to be
+ * checked may have waits of ops that are not there. */
+static void sort_waits(Happens *happens, const Call *call, guint num_ops)
+{
+    const Wait *waits = &g_array_index(happens->program->step.waits, Wait, call->first_wait);
+
+    memset(happens->first_wait, 0, num_ops * sizeof *happens->first_wait);
+    for (guint w = call->num_waits; w-- > 0;) {
+        if (waits[w].before >= num_ops)
+            continue;
+        happens->next_wait[w] = happens->first_wait[waits[w].before];
+        happens->first_wait[waits[w].before] = w + 1;
+    }
+}
+
 static void fill_op(Happens *happens, const Call *call, guint64 call_start, guint step, guint i)
 {
     const Program *program = happens->program;
@@ -125,21 +142,41 @@ static void fill_op(Happens *happens, const Call *call, guint64 call_start, guin
     happens_begin(happens, call_start + i);
     for (guint w = 0; w < op->num_waits; w++)
         happens_join(happens, call_start + i, call_start + op->waits[w]);
-    for (guint w = 0; w < call->num_waits; w++) {
-        const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w);
+    for (guint w = happens->first_wait[i]; w != 0; w = happens->next_wait[w - 1]) {
+        const Wait *wait = &g_array_index(program->step.waits, Wait, call->first_wait + w - 1);
         guint64 event;
 
-        if (wait->before == i && happens_event(happens, wait, step, &event))
+        if (happens_event(happens, wait, step, &event))
             happens_join(happens, call_start + i, event);
     }
+}
+
+/* Room for the waits of any call. */
+static void make_room(Happens *happens)
+{
+    const Program *program = happens->program;
+    guint ops = 0, waits = 0;
+
+    for (guint c = 0; c < program->step.calls->len; c++) {
+        const Call *call = &g_array_index(program->step.calls, Call, c);
+
+        ops = MAX(ops, program_segment(program, call->segment)->num_ops);
+        waits = MAX(waits, call->num_waits);
+    }
+    happens->first_wait = g_new(guint, ops);
+    happens->next_wait = g_new(guint, waits);
 }
 
 void happens_fill_call(Happens *happens, guint step, guint c)
 {
     const Call *call = &g_array_index(happens->program->step.calls, Call, c);
     const guint64 start = step * happens->ops_per_step + happens->first_op[c];
+    const guint num_ops = program_segment(happens->program, call->segment)->num_ops;
 
-    for (guint i = 0; i < program_segment(happens->program, call->segment)->num_ops; i++)
+    if (happens->first_wait == NULL)
+        make_room(happens);
+    sort_waits(happens, call, num_ops);
+    for (guint i = 0; i < num_ops; i++)
         fill_op(happens, call, start, step, i);
 }
 

@@ -18,6 +18,8 @@ typedef struct {
     guint32 *clock; /* by instance: which of those; ops that learn nothing have that before them */
     guint64 newest_clock;        /* one past the instance that has the last of them */
     guint64 newest[MAX_STREAMS]; /* by stream: one past its newest instance that has begun */
+    guint *first_wait; /* by op of the call that is filled, one past its first wait; 0: none */
+    guint *next_wait;  /* by wait of that call, one past the same op's next one */
 } Happens;
 
 /* Lays out @steps repetitions without clocks: happens_fill() sets them all, happens_begin() and

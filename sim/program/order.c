@@ -201,6 +201,8 @@ typedef struct {
     GArray *waits;  /* Listed */
     Ends *ends;     /* by call */
     guint step;
+    guint next; /* of the current call's waits, one past its place: what the step before found,
+                   in the order of its ops; 0: no more */
 } Waiter;
 
 static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
@@ -230,14 +232,6 @@ static void add_wait(Waiter *waiter, guint call, guint op, guint64 event)
     else
         g_array_index(waiter->waits, Listed, ends->last - 1).next = waiter->waits->len;
     ends->last = waiter->waits->len;
-}
-
-/* The first wait of @call, or with @listed the next one; NULL: no more. */
-static const Listed *next_wait(const Waiter *waiter, guint call, const Listed *listed)
-{
-    const guint next = listed == NULL ? waiter->ends[call].first : listed->next;
-
-    return next == 0 ? NULL : &g_array_index(waiter->waits, Listed, next - 1);
 }
 
 static void depend(Waiter *waiter, guint call, guint op, const Event *own, const Event *event)
@@ -282,19 +276,22 @@ static void record(Waiter *waiter, const Event *own, guint copy, Access access)
 }
 
 /* By the waits that are there. */
-static void begin_op(Waiter *waiter, guint c, guint i, const Op *op, guint64 instance)
+static void begin_op(Waiter *waiter, guint i, const Op *op, guint64 instance)
 {
     Happens *happens = waiter->happens;
-    const Listed *listed = NULL;
 
     happens_begin(happens, instance);
     for (guint w = 0; w < op->num_waits; w++)
         happens_join(happens, instance, instance - i + op->waits[w]);
-    while ((listed = next_wait(waiter, c, listed)) != NULL) {
+    while (waiter->next != 0) {
+        const Listed *listed = &g_array_index(waiter->waits, Listed, waiter->next - 1);
         guint64 event;
 
-        if (listed->wait.before == i && happens_event(happens, &listed->wait, waiter->step, &event))
+        if (listed->wait.before != i)
+            return;
+        if (happens_event(happens, &listed->wait, waiter->step, &event))
             happens_join(happens, instance, event);
+        waiter->next = listed->next;
     }
 }
 
@@ -310,7 +307,7 @@ static void visit_op(Waiter *waiter, guint c, guint i)
     const guint predicate = predicated ? copy_of(waiter, call, (guint)op->predicate, 0) : 0;
     guint copies[MAX_OPERANDS];
 
-    begin_op(waiter, c, i, op, instance);
+    begin_op(waiter, i, op, instance);
     if (predicated)
         depend_on(waiter, c, i, &own, predicate, ACCESS_READ);
     for (guint o = 0; o < op->num_operands; o++) {
@@ -342,12 +339,13 @@ static void store_waits(Waiter *waiter)
 {
     CallList *step = &waiter->program->step;
 
-    for (guint c = 0; c < step->calls->len; c++) {
-        const Listed *listed = NULL;
+    for (guint c = 0; c < step->calls->len; c++)
+        for (guint next = waiter->ends[c].first; next != 0;) {
+            const Listed *listed = &g_array_index(waiter->waits, Listed, next - 1);
 
-        while ((listed = next_wait(waiter, c, listed)) != NULL)
             call_list_wait(step, c, listed->wait);
-    }
+            next = listed->next;
+        }
 }
 
 void order_add_waits(Program *program)
@@ -361,12 +359,13 @@ void order_add_waits(Program *program)
     g_autofree Event *readers = g_new(Event, total * program->streams->len);
     g_autoptr(GArray) waits = g_array_sized_new(FALSE, FALSE, sizeof(Listed), num_calls);
     g_autofree Ends *ends = g_new0(Ends, num_calls);
-    Waiter waiter = {program, happens, copies, touches, readers, waits, ends, 0};
+    Waiter waiter = {program, happens, copies, touches, readers, waits, ends, 0, 0};
 
     for (waiter.step = 0; waiter.step < STEPS; waiter.step++)
         for (guint c = 0; c < num_calls; c++) {
             const guint segment = g_array_index(program->step.calls, Call, c).segment;
 
+            waiter.next = waiter.step == 0 ? 0 : ends[c].first;
             for (guint i = 0; i < program_segment(program, segment)->num_ops; i++)
                 visit_op(&waiter, c, i);
         }

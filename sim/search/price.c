@@ -3,6 +3,7 @@
 #include "sim/base/text.h"
 #include "sim/cost/device_cost.h"
 #include "sim/cost/framework_memory.h"
+#include "sim/search/price_line.h"
 #include "sim/search/price_parts.h"
 
 #include <string.h>
@@ -34,6 +35,7 @@ typedef struct {
     guint64 volume[NUM_VOLUMES];
     guint stage;                    /* which those are of */
     guint64 first_bytes;            /* the total of stage 0; 0: not looked at */
+    double compute_s;               /* of the stage that computes longest */
     guint64 arena_bytes[NUM_TIERS]; /* the largest of all stages */
     char moment[64];
 } Priced;
@@ -138,6 +140,20 @@ static void find_arenas(const ProgramSet *set, guint64 bytes[NUM_TIERS])
     }
 }
 
+static double longest_compute(const StepTime *times, guint num)
+{
+    double longest_s = 0;
+
+    for (guint c = 0; c < num; c++) {
+        double compute_s = 0;
+
+        for (guint of = 0; of < OP_CLASS_COMMUNICATION; of++)
+            compute_s += times[c].busy_s[of];
+        longest_s = MAX(longest_s, compute_s);
+    }
+    return longest_s;
+}
+
 /* The tensors of @set are placed: the peak is not known yet. */
 static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepTime *times)
 {
@@ -146,6 +162,7 @@ static Priced price_largest(const Plan *plan, const ProgramSet *set, const StepT
         .time = times[stage], .memory = stage_memory(plan, set, stage), .stage = stage};
 
     priced.first_bytes = stage_memory(plan, set, 0).total;
+    priced.compute_s = longest_compute(times, set->num_classes);
     program_volume(set->classes[stage], priced.volume);
     find_arenas(set, priced.arena_bytes);
     return priced;
@@ -316,70 +333,22 @@ double plan_bubble_fraction(const Plan *plan)
 
 /* ---- steady micro-batches ---- */
 
-static double line(double a, double b, guint more)
-{
-    return b + (b - a) * more;
-}
-
-static guint64 line_bytes(guint64 a, guint64 b, guint more)
-{
-    return b + (b - a) * more; /* unsigned arithmetic wraps back where b < a */
-}
-
 /* @to becomes what @more further micro-batches of the same kind make of it. */
 static void extend(Priced *to, const Priced *before, guint more)
 {
-    to->time.step_s = line(before->time.step_s, to->time.step_s, more);
-    to->time.exposed_s = line(before->time.exposed_s, to->time.exposed_s, more);
+    to->time.step_s = line_at(before->time.step_s, to->time.step_s, more);
+    to->time.exposed_s = line_at(before->time.exposed_s, to->time.exposed_s, more);
     for (guint c = 0; c < NUM_OP_CLASSES; c++)
-        to->time.busy_s[c] = line(before->time.busy_s[c], to->time.busy_s[c], more);
+        to->time.busy_s[c] = line_at(before->time.busy_s[c], to->time.busy_s[c], more);
     for (guint v = 0; v < NUM_VOLUMES; v++)
-        to->time.volume_s[v] = line(before->time.volume_s[v], to->time.volume_s[v], more);
+        to->time.volume_s[v] = line_at(before->time.volume_s[v], to->time.volume_s[v], more);
     const guint64 each = to->memory.total - MIN(before->memory.total, to->memory.total);
     const Tensor input = {.kind = TENSOR_INPUT};
     to->memory.term[tensor_term(&input)] += each * more; /* all that grows with them */
     to->memory.total += each * more;
-    to->first_bytes = line_bytes(before->first_bytes, to->first_bytes, more);
+    to->first_bytes = line_bytes_at(before->first_bytes, to->first_bytes, more);
     for (guint v = 0; v < NUM_VOLUMES; v++)
-        to->volume[v] = line_bytes(before->volume[v], to->volume[v], more);
-}
-
-/* Micro-batches from which on each further group is the same again, and the group: all pass the
- * stages one by one, or (interleaved) in groups of pp, of which the first four may wait for their
- * units at other moments. */
-static guint steady_from(const Plan *plan, guint *group)
-{
-    enum { ALONE = 3 }; /* the first and the last differ from those between */
-    const guint pp = plan->layout.size[AXIS_PP];
-    const gboolean in_groups = plan->schedule.kind == SCHEDULE_INTERLEAVED;
-
-    *group = in_groups ? pp : 1;
-    if (pp == 1)
-        return ALONE;
-    return in_groups ? 4 * pp : 2 * pp;
-}
-
-/* Whether the plan has more micro-batches than @steady, and @group more: all that differ. */
-static gboolean has_alike(const Plan *plan, guint *steady, guint *group)
-{
-    const guint micro_batches = plan->schedule.micro_batches;
-
-    *steady = steady_from(plan, group);
-    return micro_batches > *steady + *group && (micro_batches - *steady) % *group == 0 &&
-           plan->schedule.kind != SCHEDULE_GPIPE; /* whose memory grows with them */
-}
-
-/* And whether to look at those two numbers is less than to look at all. */
-static gboolean is_steady(const Plan *plan, guint *steady, guint *group)
-{
-    return has_alike(plan, steady, group) && plan->schedule.micro_batches > 2 * *steady + *group;
-}
-
-guint price_most_micro_batches(const Plan *plan)
-{
-    guint steady, group;
-
-    return has_alike(plan, &steady, &group) ? steady + group : plan->schedule.micro_batches;
+        to->volume[v] = line_bytes_at(before->volume[v], to->volume[v], more);
 }
 
 /* Of that many micro-batches, whether it fits or not. */
@@ -404,14 +373,19 @@ gboolean plan_price_quickly(Plan *plan)
 {
     guint steady, group;
 
-    if (!is_steady(plan, &steady, &group)) {
-        const Priced priced = price_micro_batches(plan, plan->schedule.micro_batches);
+    for (gboolean is = line_serves(plan, &steady, &group); is;
+         is = line_pays(plan, steady, group)) {
+        const Priced before = price_micro_batches(plan, steady);
+        Priced priced = price_micro_batches(plan, steady + group);
 
-        return predict(plan, &priced);
+        if (line_is_straight(priced.time.step_s - before.time.step_s,
+                             priced.compute_s - before.compute_s)) {
+            extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+            return predict(plan, &priced);
+        }
+        steady *= 2;
     }
-    const Priced before = price_micro_batches(plan, steady);
-    Priced priced = price_micro_batches(plan, steady + group);
-    extend(&priced, &before, (plan->schedule.micro_batches - steady) / group - 1);
+    const Priced priced = price_micro_batches(plan, plan->schedule.micro_batches);
     return predict(plan, &priced);
 }
 
@@ -446,13 +420,13 @@ UnitSavings plan_unit_savings(const Plan *plan)
     UnitSavings savings;
     guint steady, group;
 
-    if (is_steady(plan, &steady, &group)) {
+    if (line_serves(plan, &steady, &group)) {
         const guint more = (micro_batches - steady) / group - 1;
         const UnitSavings before = without_units(plan, steady);
 
         savings = without_units(plan, steady + group);
-        savings.bound_s = line(before.bound_s, savings.bound_s, more);
-        savings.moved_s = line(before.moved_s, savings.moved_s, more);
+        savings.bound_s = line_at(before.bound_s, savings.bound_s, more);
+        savings.moved_s = line_at(before.moved_s, savings.moved_s, more);
     } else {
         savings = without_units(plan, micro_batches);
     }
@@ -587,32 +561,51 @@ static Priced price_tried(Plan *plan, const Tried *tried)
     return price_largest(plan, tried->set, tried->times);
 }
 
-/* Drawn as a line through two numbers of micro-batches. */
-static PriceResult try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group)
+/* The plan from two numbers of micro-batches that fit, and @further groups. */
+static PriceResult extend_tried(Plan *plan, const PriceLimit *below, Tried *few, Tried *more,
+                                guint further)
 {
-    const guint further = (plan->schedule.micro_batches - steady) / group - 1;
-    g_auto(Tried) few = {.micro_batches = steady}, more = {.micro_batches = steady + group};
-    PriceResult result = try_micro_batches(plan, below, &few);
+    const double step_s = line_at(tried_s(few), tried_s(more), further);
 
-    if (result == PRICE_FITS)
-        result = try_micro_batches(plan, below, &more);
-    if (result != PRICE_FITS)
-        return result;
-    const double step_s = line(tried_s(&few), tried_s(&more), further);
     if (step_s > below->limit_s && !may_be_large(plan, below))
         return PRICE_TOO_SLOW;
     if (is_later(plan, step_s, below))
         return PRICE_LATER;
-    if (!place_tried(plan, &few, TRUE, below) || !place_tried(plan, &more, TRUE, below))
+    if (!place_tried(plan, few, TRUE, below) || !place_tried(plan, more, TRUE, below))
         return PRICE_TOO_LARGE;
-    const Priced before = price_tried(plan, &few);
-    Priced priced = price_tried(plan, &more);
+    const Priced before = price_tried(plan, few);
+    Priced priced = price_tried(plan, more);
     if (below->explains)
-        price_peak(plan, more.set->classes[priced.stage], &priced);
+        price_peak(plan, more->set->classes[priced.stage], &priced);
     extend(&priced, &before, further);
     if (priced.time.step_s > below->limit_s)
         return PRICE_TOO_SLOW;
     return predict(plan, &priced) ? PRICE_FITS : PRICE_TOO_LARGE;
+}
+
+static gboolean are_on_line(const Tried *few, const Tried *more)
+{
+    return line_is_straight(tried_s(more) - tried_s(few),
+                            longest_compute(more->times, more->set->num_classes) -
+                                longest_compute(few->times, few->set->num_classes));
+}
+
+/* Drawn as a line through two numbers of micro-batches; FALSE: they are not on it. */
+static gboolean try_steady(Plan *plan, const PriceLimit *below, guint steady, guint group,
+                           PriceResult *result)
+{
+    const guint further = (plan->schedule.micro_batches - steady) / group - 1;
+    g_auto(Tried) few = {.micro_batches = steady}, more = {.micro_batches = steady + group};
+
+    *result = try_micro_batches(plan, below, &few);
+    if (*result == PRICE_FITS)
+        *result = try_micro_batches(plan, below, &more);
+    if (*result != PRICE_FITS)
+        return TRUE;
+    if (!are_on_line(&few, &more))
+        return FALSE;
+    *result = extend_tried(plan, below, &few, &more, further);
+    return TRUE;
 }
 
 static PriceResult try_all(Plan *plan, const PriceLimit *below)
@@ -638,8 +631,14 @@ static PriceResult try_all(Plan *plan, const PriceLimit *below)
 
 PriceResult plan_price_below(Plan *plan, const PriceLimit *below)
 {
+    PriceResult result;
     guint steady, group;
 
-    return is_steady(plan, &steady, &group) ? try_steady(plan, below, steady, group)
-                                            : try_all(plan, below);
+    for (gboolean is = line_serves(plan, &steady, &group); is;
+         is = line_pays(plan, steady, group)) {
+        if (try_steady(plan, below, steady, group, &result))
+            return result;
+        steady *= 2;
+    }
+    return try_all(plan, below);
 }

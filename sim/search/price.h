@@ -79,7 +79,8 @@ typedef struct {
  *
  * Of many micro-batches not every one is looked at: those between the first and the last are alike,
  * so time, volume and memory are straight lines in their number, drawn through 3 and 4 (with
- * stages: through 2 pp and one or, interleaved, pp more), if there are more than those together.
+ * stages: through 2 pp and one or, interleaved, pp more), if there are more than those together;
+ * or through twice as many and so on, where so few are hidden by what is there once a step.
  * The program's hash and sizes and, of memory, the terms are then left: plan_price() the plans that
  * are kept, where ops is 0.  Else nothing is left to be priced.
  */

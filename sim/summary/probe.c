@@ -424,6 +424,8 @@ static UnitCost unit_cost(const Probe *probe, guint index)
         .update_gather = sums_of(probe, unit->name, ".update_gather"),
         .norm = sums_of(probe, unit->name, ".norm"),
         .update = sums_of(probe, unit->name, ".update"),
+        .fetch = sums_of(probe, unit->name, ".fetch"),
+        .store = sums_of(probe, unit->name, ".store"),
         .amax = sums_of(probe, unit->name, ".amax"),
         .reduce_first = sums_of(probe, unit->name, ".reduce"),
         .reduce_add = sums_of(probe, unit->name, ".reduce.add"),

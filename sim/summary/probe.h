@@ -54,6 +54,7 @@ typedef struct {
                                           to others, where there are any between first and last */
     guint64 fetched_bytes;             /* what an update works on and another tier keeps */
     SegmentSums gather, update_gather, norm, update, amax;
+    SegmentSums fetch, store; /* of an update, of what another tier keeps */
     SegmentSums reduce_first, reduce_add, reduce_last; /* of micro-batches; in place: the last */
     guint gathers;                                     /* of a micro-batch, where it is not kept */
 } UnitCost;

@@ -36,7 +36,11 @@ static void add_op(SegmentSums *sums, const Program *program, guint32 files, con
     if (op->stream == COMPUTE_STREAM)
         return;
     const char *purpose = stream_purpose(program, op);
-    sums->moving_s += (files >> op->stream & 1) != 0 ? 0 : seconds;
+    const gboolean of_files = (files >> op->stream & 1) != 0;
+    *(of_files ? &sums->files_s : &sums->moving_s) += seconds;
+    if (op->kind == OP_COPY)
+        sums->copies_s[program_tensor(program, op->operands[0].tensor)->tier == TIER_DEVICE] +=
+            seconds;
     if (strcmp(purpose, "replicate") == 0) {
         sums->replicate_s += seconds;
     } else if (strcmp(purpose, "ep") == 0) {

@@ -25,6 +25,8 @@ typedef struct {
     double data_s;        /* of shard_s, on the latter */
     double replicate_s;   /* on that of the replicas */
     double experts_s;     /* on that of ranks that share experts */
+    double files_s;       /* on streams with copies from and to a disk, which one thread runs */
+    double copies_s[2];   /* from another tier, to it */
     guint64 volume_bytes[NUM_VOLUMES];
 } SegmentSums;
 

@@ -11,6 +11,7 @@ typedef struct {
     double gather_s[2], reduce_s[2]; /* by stream: of all units, of experts */
     double replicate_s, experts_s;
     double data_s; /* of units that are not sharded */
+    double files_s, copies_s[2];
 } Work;
 
 static void add_work(Work *work, const SegmentSums *sums, double calls)
@@ -18,6 +19,9 @@ static void add_work(Work *work, const SegmentSums *sums, double calls)
     work->all_s += calls * sums->all_s;
     work->moving_s += calls * sums->moving_s;
     work->experts_s += calls * sums->experts_s;
+    work->files_s += calls * sums->files_s;
+    for (guint way = 0; way < 2; way++)
+        work->copies_s[way] += calls * sums->copies_s[way];
 }
 
 static void add_reduce(Work *work, const SegmentSums *sums, double calls, gboolean experts)
@@ -38,7 +42,9 @@ static void add_unit_work(Work *work, const Stage *stage, const UnitCost *unit, 
     work->gather_s[experts ? 1 : 0] +=
         (double)gathers * unit->gather.shard_s + units * unit->update_gather.shard_s;
     add_work(work, &unit->norm, units);
+    add_work(work, &unit->fetch, units);
     add_work(work, &unit->update, units);
+    add_work(work, &unit->store, units);
     add_work(work, &unit->amax, units);
     add_reduce(work, &unit->reduce_last, units, experts);
     if (unit->gradient_bytes == 0 || stage->micro_batches == 1)
@@ -90,19 +96,26 @@ static Work stage_work(const Stage *stage)
     return work;
 }
 
+/* A stream a direction; a disk has one thread. */
+static double work_copied_s(const Work *work)
+{
+    return MAX(work->files_s, MAX(work->copies_s[0], work->copies_s[1]));
+}
+
 /* Where nothing overlaps all follows each other; a queue runs one op of communication at a time;
  * else a stream does. */
 double stage_busy_s(const Stage *stage, gboolean overlaps, gboolean one_queue)
 {
     const Work work = stage_work(stage);
+    const double copies_s = work_copied_s(&work);
 
     if (!overlaps)
-        return work.all_s;
+        return MAX(work.all_s, copies_s);
     if (one_queue)
-        return work.moving_s;
+        return MAX(work.moving_s, copies_s);
     const double blocks_s = MAX(work.gather_s[0], MAX(work.reduce_s[0], work.replicate_s));
     const double experts_s = MAX(work.gather_s[1], MAX(work.reduce_s[1], work.experts_s));
-    return MAX(MAX(blocks_s, experts_s), work.data_s);
+    return MAX(MAX(blocks_s, experts_s), MAX(work.data_s, copies_s));
 }
 
 /* ---- a pass over a chunk, from its first compute op to its last ---- */
@@ -303,6 +316,26 @@ static double updates_s(const Stage *stage)
     return seconds;
 }
 
+/* All updates of a unit class work on two buffers: from the clip on, state is stored and fetched of
+ * all units but two before the last update. */
+static double copied_s(const Stage *stage)
+{
+    enum { BUFFERS = 2 };
+    Work work = {0};
+
+    for (guint s = 0; s < NUM_STRATEGIES; s++)
+        for (guint u = 0; u < stage->shape->num_units; u++) {
+            const guint units = stage_num_units(stage, u, (Strategy)s);
+
+            if (units <= BUFFERS)
+                continue;
+            const UnitCost *unit = stage_unit(stage, u, (Strategy)s);
+            add_work(&work, &unit->fetch, units - BUFFERS);
+            add_work(&work, &unit->store, units - BUFFERS);
+        }
+    return work_copied_s(&work);
+}
+
 static double embed_s(const Stage *stage)
 {
     return stage_has_embedding(stage->shape) ? stage->cost->root.embed.path.stream_s : 0;
@@ -312,7 +345,8 @@ static double embed_s(const Stage *stage)
  */
 static double ready_s(const Stage *stage)
 {
-    return stage->shards[stage->shape->root_strategy]->clip.all_s + updates_s(stage) +
+    return stage->shards[stage->shape->root_strategy]->clip.all_s +
+           MAX(updates_s(stage), copied_s(stage)) +
            stage->micro_batches * stage->cost->root.count_valid.all_s + embed_s(stage);
 }
 

@@ -107,6 +107,44 @@ START_TEST(so_it_does_where_chunks_wait_for_their_units)
 }
 END_TEST
 
+/* 8B, whose state goes to a disk and back for longer than a few micro-batches take: stages that
+ * wait for it take no longer for one more of them. */
+static const struct {
+    guint pp, cp, tp;
+    ScheduleKind schedule;
+    Strategy strategy;
+    Offload offload;
+} copied[] = {
+    {2, 4, 2, SCHEDULE_ZB_H1, STRATEGY_SHARD_GRAD_OP, {TIER_NVME, TIER_DEVICE}},
+    {2, 8, 1, SCHEDULE_1F1B, STRATEGY_FULL_SHARD, {TIER_NVME, TIER_DEVICE}},
+    {4, 4, 1, SCHEDULE_INTERLEAVED, STRATEGY_SHARD_OPTIMIZER, {TIER_NVME, TIER_DEVICE}},
+    {1, 16, 1, SCHEDULE_1F1B, STRATEGY_SHARD_GRAD_OP, {TIER_NVME, TIER_DEVICE}},
+};
+
+START_TEST(so_it_does_where_copies_take_longer_than_few_micro_batches)
+{
+    g_autoptr(GError) error = NULL;
+    g_autoptr(Model) model = model_load("llama-3.1-8b", "models", &error);
+    g_autoptr(Topology) topology = topology_load("aws-p4d", "topologies", &error);
+
+    ck_assert_msg(error == NULL, "%s", error == NULL ? "" : error->message);
+    SearchRequest request = bench_request(model, topology, 16, 64);
+    request.fixed[AXIS_PP] = copied[_i].pp;
+    request.fixed[AXIS_CP] = copied[_i].cp;
+    request.fixed[AXIS_TP] = copied[_i].tp;
+    request.strategy = (gint)copied[_i].strategy;
+    request.schedule = (gint)copied[_i].schedule;
+    request.virtual_stages = copied[_i].schedule == SCHEDULE_INTERLEAVED ? 2 : 0;
+    request.context = CONTEXT_ALL_GATHER;
+    request.micro_batch = 1;
+    request.recompute = RECOMPUTE_NONE;
+    request.sharding.offload = copied[_i].offload;
+    g_autoptr(Plan) plan = search_estimate(&request, &error);
+    ck_assert_msg(plan != NULL, "%s", error == NULL ? "" : error->message);
+    compare_line(plan, "copies");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("price_line");
@@ -116,6 +154,8 @@ int main(void)
     tcase_add_loop_test(tcase, the_line_says_what_all_micro_batches_say, 0, FAMILIES);
     tcase_add_loop_test(tcase, so_it_does_where_chunks_wait_for_their_units, 0,
                         G_N_ELEMENTS(waiting));
+    tcase_add_loop_test(tcase, so_it_does_where_copies_take_longer_than_few_micro_batches, 0,
+                        G_N_ELEMENTS(copied));
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -210,6 +210,30 @@ START_TEST(they_hold_where_state_is_in_other_tiers)
 }
 END_TEST
 
+/* Else a search prices all layouts whose steps are mostly copies. */
+START_TEST(a_bound_counts_copies_of_state)
+{
+    const CaseShape shape = {
+        .vocab = 256, .hidden = 96, .ffn = 256, .layers = 16, .heads = 4, .kv_heads = 4};
+    static const Tier tiers[] = {TIER_HOST, TIER_NVME};
+    g_autoptr(Model) model = case_model(&shape);
+    g_autoptr(Topology) topology = case_gpu_topology(1, 80000, 100000);
+    const SimulateContext context = {.topology = topology, .ranks_per_node = 4, .threads = 1};
+    g_autoptr(Summariser) summariser = summariser_new(&context, NULL);
+    Case one = case_with(model, STRATEGY_SHARD_GRAD_OP, 4, 2);
+
+    one.device = DEVICE_CUDA;
+    one.sharding.offload.optimizer = tiers[_i];
+    const ProgramSpec spec = case_spec(&one);
+    g_autoptr(ProgramSet) set = case_compile(&one);
+    g_autofree char *text = case_text(&one);
+    const double step_s = slowest_s(set, &spec, &context, text);
+    const Summary summary = summarise(summariser, &spec, G_MAXUINT64);
+    const double copied = summary.bound_s / step_s;
+    ck_assert_msg(copied > 0.9 && copied <= 1 + 1e-9, "%s: %g of a step", text, copied);
+}
+END_TEST
+
 /* By streams of their own: over links as slow as these their sum is longer than the step. */
 START_TEST(units_that_are_not_sharded_are_reduced_beside_the_others)
 {
@@ -567,6 +591,7 @@ int main(void)
     tcase_add_test(tcase, units_that_are_not_sharded_are_reduced_beside_the_others);
     tcase_add_loop_test(tcase, they_hold_where_matrices_are_gathered_in_fp8, 0, 4);
     tcase_add_loop_test(tcase, they_hold_where_state_is_in_other_tiers, 0, 4);
+    tcase_add_loop_test(tcase, a_bound_counts_copies_of_state, 0, 2);
     tcase_add_test(tcase, overrides_are_told_apart);
     tcase_add_loop_test(tcase, they_hold_for_mixtures_of_experts, 0, G_N_ELEMENTS(expert_cases));
     tcase_add_loop_test(tcase, they_hold_for_blocks_of_several_kinds, 0, 4);
