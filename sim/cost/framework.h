@@ -79,6 +79,8 @@ typedef struct Framework {
     guint queued_reductions;  /* of a tp group, that the device's queue takes: what they read is
                                  held until the device has passed them; 0: the host waits */
     double whole_bytes, shard_bytes; /* of state, a parameter, beside what the recipe keeps */
+    double copied_bytes; /* of a whole parameter where several ranks train it: what is reduced or
+                            gathered is copied to */
     double cached_bytes; /* of a parameter that a rank updates: free within a step, but taken from
                             the device while there is room */
     gboolean keeps_gathered; /* what `hidden` of `saved` means is kept whole by each of a tp group,

@@ -146,9 +146,18 @@ void framework_grow(const Framework *framework, Program *program)
     framework_grow_logits(framework, program);
 }
 
-double framework_unit_bytes(const Framework *framework, const UnitMap *map)
+static gboolean is_trained_by_several(const Program *program)
 {
-    return framework->whole_bytes * (double)map->full_elements +
+    return program_purpose_ranks(program, "shard") > 1 ||
+           program_purpose_ranks(program, "replicate") > 1 ||
+           program_purpose_ranks(program, "data") > 1;
+}
+
+double framework_unit_bytes(const Framework *framework, const Program *program, const UnitMap *map)
+{
+    const double copied = is_trained_by_several(program) ? framework->copied_bytes : 0;
+
+    return (framework->whole_bytes + copied) * (double)map->full_elements +
            framework->shard_bytes * (double)map->shard_elements;
 }
 
@@ -159,7 +168,7 @@ void framework_add_memory(const Framework *framework, const Program *program, Me
     for (guint u = 0; u < program->units->len; u++) {
         const UnitClass *unit = program_unit(program, u);
 
-        state += unit->count * framework_unit_bytes(framework, unit->map);
+        state += unit->count * framework_unit_bytes(framework, program, unit->map);
     }
     use->term[TERM_GRADIENTS] += (guint64)state;
     use->total += (guint64)state;

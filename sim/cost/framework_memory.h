@@ -13,7 +13,7 @@ void framework_grow(const Framework *framework, Program *program);
 void framework_grow_logits(const Framework *framework, Program *program);
 
 /* Bytes of a unit's state that no tensor of the program stands for. */
-double framework_unit_bytes(const Framework *framework, const UnitMap *map);
+double framework_unit_bytes(const Framework *framework, const Program *program, const UnitMap *map);
 
 /* State and buffers that no tensor of the program stands for, of a placed one's memory. */
 void framework_add_memory(const Framework *framework, const Program *program, MemoryUse *use);

@@ -25,13 +25,14 @@
 
 /* Read from nanotron of December 2024.  Of logits the fp32 ones and their softmax; norm outputs (a
  * column-parallel product keeps its rank's part and gathers it again), SiLU's output and its
- * product with the gate (models/llama.py).  bf16 gradients of the whole backward pass, and as much
- * again in DDP's buckets or, with ZeRO-1, for the flat copies that parameters are gathered in
- * (distributed.py, all_gather_coalesced): PyTorch's cache has no block that would serve both. */
+ * product with the gate (models/llama.py).  bf16 gradients of the whole backward pass, and with
+ * several replicas as much again in DDP's buckets (trainer.py: make_ddp) or, with ZeRO-1, for the
+ * flat copies that parameters are gathered in (distributed.py, all_gather_coalesced): PyTorch's
+ * cache has no block that would serve both. */
 #define NANOTRON                                                                                   \
     WHOLE_LOGITS, DRIVER, .attention = ATTENTION_FLASH_2, .gather_exposed = 1,                     \
                           .reduce_exposed = 1, .splits_messages = TRUE, .logit_held_bytes = 8,     \
-                          .whole_bytes = 4, .transient_share = 0.07,                               \
+                          .whole_bytes = 2, .copied_bytes = 2, .transient_share = 0.07,            \
                           .saved = {.hidden = 4, .ffn = 4}
 
 /* Whole residual streams in bf16 beside the program's.  Gathers write to two that stay

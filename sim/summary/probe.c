@@ -413,7 +413,7 @@ static UnitCost unit_cost(const Probe *probe, guint index)
                        copy_bytes(program, unit->master) + copy_bytes(program, unit->moment[0]) +
                        copy_bytes(program, unit->moment[1]),
         .beside_bytes = framework_is_foreign(probe->framework)
-                            ? (guint64)framework_unit_bytes(probe->framework, unit->map)
+                            ? (guint64)framework_unit_bytes(probe->framework, program, unit->map)
                             : 0,
         .gathered_bytes = copy_bytes(program, unit->gathered),
         .gradient_bytes = copy_bytes(program, unit->unit_gradient),

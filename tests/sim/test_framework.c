@@ -336,6 +336,29 @@ START_TEST(state_of_a_framework_is_bytes_a_parameter)
 }
 END_TEST
 
+/* Buckets of reductions and flat copies of gathers, whole ones, of a sharded and a replicated
+ * model; not where a rank trains alone. */
+START_TEST(what_replicas_exchange_is_copied_where_there_are_several)
+{
+    g_autofree char *few = with(row, "dp", "1");
+    g_autofree char *alone = with(few, "gpus", "1");
+    g_autofree char *replicated = with(row, "strategy_kind", "no_shard");
+    const char *const texts[] = {row, replicated, alone};
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(row, &share, &reason);
+
+    for (guint i = 0; i < G_N_ELEMENTS(texts); i++) {
+        Framework keeps = *framework_default();
+        const Prediction own = text_priced_for(texts[i], &keeps);
+
+        keeps.copied_bytes = 2;
+        ck_assert_uint_eq(text_priced_for(texts[i], &keeps).memory_total - own.memory_total,
+                          texts[i] == alone ? 0 : 2 * model_parameters(plan->model));
+    }
+}
+END_TEST
+
 /* 2048 tokens x 1024 x 4 bytes for each of two blocks. */
 START_TEST(what_blocks_keep_beside_is_there_once_a_block)
 {
@@ -597,6 +620,7 @@ static Suite *framework_suite(void)
     tcase_add_test(test, traffic_that_is_exposed_makes_a_step_longer_and_compute_as_it_was);
     tcase_add_test(test, what_gathers_save_is_of_gathers_of_parameters_only);
     tcase_add_test(test, state_of_a_framework_is_bytes_a_parameter);
+    tcase_add_test(test, what_replicas_exchange_is_copied_where_there_are_several);
     tcase_add_test(test, what_blocks_keep_beside_is_there_once_a_block);
     tcase_add_loop_test(test, gradients_of_scores_are_there_for_one_block, 0, 2);
     suite_add_tcase(suite, test);

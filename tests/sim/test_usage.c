@@ -197,6 +197,55 @@ START_TEST(the_first_fsdp_reduces_in_what_it_computes_with)
 }
 END_TEST
 
+/* A row of the playbook's sweep with a micro-batch for each stage, and what its stages are made of.
+ * A head of 131,072 x 2048 costs four of 1B's blocks (16 h^2 each), 1.1 of 80B's (14.5 h^2). */
+static const struct {
+    const char *layers, *hidden, *heads, *ffn, *pp, *tp, *gpus, *framework;
+    guint16 cut[8];
+} cuts[] = {
+    {"16", "2048", "32", "8192", "2", "1", "2", "nanotron", {10, 6}}, /* a tie: 20 / 2 */
+    {"16", "2048", "32", "8192", "4", "1", "4", "nanotron", {5, 5, 5, 1}},
+    {"16", "2048", "32", "8192", "8", "1", "8", "nanotron", {3, 2, 3, 2, 3, 1, 1, 1}},
+    {"16", "2048", "32", "8192", "2", "32", "64", "nanotron-waits", {11, 5}},
+    {"16", "2048", "32", "8192", "4", "32", "128", "nanotron-waits", {6, 5, 4, 1}},
+    {"80",
+     "8192",
+     "64",
+     "28672",
+     "8",
+     "16",
+     "128",
+     "nanotron-waits",
+     {11, 10, 10, 10, 10, 10, 10, 9}},
+};
+
+START_TEST(stages_of_nanotron_end_with_the_block_that_passes_their_part)
+{
+    g_autofree char *named = with(row, "framework", "nanotron");
+    g_autofree char *deep = with(named, "layers", cuts[_i].layers);
+    g_autofree char *wide = with(deep, "hidden", cuts[_i].hidden);
+    g_autofree char *heads = with(wide, "heads", cuts[_i].heads);
+    g_autofree char *keys = with(heads, "kv_heads", cuts[_i].heads);
+    g_autofree char *ffn = with(keys, "ffn_hidden", cuts[_i].ffn);
+    g_autofree char *vocab = with(ffn, "vocab", "131072");
+    g_autofree char *staged = with(vocab, "pp", cuts[_i].pp);
+    g_autofree char *split = with(staged, "tp", cuts[_i].tp);
+    g_autofree char *alone = with(split, "dp", "1");
+    g_autofree char *model = with(alone, "model", "Llama-style");
+    g_autofree char *large = with(model, "gpus", cuts[_i].gpus);
+    g_autofree char *text = with(large, "strategy_kind", "no_shard");
+    g_autofree char *reason = NULL;
+    double share;
+    g_autoptr(Plan) plan = plan_of(text, &share, &reason);
+
+    ck_assert_msg(plan != NULL, "%s", reason);
+    ck_assert_str_eq(plan->framework->name, cuts[_i].framework);
+    for (guint s = 0; s < plan->layout.size[AXIS_PP]; s++)
+        ck_assert_msg(plan->chunk_layers[s] == cuts[_i].cut[s], "stage %u has %u blocks, want %u",
+                      s, plan->chunk_layers[s], cuts[_i].cut[s]);
+}
+END_TEST
+
 static Suite *usage_suite(void)
 {
     Suite *suite = suite_create("usage");
@@ -210,6 +259,8 @@ static Suite *usage_suite(void)
     tcase_add_test(test, the_first_fsdp_reduces_in_what_it_computes_with);
     tcase_add_loop_test(test, a_framework_is_told_by_its_name_and_the_models, 0,
                         G_N_ELEMENTS(usages));
+    tcase_add_loop_test(test, stages_of_nanotron_end_with_the_block_that_passes_their_part, 0,
+                        G_N_ELEMENTS(cuts));
     suite_add_tcase(suite, test);
     return suite;
 }
