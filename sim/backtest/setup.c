@@ -105,20 +105,20 @@ static Recompute recompute_of(const Record *record, const Usage *usage, const Mo
 }
 
 /* Parts of the playbook's sweep are of code that awaits each message by polling (nanotron 67c5ebb6,
- * 27 December 2024), on which no column has a word.  Its script, scaling_benchmarks.py, has the model
- * of 80 blocks alone, and those before have it not; it ran again what had stages before that change:
- * so it is with tp 32 and on more than 256 GPUs. */
+ * 27 December 2024), on which no column has a word.  Its script, scaling_benchmarks.py, has the
+ * model of 80 blocks alone, and those before have it not; it ran again what had stages before that
+ * change: so it is with tp 32 and on more than 256 GPUs. */
 static gboolean host_waits(const Plan *plan, guint gpus)
 {
     return plan->layout.size[AXIS_PP] > 1 &&
            (plan->layout.size[AXIS_TP] >= 32 || gpus > 256 || plan->model->layers == 80);
 }
 
-/* Stages take blocks until what was taken costs more than their part of all blocks and the head; the
- * one that does so is still theirs (nanotron, models/base.py: build_model(), and models/llama.py:
- * get_block_compute_costs()).  In a tie that is one more, as its code of December 2024 says and runs
- * of that code show; in older ones the stage ends there.  Left out: stages that are left without
- * any block, which have one here. */
+/* Stages take blocks until what was taken costs more than their part of all blocks and the head;
+ * the one that does so is still theirs (nanotron, models/base.py: build_model(), and
+ * models/llama.py: get_block_compute_costs()).  In a tie that is one more, as its code of December
+ * 2024 says and runs of that code show; in older ones the stage ends there.  Left out: stages that
+ * are left without any block, which have one here. */
 static void balance_head(gboolean ties_take_more, Plan *plan)
 {
     const Model *model = plan->model;
