@@ -100,6 +100,10 @@
                           .saved = {.hidden = (bytes), .ffn = 2}
 #define NEMO NEMO_KEEPS(4)
 
+/* Megatron-Bridge of 2025 and 2026. */
+#define BRIDGE                                                                                     \
+    .recomputes_all = TRUE, MEGATRON_HOST_EXPERTS, NEMO, .attention = ATTENTION_CUDNN_2026
+
 static const Framework frameworks[] = {
     {
         .name = "megatron",
@@ -178,11 +182,8 @@ static const Framework frameworks[] = {
     {
         .name = "megatron-bridge",
         .reading = "Megatron-Bridge: NeMo's with cuDNN 9.19 and HybridEP",
-        .recomputes_all = TRUE,
-        MEGATRON_HOST_EXPERTS,
+        BRIDGE,
         HYBRID_EP,
-        NEMO,
-        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "megatron-bridge-graph",
@@ -196,30 +197,21 @@ static const Framework frameworks[] = {
     {
         .name = "megatron-bridge-alltoall",
         .reading = "Megatron-Bridge whose experts exchange by NCCL",
-        .recomputes_all = TRUE,
-        MEGATRON_HOST_EXPERTS,
+        BRIDGE,
         ALL_TO_ALL,
-        NEMO,
-        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "megatron-bridge-overlap",
         .reading = "the same, beside another micro-batch's work",
-        .recomputes_all = TRUE,
-        MEGATRON_HOST_EXPERTS,
+        BRIDGE,
         ALL_TO_ALL,
         OVERLAPS_EXCHANGES,
-        NEMO,
-        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "megatron-bridge-gpt-oss",
         .reading = "Megatron-Bridge with gpt-oss: clamps and biases of experts in single steps",
-        .recomputes_all = TRUE,
-        MEGATRON_HOST_EXPERTS,
+        BRIDGE,
         GPT_OSS_STEPS,
-        NEMO,
-        .attention = ATTENTION_CUDNN_2026,
     },
     {
         .name = "nemo-2022",
