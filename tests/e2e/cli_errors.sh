@@ -182,8 +182,8 @@ sed 's/^fp32 = .*/bf16 = 50 GFLOP\/s/' topologies/localhost >"$tmp/in/bf16.topol
 refused 2 fsdp-plan estimate --model "$model" --topology "$tmp/in/bf16.topology" \
     --layout dp_shard=2 --precision fp32 -o "$tmp/out/plan"
 # What can only be counted.
-sed 's/"model_type"/"use_qk_norm": true, &/' tests/sim/data/models/command-r.json >"$tmp/in/counted.json"
-refused 2 fsdp-plan search --model "$tmp/in/counted.json" --topology dgx-h100 -o "$tmp/out/plan"
+refused 2 fsdp-plan search --model tests/sim/data/models/nemotron-h-56b.json --topology dgx-h100 \
+    -o "$tmp/out/plan"
 # Understood, but illegal.
 refused 1 fsdp-plan estimate --model "$model" --layout dp_shard=2 --strategy no_shard \
     -o "$tmp/out/plan"
