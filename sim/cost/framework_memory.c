@@ -79,10 +79,22 @@ static double elements_beside(const Program *program, const Tensor *tensor, cons
     return 0;
 }
 
+/* What the block of @tensor, its `q` or its `up`, keeps beside the program: @hidden bytes as wide
+ * as the stream where it has attention and an MLP, half of them where it has one; and of the MLP.
+ */
+static double block_bytes(const SavedBytes *saved, const Program *program, const Tensor *tensor,
+                          double hidden)
+{
+    const double up = elements_beside(program, tensor, "up");
+    const gboolean both = elements_beside(program, tensor, "q") > 0 &&
+                          (up > 0 || elements_beside(program, tensor, "mid") > 0);
+
+    return (both ? 1 : 0.5) * hidden + saved->ffn * up;
+}
+
 /* What is kept grows with `q`, which lives from forward to backward (recomputed: in backward only),
- * or with `up` in blocks without attention, which keep half of what is as wide as the stream, as
- * those without an MLP do; the scores with their statistics, their gradients with that of what
- * attention gives.  Left out: what experts keep beside. */
+ * or with `up` in blocks without attention; the scores with their statistics, their gradients with
+ * that of what attention gives.  Left out: what experts keep beside. */
 static void grow_saved(const Framework *framework, const Program *program)
 {
     const SavedBytes *saved = &framework->saved;
@@ -95,14 +107,12 @@ static void grow_saved(const Framework *framework, const Program *program)
 
     for (guint t = 0; t < program->tensors->len; t++) {
         Tensor *tensor = program_tensor(program, t);
-        const double up = elements_beside(program, tensor, "up");
-        const gboolean both = up > 0 || elements_beside(program, tensor, "mid") > 0;
 
         if (is_named(tensor, "q"))
             grow(tensor,
-                 width * ((both ? 1 : 0.5) * hidden + saved->ffn * up) + saved->attention * q);
+                 width * block_bytes(saved, program, tensor, hidden) + saved->attention * q);
         else if (is_named(tensor, "up") && elements_beside(program, tensor, "q") == 0)
-            grow(tensor, width * (0.5 * hidden + saved->ffn * up));
+            grow(tensor, width * block_bytes(saved, program, tensor, hidden));
         else if (is_named(tensor, "lse"))
             grow(tensor, saved->score * scores);
         else if (is_named(tensor, "dattention"))
